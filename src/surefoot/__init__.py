@@ -1,0 +1,61 @@
+"""Know when your classifier is on unfamiliar ground: measure its confidence, and mend it."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from surefoot.version import VERSION
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import (
+        Temperature,
+        fit_member_temperatures,
+        fit_temperature,
+        load_calibration,
+        save_calibration,
+    )
+    from surefoot.checks import IGNORE
+    from surefoot.errors import InputError
+    from surefoot.prediction_files import read_predictions, write_predictions
+    from surefoot.predictions import LabelKind, Predictions
+
+# Loaded on first use, so that `surefoot --help` need not wait for torch.
+_HOMES = {
+    "IGNORE": "surefoot.checks",
+    "InputError": "surefoot.errors",
+    "LabelKind": "surefoot.predictions",
+    "Predictions": "surefoot.predictions",
+    "Temperature": "surefoot.calibrators",
+    "fit_member_temperatures": "surefoot.calibrators",
+    "fit_temperature": "surefoot.calibrators",
+    "load_calibration": "surefoot.calibrators",
+    "read_predictions": "surefoot.prediction_files",
+    "save_calibration": "surefoot.calibrators",
+    "write_predictions": "surefoot.prediction_files",
+}
+
+__version__ = VERSION
+
+__all__ = [
+    "IGNORE",
+    "InputError",
+    "LabelKind",
+    "Predictions",
+    "Temperature",
+    "__version__",
+    "fit_member_temperatures",
+    "fit_temperature",
+    "load_calibration",
+    "read_predictions",
+    "save_calibration",
+    "write_predictions",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

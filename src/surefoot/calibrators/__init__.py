@@ -1,0 +1,68 @@
+"""Ways to mend confidence: each is fitted on validation data and is then a function on Predictions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from surefoot.calibrators.files import Calibration, load_calibration, save_calibration
+from surefoot.calibrators.temperature import (
+    Evidence,
+    MemberTemperatures,
+    Temperature,
+    TemperatureModule,
+    fit_member_temperatures,
+    fit_temperature,
+)
+from surefoot.errors import InputError
+from surefoot.metrics import ece, nll_unclipped
+from surefoot.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """A way to fit a calibration."""
+
+    name: str
+    title: str
+    formula: str
+    reference: str
+    fit: Callable[[Predictions], Calibration]
+
+
+# fmt: off
+CALIBRATORS: tuple[Calibrator, ...] = (
+    Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017", fit_temperature),
+    Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)", "Li & Hoiem, CVPR 2020", fit_member_temperatures),
+)
+# fmt: on
+
+
+def calibrator_named(name: str) -> Calibrator:
+    """The calibrator of that name."""
+    for calibrator in CALIBRATORS:
+        if calibrator.name == name:
+            return calibrator
+    raise InputError(f"unknown method {name!r}; have: {', '.join(each.name for each in CALIBRATORS)}")
+
+
+def fit(name: str, val: Predictions) -> Calibration:
+    """Fit the named calibrator and keep, as evidence, what it did to `val`."""
+    fitted = calibrator_named(name).fit(val)
+    after = fitted(val)
+    return replace(fitted, evidence=Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after)))
+
+
+__all__ = [
+    "CALIBRATORS",
+    "Calibration",
+    "Calibrator",
+    "Evidence",
+    "MemberTemperatures",
+    "Temperature",
+    "TemperatureModule",
+    "calibrator_named",
+    "fit",
+    "fit_member_temperatures",
+    "fit_temperature",
+    "load_calibration",
+    "save_calibration",
+]

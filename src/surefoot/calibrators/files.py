@@ -1,0 +1,112 @@
+"""A fitted calibration as a JSON file that people and programs can read. Never pickle."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from surefoot.calibrators.temperature import Evidence, MemberTemperatures, Temperature
+from surefoot.errors import InputError
+from surefoot.files import replacing
+from surefoot.predictions import LabelKind
+from surefoot.version import VERSION
+
+Calibration = Temperature | MemberTemperatures
+
+FORMAT = 1
+DEFINITIONS = {
+    "temperature": "calibrated logits = logits / temperature; several members are averaged first",
+    "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
+    "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
+    "nll": "mean of -log p_true, unclipped",
+    "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
+}
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> None:
+    """Write the calibration as JSON."""
+    document = {"surefoot": VERSION, "format": FORMAT, **_as_dict(calibration), "definitions": DEFINITIONS}
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read what `save_calibration` wrote; anything else is refused."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not a calibration file: not JSON ({error})") from error
+    try:
+        return _from_dict(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a calibration file: missing or wrong {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not a calibration file: {error}") from error
+
+
+def _as_dict(calibration: Calibration) -> dict[str, Any]:
+    evidence = None if calibration.evidence is None else _without_nan(asdict(calibration.evidence))
+    if isinstance(calibration, MemberTemperatures):
+        members = [_as_dict(member) for member in calibration.members]
+        return {"kind": calibration.kind, "members": members, "evidence": evidence}
+    high = calibration.high if calibration.high < 1e300 else None  # no upper end
+    return {
+        "kind": calibration.kind,
+        "temperature": calibration.temperature,
+        "interval": {"low": calibration.low, "high": high, "level": 0.95},
+        "n": calibration.n,
+        "label_kind": str(calibration.label_kind),
+        "classes": calibration.classes,
+        "at_bound": calibration.at_bound,
+        "separable": calibration.separable,
+        "evidence": evidence,
+        "remarks": calibration.remarks(),
+    }
+
+
+def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _from_dict(document: dict[str, Any]) -> Calibration:
+    if document.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
+    kind = document.get("kind")
+    if kind == MemberTemperatures.kind:
+        members = tuple(_temperature(member) for member in document["members"])
+        if not members:
+            raise ValueError("members are empty; allowed: one or more")
+        return MemberTemperatures(members, _evidence(document))
+    if kind == Temperature.kind:
+        return _temperature(document)
+    raise ValueError(f"kind is {kind!r}; allowed: {Temperature.kind}, {MemberTemperatures.kind}")
+
+
+def _temperature(document: dict[str, Any]) -> Temperature:
+    value = float(document["temperature"])
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"temperature is {value}; allowed: a positive number")
+    high = document["interval"]["high"]
+    return Temperature(
+        temperature=value,
+        low=float(document["interval"]["low"]),
+        high=math.inf if high is None else float(high),
+        n=int(document["n"]),
+        label_kind=LabelKind(document["label_kind"]),
+        classes=int(document["classes"]),
+        at_bound=bool(document["at_bound"]),
+        separable=bool(document["separable"]),
+        evidence=_evidence(document),
+    )
+
+
+def _evidence(document: dict[str, Any]) -> Evidence | None:
+    found = document.get("evidence")
+    if found is None:
+        return None
+    names = ("nll_before", "nll_after", "ece_before", "ece_after")
+    return Evidence(*(math.nan if found[name] is None else float(found[name]) for name in names))

@@ -1,0 +1,189 @@
+"""Temperature scaling: divide the logits by the T that minimises the unclipped NLL of held-out data."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from surefoot.calibrators.scale import FEWEST_ROWS, Reading, best_scale, every
+from surefoot.errors import InputError
+from surefoot.predictions import LabelKind, Predictions
+
+REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
+FEW_ROWS = 200
+WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
+
+Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a calibration did to the data it was fitted on."""
+
+    nll_before: float  # unclipped: what the fit minimises
+    nll_after: float
+    ece_before: float
+    ece_after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """A fitted T: a function from Predictions to Predictions. Members are averaged first, then divided."""
+
+    kind: ClassVar[str] = "temperature"
+
+    temperature: float
+    low: float  # 95% interval, from the curvature and the spread of the rows' slopes (sandwich)
+    high: float
+    n: int
+    label_kind: LabelKind
+    classes: int
+    at_bound: bool = False
+    separable: bool = False
+    evidence: Evidence | None = None
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        """The same samples with calibrated logits."""
+        check_fits(predictions, self.label_kind, self.classes)
+        averaged = predictions.average()
+        return averaged.with_logits(averaged.logits / self.temperature)
+
+    def scale(self, logits: Numbers) -> Numbers:
+        """Bare logits of one model, as a tensor or an array, divided by T."""
+        return logits / self.temperature
+
+    def module(self) -> "TemperatureModule":
+        """As a torch module, to put behind a network."""
+        return TemperatureModule(self.temperature)
+
+    def remarks(self) -> list[str]:
+        """What the user should know before trusting this T, in plain words; empty when all is well."""
+        remarks = []
+        if self.separable:
+            remarks.append(
+                f"every label is predicted correctly, so the NLL falls for ever as T does: T = "
+                f"{self.temperature:.3g} is only where the search ends; use more validation data"
+            )
+        elif self.at_bound:
+            remarks.append(
+                f"T = {self.temperature:.3g} is where the search ends: the logits say nothing useful about "
+                "the labels; check that labels and classes are in the same order"
+            )
+        elif self.temperature < 1:
+            remarks.append(
+                f"T = {self.temperature:.3g} is below 1: the model is underconfident here, and dividing by T "
+                "makes it surer everywhere, on unfamiliar data too, where that usually does harm"
+            )
+        if self.n < FEW_ROWS or (not self.at_bound and self.high > WIDE * self.low):
+            remarks.append(
+                f"n = {self.n} rows are few for this fit: the 95% interval of T is "
+                f"{self.low:.3g} to {self.high:.3g}"
+            )
+        return remarks
+
+
+@dataclass(frozen=True)
+class MemberTemperatures:
+    """A T for each member of an ensemble: members are divided first, then averaged by whoever reads them."""
+
+    kind: ClassVar[str] = "member-temperatures"
+
+    members: tuple[Temperature, ...]
+    evidence: Evidence | None = None
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        """The same samples with each member's logits calibrated."""
+        check_fits(predictions, self.members[0].label_kind, self.members[0].classes)
+        if predictions.members != len(self.members):
+            raise InputError(
+                f"the calibration was fitted for {len(self.members)} members, "
+                f"but the predictions have {predictions.members}"
+            )
+        temperatures = torch.tensor([member.temperature for member in self.members], dtype=torch.float64)
+        divisor = temperatures.reshape(-1, 1, 1).to(predictions.logits.dtype)
+        return predictions.with_logits(predictions.logits / divisor)
+
+    def remarks(self) -> list[str]:
+        """Each member's remarks."""
+        return [f"member {i}: {remark}" for i, t in enumerate(self.members) for remark in t.remarks()]
+
+
+class TemperatureModule(nn.Module):
+    """Divides logits by a fixed T; `T` is a buffer, so it moves and saves with the model."""
+
+    temperature: Tensor
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature.to(logits.dtype)
+
+
+def fit_temperature(val: Predictions) -> Temperature:
+    """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
+
+    T = argmin_T mean -log p_true(z / T). Several members are averaged first. Guo et al., ICML 2017.
+
+    >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
+    3.6409569065...
+    """
+    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
+    if not known.any():
+        raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
+    labelled = (val if known.all() else val.take(known.numpy())).average()
+    size = _size(labelled)
+    lowest, highest = 1 / (REACH * max(1.0, size)), REACH / min(1.0, size)
+    scale, reading = best_scale(labelled, lowest, highest)
+    # At an inner optimum the rows' slopes cancel, so some are positive; none is where every row is right.
+    separable = not bool((reading.row_slopes > 0).any())
+    if separable:
+        scale = highest
+    at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
+    spread = math.inf if at_bound else _relative_error(reading, scale, labelled.groups)
+    return Temperature(
+        temperature=1 / scale,
+        low=math.exp(-1.96 * spread) / scale,
+        high=math.exp(min(1.96 * spread, 700.0)) / scale,
+        n=labelled.n,
+        label_kind=val.kind,
+        classes=val.classes,
+        at_bound=at_bound,
+        separable=separable,
+    )
+
+
+def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
+    """A temperature for each member by itself: the paper's ensemble of T-scaled models."""
+    return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
+
+
+def check_fits(predictions: Predictions, label_kind: LabelKind, classes: int) -> None:
+    """Refuse predictions of another kind than the calibration was fitted on."""
+    if (predictions.kind, predictions.classes) != (label_kind, classes):
+        raise InputError(
+            f"the calibration was fitted for {label_kind} with {classes} classes, "
+            f"but the predictions are {predictions.kind} with {predictions.classes} classes"
+        )
+
+
+def _size(predictions: Predictions) -> float:
+    """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
+    logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL:
+        logits = logits - logits.mean(dim=1, keepdim=True)
+    return max(float(logits.square().mean().sqrt()), 1e-30)
+
+
+def _relative_error(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:
+    """Standard error of log T: the sandwich sqrt(sum g^2) / sum h, with g summed within groups if given."""
+    slopes = reading.row_slopes.numpy()
+    if groups is not None:
+        _, member_of = np.unique(groups, return_inverse=True)
+        slopes = np.bincount(member_of, slopes)
+    return float(np.sqrt(slopes @ slopes)) / reading.second / scale

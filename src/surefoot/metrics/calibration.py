@@ -1,0 +1,174 @@
+"""Calibration: does confidence equal accuracy?
+
+Confidence is the top probability (many labels: max(p, 1 - p), class by class, then the mean over classes).
+Bins hold equal numbers of decisions by rank of confidence: boundaries ceil(linspace(0, n, 11)) from the
+least confident. A decision in a run of equal confidences counts with the mean accuracy of its run, so no
+value depends on the order of rows.
+"""
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.fft import dct, idct
+
+from surefoot.outcomes import Array, Curve, Judged, Outcomes
+from surefoot.statistics import NAN
+
+BINS = 10
+FLOOR_RESAMPLES = 200
+SMOOTH_GRID = 4096
+
+
+def bin_edges(total: float, bins: int = BINS) -> Array:
+    """Where bins begin and end, counted from the most confident decision."""
+    return total - np.ceil(np.linspace(0, total, bins + 1))[::-1]
+
+
+def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
+    """Per bin, most confident first: number of decisions, mean confidence, accuracy (NaN if empty)."""
+    edges = bin_edges(curve.total, bins)
+    number = np.diff(edges)
+    with np.errstate(invalid="ignore"):
+        confidence = np.diff(np.interp(edges, curve.mass, curve.confidence)) / number
+        accuracy = 1 - np.diff(np.interp(edges, curve.mass, curve.errors)) / number
+    return number, confidence, accuracy
+
+
+def ece(predictions: Judged) -> float:
+    """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
+
+    Guo et al., ICML 2017; ten equal-mass bins as in Li & Hoiem, CVPR 2020.
+
+    >>> from surefoot import Predictions
+    >>> round(ece(Predictions.from_probs([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4)), 4)  # sure 0.9, right 0.6
+    0.3
+    """
+    return _mean_over_blocks(predictions, _ece)
+
+
+def signed_ece(predictions: Judged) -> float:
+    """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
+    return _mean_over_blocks(predictions, _signed)
+
+
+def debiased_l2(predictions: Judged) -> float:
+    """Root of the debiased squared calibration error, over the same ten bins; 0 where it would be negative.
+
+    sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
+    NaN with fewer than 20 decisions. Kumar, Liang & Ma, NeurIPS 2019.
+    """
+    squared = _mean_over_blocks(predictions, _debiased_squared)
+    return float(np.sqrt(max(squared, 0.0))) if np.isfinite(squared) else NAN
+
+
+def smooth_ece(predictions: Judged) -> float:
+    """Smooth ECE: the calibration residual smoothed by a Gaussian whose width equals the result.
+
+    With r_s(t) the residuals correct - confidence smoothed by a reflected Gaussian kernel of width s, it is
+    the s at which the integral of |r_s| over [0, 1] equals s. Blasiok & Nakkiran, ICLR 2024.
+    """
+    outcomes = predictions.outcomes
+    residual = outcomes.counted(outcomes.correct - outcomes.confidence)
+    values = [
+        _smooth(outcomes.confidence[b], residual[b], _block_total(outcomes, b)) for b in outcomes.blocks
+    ]
+    return _mean_of_defined(values)
+
+
+def ece_floor(predictions: Judged) -> float:
+    """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
+    return _floor(predictions, np.mean)
+
+
+def ece_floor_95(predictions: Judged) -> float:
+    """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
+    return _floor(predictions, lambda values: np.percentile(values, 95))
+
+
+def _ece(curve: Curve) -> float:
+    number, confidence, accuracy = binned(curve)
+    return float(np.nansum(number * np.abs(accuracy - confidence)) / curve.total)
+
+
+def _signed(curve: Curve) -> float:
+    return float((curve.confidence[-1] - (curve.total - curve.errors[-1])) / curve.total)
+
+
+def _debiased_squared(curve: Curve) -> float:
+    number, confidence, accuracy = binned(curve)
+    if number.min() < 2:
+        return NAN
+    squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)
+    return float(number @ squared / curve.total)
+
+
+def _smooth(confidence: Array, residual: Array, total: float) -> float:
+    if not total:
+        return NAN
+    spectrum = dct(_spread_on_grid(confidence, residual) / total)
+    frequency = np.pi * np.arange(SMOOTH_GRID)
+
+    def excess(width: float) -> float:
+        """The smoothed residual's integral, less the width; falls as the width grows."""
+        smoothed = idct(spectrum * np.exp(-0.5 * (frequency * width) ** 2))
+        return float(np.abs(smoothed).sum()) - width
+
+    low, high = 0.5 / SMOOTH_GRID, 1.0
+    if excess(low) <= 0:
+        return float(np.abs(idct(spectrum)).sum())
+    while high - low > 1e-5 * high:
+        middle = np.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return float(np.sqrt(low * high))
+
+
+def _spread_on_grid(confidence: Array, residual: Array) -> Array:
+    """Share each residual between the two nearest cells: second-order exact in the cell's width."""
+    place = np.clip(confidence * SMOOTH_GRID - 0.5, 0, SMOOTH_GRID - 1)
+    cell = np.minimum(place.astype(np.int64), SMOOTH_GRID - 2)
+    right = place - cell
+    left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
+    return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
+
+
+def _floor(predictions: Judged, summary: Callable[[Array], np.float64]) -> float:
+    outcomes = predictions.outcomes
+    if not outcomes.total:
+        return NAN
+    if outcomes not in _FLOORS:
+        _FLOORS[outcomes] = _calibrated_eces(outcomes)
+    return float(summary(_FLOORS[outcomes]))
+
+
+_FLOORS: WeakKeyDictionary[Outcomes, Array] = WeakKeyDictionary()  # both floors read the same resamples
+
+
+def _calibrated_eces(outcomes: Outcomes) -> Array:
+    """The ECE again and again with 'correct' drawn from the confidences; drawn by rank, not by row."""
+    rng = np.random.default_rng(0)
+    blocks = zip(outcomes.blocks, outcomes.block_rankings, outcomes.block_curves, strict=True)
+    values = np.full((len(outcomes.blocks), FLOOR_RESAMPLES), NAN)
+    for of_block, (block, ranking, curve) in zip(values, blocks, strict=True):
+        confidence = outcomes.confidence[block][ranking.order]
+        weight = None if outcomes.weight is None else outcomes.weight[block][ranking.order]
+        for index in range(FLOOR_RESAMPLES if curve.total else 0):
+            wrong = rng.random(len(confidence)) >= confidence
+            errors = np.cumsum(wrong if weight is None else weight * wrong)[ranking.ends]
+            of_block[index] = _ece(Curve(curve.mass, np.append(0.0, errors), curve.confidence))
+    return np.asarray(np.nanmean(values, axis=0))
+
+
+def _mean_over_blocks(predictions: Judged, value: Callable[[Curve], float]) -> float:
+    return _mean_of_defined(
+        [value(curve) if curve.total else NAN for curve in predictions.outcomes.block_curves]
+    )
+
+
+def _mean_of_defined(values: list[float]) -> float:
+    defined = [value for value in values if np.isfinite(value)]
+    return float(np.mean(defined)) if defined else NAN
+
+
+def _block_total(outcomes: Outcomes, block: slice) -> float:
+    return float(block.stop - block.start if outcomes.weight is None else outcomes.weight[block].sum())

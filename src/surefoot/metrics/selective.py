@@ -1,0 +1,72 @@
+"""Selective prediction: answer the most confident, leave the rest; ties count with their run's mean."""
+
+import numpy as np
+from scipy.special import digamma
+
+from surefoot.outcomes import Judged
+from surefoot.statistics import NAN
+
+
+def aurc(predictions: Judged) -> float:
+    """Area under the risk-coverage curve: (1 / n) * sum over i of (errors among the i most confident) / i.
+
+    Geifman & El-Yaniv, NeurIPS 2017. A run of ties counts as the mean over the orders it could be in.
+    """
+    curve = predictions.outcomes.pooled_curve
+    if not curve.total:
+        return NAN
+    mass, errors = curve.mass, curve.errors
+    steps = np.diff(mass)
+    inside = steps > 0
+    slope = np.divide(np.diff(errors), steps, out=np.zeros_like(steps), where=inside)
+    # Within a run errors(i) = e0 + slope * (i - i0), and the sum of 1/i is a difference of digammas.
+    harmonic = np.diff(digamma(mass + 1))
+    area = (errors[:-1] - slope * mass[:-1]) * harmonic + slope * steps
+    return float(area[inside].sum() / curve.total)
+
+
+def augrc(predictions: Judged) -> float:
+    """Area under the generalised risk-coverage curve: the chance that a random answer is wrong and kept.
+
+    The integral over coverage of (errors kept) / n. Traub et al., NeurIPS 2024.
+    """
+    curve = predictions.outcomes.pooled_curve
+    return float(np.trapezoid(curve.errors, curve.mass) / curve.total**2) if curve.total else NAN
+
+
+def risk_at_coverage(predictions: Judged, coverage: float) -> float:
+    """Error rate among the ceil(coverage * n) most confident decisions."""
+    curve = predictions.outcomes.pooled_curve
+    if not curve.total:
+        return NAN
+    kept = np.ceil(coverage * curve.total - 1e-9)
+    return float(np.interp(kept, curve.mass, curve.errors) / kept)
+
+
+def coverage_at_risk(predictions: Judged, risk: float) -> float:
+    """The largest share that a confidence threshold can answer with an error rate of at most `risk`."""
+    curve = predictions.outcomes.pooled_curve
+    if not curve.total:
+        return NAN
+    reached = curve.errors <= risk * curve.mass + 1e-12
+    return float(curve.mass[reached].max() / curve.total)
+
+
+def risk_at_80(predictions: Judged) -> float:
+    """Error rate among the most confident 80%."""
+    return risk_at_coverage(predictions, 0.8)
+
+
+def risk_at_90(predictions: Judged) -> float:
+    """Error rate among the most confident 90%."""
+    return risk_at_coverage(predictions, 0.9)
+
+
+def coverage_at_1(predictions: Judged) -> float:
+    """The share that can be answered at an error rate of 1%."""
+    return coverage_at_risk(predictions, 0.01)
+
+
+def coverage_at_5(predictions: Judged) -> float:
+    """The share that can be answered at an error rate of 5%."""
+    return coverage_at_risk(predictions, 0.05)
