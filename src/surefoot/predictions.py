@@ -143,8 +143,8 @@ class Predictions:
         return logits.softmax(dim=1) if self.kind is LabelKind.ONE_LABEL else logits.sigmoid()
 
     def take(self, rows: Any) -> "Predictions":
-        """The named rows, by index or by mask."""
-        index = np.arange(self.n)[np.asarray(rows)]
+        """The named rows, by index, by mask or by slice."""
+        index = np.arange(self.n)[rows if isinstance(rows, slice) else np.asarray(rows)]
         rows_of = torch.from_numpy(index)
         return replace(
             self,

@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.fft import dct, idct
+from scipy.optimize import brentq
 
 from surefoot.outcomes import Array, Curve, Judged, Outcomes
 from surefoot.statistics import NAN
 
 BINS = 10
 FLOOR_RESAMPLES = 200
-SMOOTH_GRID = 4096
+SMOOTH_GRID = 2048
 
 
 def bin_edges(total: float, bins: int = BINS) -> Array:
@@ -109,18 +110,16 @@ def _smooth(confidence: Array, residual: Array, total: float) -> float:
     spectrum = dct(_spread_on_grid(confidence, residual) / total)
     frequency = np.pi * np.arange(SMOOTH_GRID)
 
-    def excess(width: float) -> float:
+    def excess(log_width: float) -> float:
         """The smoothed residual's integral, less the width; falls as the width grows."""
+        width = np.exp(log_width)
         smoothed = idct(spectrum * np.exp(-0.5 * (frequency * width) ** 2))
-        return float(np.abs(smoothed).sum()) - width
+        return float(np.abs(smoothed).sum() - width)
 
-    low, high = 0.5 / SMOOTH_GRID, 1.0
-    if excess(low) <= 0:
+    narrowest = np.log(0.5 / SMOOTH_GRID)
+    if excess(narrowest) <= 0:
         return float(np.abs(idct(spectrum)).sum())
-    while high - low > 1e-5 * high:
-        middle = np.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return float(np.sqrt(low * high))
+    return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))
 
 
 def _spread_on_grid(confidence: Array, residual: Array) -> Array:

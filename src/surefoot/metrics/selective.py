@@ -1,7 +1,6 @@
 """Selective prediction: answer the most confident, leave the rest; ties count with their run's mean."""
 
 import numpy as np
-from scipy.special import digamma
 
 from surefoot.outcomes import Judged
 from surefoot.statistics import NAN
@@ -19,9 +18,9 @@ def aurc(predictions: Judged) -> float:
     steps = np.diff(mass)
     inside = steps > 0
     slope = np.divide(np.diff(errors), steps, out=np.zeros_like(steps), where=inside)
-    # Within a run errors(i) = e0 + slope * (i - i0), and the sum of 1/i is a difference of digammas.
-    harmonic = np.diff(digamma(mass + 1))
-    area = (errors[:-1] - slope * mass[:-1]) * harmonic + slope * steps
+    # Within a run errors(i) = e0 + slope * (i - i0), so errors(i) / i sums to a harmonic and a plain part.
+    harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, int(curve.total) + 1)))
+    area = (errors[:-1] - slope * mass[:-1]) * np.diff(harmonic[mass.astype(np.int64)]) + slope * steps
     return float(area[inside].sum() / curve.total)
 
 

@@ -1,0 +1,76 @@
+"""Train a small classifier, and save what it predicts on familiar and on unfamiliar data.
+
+Four classes, each made of six subgroups (clouds of points in 12 dimensions). The network sees four subgroups
+of each class; the other two are unfamiliar: the same labels, other ground. Takes a few seconds.
+
+    python examples/quickstart.py quickstart
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from surefoot import Predictions, write_predictions
+
+CLASSES = ("beech", "birch", "maple", "oak")
+SUBGROUPS = 6
+FAMILIAR = range(4)
+UNFAMILIAR = range(4, 6)
+DIMENSIONS = 12
+
+
+def draw(
+    subgroups: range, each: int, centres: Tensor, random: torch.Generator
+) -> tuple[Tensor, Tensor, list[str]]:
+    """`each` points from every named subgroup of every class: points, labels, subgroup names."""
+    points, labels, names = [], [], []
+    for label, name in enumerate(CLASSES):
+        for subgroup in subgroups:
+            cloud = torch.randn(each, DIMENSIONS, generator=random)
+            points.append(centres[label, subgroup] + cloud)
+            labels += [label] * each
+            names += [f"{name} {subgroup}"] * each
+    return torch.cat(points), torch.tensor(labels), names
+
+
+def train(points: Tensor, labels: Tensor) -> nn.Module:
+    """A plain network, trained until it is sure of itself."""
+    network = nn.Sequential(
+        nn.Linear(DIMENSIONS, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)
+    )
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(200):
+        for batch in torch.randperm(len(points)).split(128):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(network(points[batch]), labels[batch]).backward()
+            optimiser.step()
+    return network
+
+
+def main(folder: Path) -> None:
+    """Write val, familiar and unfamiliar predictions into the folder."""
+    torch.manual_seed(0)
+    random = torch.Generator().manual_seed(1)
+    class_centres = torch.randn(len(CLASSES), 1, DIMENSIONS, generator=random)
+    centres = class_centres + 1.1 * torch.randn(len(CLASSES), SUBGROUPS, DIMENSIONS, generator=random)
+    network = train(*draw(FAMILIAR, 60, centres, random)[:2])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, subgroups, each in (
+        ("val", FAMILIAR, 60),
+        ("familiar", FAMILIAR, 150),
+        ("unfamiliar", UNFAMILIAR, 300),
+    ):
+        points, labels, subgroup = draw(subgroups, each, centres, random)
+        with torch.no_grad():
+            logits = network(points)
+        predictions = Predictions.from_logits(
+            logits, labels, class_names=CLASSES, attributes={"subgroup": subgroup}
+        )
+        write_predictions(predictions, folder / f"{name}.parquet")
+        print(f"{folder / name}.parquet: {predictions.n} predictions")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart"))

@@ -1,0 +1,36 @@
+"""The commands, in the order that `surefoot --help` shows them."""
+
+from typing import Annotated
+
+import typer
+
+from surefoot.cli.calibrate import apply, calibrate
+from surefoot.cli.evaluate import evaluate
+from surefoot.cli.listing import ls
+from surefoot.version import VERSION
+
+app = typer.Typer(
+    name="surefoot",
+    help="Know when your classifier is on unfamiliar ground: measure its confidence, and mend it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (evaluate, calibrate, apply, ls):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"surefoot {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Know when your classifier is on unfamiliar ground: measure its confidence, and mend it."""

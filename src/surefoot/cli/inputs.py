@@ -1,0 +1,22 @@
+"""Reading what a command was given."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surefoot.errors import InputError
+
+if TYPE_CHECKING:
+    from surefoot.predictions import Predictions
+
+
+def read(path: Path, group_by: str | None) -> "Predictions":
+    """Predictions from a file, grouped by one of its columns if asked for."""
+    from surefoot.cli.terminal import busy
+    from surefoot.prediction_files import read_predictions
+
+    with busy(f"reading {path}"):
+        predictions = read_predictions(path)
+    try:
+        return predictions if group_by is None else predictions.grouped_by(group_by)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

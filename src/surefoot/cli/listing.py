@@ -1,0 +1,31 @@
+"""`surefoot ls`: what there is to choose from."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Shelf(StrEnum):
+    """What can be listed."""
+
+    METRICS = "metrics"
+    CALIBRATORS = "calibrators"
+
+
+def ls(what: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
+    """List the metrics or the calibrators, with formula and reference."""
+    from surefoot.cli.terminal import print_tables
+    from surefoot.report.tables import Table
+
+    if what is Shelf.METRICS:
+        from surefoot.metrics import METRICS
+
+        header: tuple[str, ...] = ("name", "formula", "better", "reference")
+        rows: tuple[tuple[str, ...], ...] = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
+    else:
+        from surefoot.calibrators import CALIBRATORS
+
+        header = ("name", "formula", "reference")
+        rows = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
+    print_tables([Table(what.value.capitalize(), header, rows)])

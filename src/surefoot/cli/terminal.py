@@ -1,0 +1,48 @@
+"""What the commands print with: results to standard output, progress and remarks to standard error."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from surefoot.report.tables import Table
+
+PLAIN_WIDTH = 120  # where there is no terminal to ask
+
+
+def notes() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def busy(doing: str) -> Iterator[None]:
+    """A spinner while something of unknown length goes on."""
+    with notes().status(doing):
+        yield
+
+
+@contextmanager
+def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left; gone when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeRemainingColumn(), console=notes(), transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda steps: bar.advance(task, steps)
+
+
+def print_tables(tables: "list[Table]") -> None:
+    """Tables for people to read."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    for table in tables:
+        shown = RichTable(title=table.title, title_justify="left")
+        for index, name in enumerate(table.header):
+            shown.add_column(name, justify="right" if index else "left")
+        for row in table.rows:
+            shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(shown)

@@ -1,0 +1,1 @@
+"""Tables, figures and pages, made from scores and predictions only."""

@@ -1,0 +1,150 @@
+"""An evaluation as tables: metric | familiar | unfamiliar | gap, in words that any format can print."""
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+
+from surefoot.scoring import GROUP_METRICS, Evaluation, Score
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column names and rows of text; the first column is a name, the others are numbers."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def evaluation_tables(evaluation: Evaluation) -> list[Table]:
+    """The main table; then what calibration changed and the worst groups, where there are any."""
+    tables = [_main_table(evaluation)]
+    if evaluation.change:
+        tables.append(_change_table(evaluation))
+    if any(scores.groups for scores in evaluation.sides.values()):
+        tables.append(_worst_table(evaluation))
+    return tables
+
+
+def text_of(score: Score) -> str:
+    """Value, interval, and k of n: `0.0840 [0.0711, 0.0985] 171/2034`.
+
+    >>> text_of(Score(0.5, 0.25, 0.75, k=2, n=4))
+    '0.5000 [0.2500, 0.7500] 2/4'
+    """
+    if math.isnan(score.value):
+        return "undefined (n = 0)" if score.n == 0 else "undefined"
+    parts = [f"{score.value:.4f}"]
+    if not math.isnan(score.low):
+        parts.append(f"[{score.low:.4f}, {score.high:.4f}]")
+    if score.n is not None:
+        parts.append(f"{score.k}/{score.n}")
+    return " ".join(parts)
+
+
+def signed_text_of(score: Score) -> str:
+    """A difference, with its sign."""
+    if math.isnan(score.value):
+        return "undefined"
+    ends = "" if math.isnan(score.low) else f" [{_signed(score.low)}, {_signed(score.high)}]"
+    return f"{_signed(score.value)}{ends}"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 4) + 0.0:+.4f}"  # adding 0 turns a rounded -0.0 into +0.0
+
+
+def _main_table(evaluation: Evaluation) -> Table:
+    sides = evaluation.sides
+    header = ["metric", *(f"{side} (n = {scores.n:,})" for side, scores in sides.items())]
+    rows = []
+    for metric in evaluation.metrics:
+        row = [metric.title, *(text_of(scores.metrics[metric.name]) for scores in sides.values())]
+        rows.append((*row, signed_text_of(evaluation.gap[metric.name])) if evaluation.gap else tuple(row))
+    title = "Calibrated predictions" if evaluation.change else "Predictions as given"
+    return Table(title, (*header, "gap") if evaluation.gap else tuple(header), tuple(rows))
+
+
+def _change_table(evaluation: Evaluation) -> Table:
+    header = ["metric"]
+    for side in evaluation.change:
+        header += [f"{side} before", f"{side} change"]
+    rows = []
+    for metric in evaluation.metrics:
+        row = [metric.title]
+        for side, change in evaluation.change.items():
+            before = evaluation.uncalibrated[side].metrics[metric.name].value
+            row += [text_of(Score(before)), signed_text_of(change[metric.name])]
+        rows.append(tuple(row))
+    return Table("What calibration changed (paired intervals)", tuple(header), tuple(rows))
+
+
+def _worst_table(evaluation: Evaluation) -> Table:
+    rows = []
+    for metric in evaluation.metrics:
+        if metric.name in GROUP_METRICS:
+            row = [metric.title]
+            for scores in evaluation.sides.values():
+                worst = scores.worst(metric.name)
+                row.append(
+                    "undefined" if worst is None else f"{worst.value:.4f} in {worst.group} (n = {worst.n})"
+                )
+            rows.append(tuple(row))
+    counts = (f"{side} ({len(scores.groups)} groups)" for side, scores in evaluation.sides.items())
+    return Table("Worst group", ("metric", *counts), tuple(rows))
+
+
+def to_markdown(tables: list[Table]) -> str:
+    """GitHub's tables."""
+    lines = []
+    for table in tables:
+        lines += [f"**{table.title}**", "", _markdown_row(table.header)]
+        lines.append("|" + "|".join([":--", *["--:"] * (len(table.header) - 1)]) + "|")
+        lines += [*(_markdown_row(row) for row in table.rows), ""]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells: tuple[str, ...]) -> str:
+    escaped = (cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+    return "| " + " | ".join(escaped) + " |"
+
+
+def to_latex(tables: list[Table]) -> str:
+    """booktabs tables."""
+    lines = []
+    for table in tables:
+        lines += [r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
+        lines.append(rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}")
+        lines += [r"\toprule", _latex_row(table.header), r"\midrule"]
+        lines += [_latex_row(row) for row in table.rows]
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _latex_row(cells: tuple[str, ...]) -> str:
+    # A cell that begins with '[' would be read as an option of the '\\' before it.
+    escaped = (_latex(cell) for cell in cells)
+    return " & ".join(f"{{}}{cell}" if cell.startswith("[") else cell for cell in escaped) + r" \\"
+
+
+def _latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {character: f"\\{character}" for character in "&%$#_{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}"}
+    return "".join(special.get(character, character) for character in text)
+
+
+def to_csv(evaluation: Evaluation) -> str:
+    """Long and numeric: a line per metric and side, empty where undefined."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("metric", "side", "value", "low", "high", "k", "n"))
+    sides = {side: scores.metrics for side, scores in evaluation.sides.items()}
+    for metric in evaluation.metrics:
+        for side, scores in {**sides, **({"gap": evaluation.gap} if evaluation.gap else {})}.items():
+            score = scores[metric.name]
+            numbers = (score.value, score.low, score.high)
+            k, n = ("" if count is None else count for count in (score.k, score.n))
+            writer.writerow((metric.name, side, *("" if math.isnan(v) else repr(v) for v in numbers), k, n))
+    return out.getvalue()

@@ -1,0 +1,224 @@
+"""Predictions -> numbers with error bars: familiar, unfamiliar, the gap, and what a calibration changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from surefoot.calibrators import Calibration
+from surefoot.defaults import RESAMPLES
+from surefoot.errors import InputError
+from surefoot.metrics import METRICS, Metric, error_above, error_above_count
+from surefoot.outcomes import Array
+from surefoot.predictions import LabelKind, Predictions
+from surefoot.statistics import NAN, centred_interval, resample_counts
+
+ANYWHERE = (-np.inf, np.inf)
+GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
+SIDES = ("familiar", "unfamiliar")
+
+Tick = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value with its 95% interval; k of n where it is a proportion."""
+
+    value: float
+    low: float = NAN
+    high: float = NAN
+    k: int | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """One group's values, without intervals."""
+
+    group: str
+    n: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The group on which a metric is worst."""
+
+    group: str
+    value: float
+    n: int
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """All scores of one set of predictions."""
+
+    n: int
+    members: int
+    classes: int
+    kind: LabelKind
+    metrics: Mapping[str, Score]
+    groups: tuple[GroupScores, ...] = ()
+
+    def worst(self, name: str) -> Worst | None:
+        """The group with the highest defined value of a metric for which lower is better."""
+        defined = [group for group in self.groups if np.isfinite(group.metrics[name])]
+        if not defined:
+            return None
+        highest = max(defined, key=lambda group: group.metrics[name])
+        return Worst(highest.group, highest.metrics[name], highest.n)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found: scores per side, their gap, and where calibrated the scores before it."""
+
+    metrics: tuple[Metric, ...]
+    resamples: int
+    sides: Mapping[str, SetScores]
+    gap: Mapping[str, Score] = field(default_factory=dict)
+    uncalibrated: Mapping[str, SetScores] = field(default_factory=dict)
+    change: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)  # calibrated less uncalibrated
+
+
+def error_above_metric(threshold: float) -> Metric:
+    """The error rate above a confidence threshold, as a metric."""
+    if not 0 <= threshold < 1:
+        raise InputError(f"confidence threshold {threshold:g}; allowed: at least 0 and below 1")
+    return Metric(
+        name=f"error_above_{threshold:g}",
+        title=f"Error above {threshold:g}",
+        formula=f"error among confidence > {threshold:g}",
+        reference="Li & Hoiem, CVPR 2020, for other thresholds",
+        function=partial(error_above, threshold=threshold),
+        count=partial(error_above_count, threshold=threshold),
+    )
+
+
+def evaluate(
+    familiar: Predictions,
+    unfamiliar: Predictions | None = None,
+    *,
+    calibration: Calibration | None = None,
+    metrics: Sequence[Metric] = METRICS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    tick: Tick = int,
+) -> Evaluation:
+    """Score one or two sets of predictions; `tick` is told of each resample done.
+
+    Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
+    (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
+    and after.
+    """
+    given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
+    if unfamiliar is not None:
+        _refuse_unlike(familiar, unfamiliar)
+    for side, predictions in given.items():
+        if not predictions.outcomes.total:
+            raise InputError(f"the {side} predictions have no labels; needed: at least one")
+    spread: dict[str, list[Array]] = {}
+    sides, uncalibrated, change = {}, {}, {}
+    for index, (side, predictions) in enumerate(given.items()):
+        versions = [predictions] if calibration is None else [calibration(predictions), predictions]
+        rng = np.random.default_rng([seed, index])
+        spread[side] = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
+        scored = [_scores(p, metrics, r) for p, r in zip(versions, spread[side], strict=True)]
+        sides[side] = scored[0]
+        if calibration is not None:
+            uncalibrated[side] = scored[1]
+            change[side] = differences(metrics, scored, spread[side])
+    gap = {}
+    if unfamiliar is not None:
+        gap = differences(metrics, [sides[s] for s in SIDES[::-1]], [spread[s][0] for s in SIDES[::-1]])
+    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
+
+
+def replicates(
+    versions: Sequence[Predictions],
+    metrics: Sequence[Metric],
+    *,
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick = int,
+) -> list[Array]:
+    """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
+    values = [np.full((len(metrics), resamples), NAN) for _ in versions]
+    for predictions in versions:
+        predictions.outcomes.block_rankings, predictions.outcomes.pooled_ranking  # noqa: B018  shared from here
+    first = versions[0]
+    for column, counts in enumerate(resample_counts(first.n, first.groups, resamples=resamples, rng=rng)):
+        for into, predictions in zip(values, versions, strict=True):
+            drawn = predictions.outcomes.reweighted(counts)
+            into[:, column] = [m.function(drawn) if m.resampled else NAN for m in metrics]
+        tick(1)
+    return values
+
+
+def differences(
+    metrics: Sequence[Metric], scores: Sequence[SetScores], spread: Sequence[Array]
+) -> dict[str, Score]:
+    """The first less the second, metric by metric, with the interval of their resampled differences."""
+    (a, b), found = scores, {}
+    for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
+        value = a.metrics[metric.name].value - b.metrics[metric.name].value
+        interval = centred_interval(value, drawn, ANYWHERE)
+        found[metric.name] = Score(value, interval.low, interval.high)
+    return found
+
+
+def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
+    return SetScores(
+        n=len(np.unique(predictions.outcomes.row)),
+        members=predictions.members,
+        classes=predictions.classes,
+        kind=predictions.kind,
+        metrics={
+            metric.name: _score(metric, predictions, drawn)
+            for metric, drawn in zip(metrics, spread, strict=True)
+        },
+        groups=_group_scores(predictions, metrics),
+    )
+
+
+def _score(metric: Metric, predictions: Predictions, drawn: Array) -> Score:
+    interval = centred_interval(metric.function(predictions), drawn, metric.bounds)
+    count = metric.count(predictions) if metric.count else None
+    if count is None:
+        return Score(interval.value, interval.low, interval.high)
+    independent = predictions.groups is None and predictions.kind is LabelKind.ONE_LABEL
+    if independent or not np.isfinite(interval.low):
+        return Score(count.value, count.low, count.high, count.k, count.n)
+    # Decisions that belong together say less than as many apart: take the wider end of the two intervals.
+    return Score(count.value, min(count.low, interval.low), max(count.high, interval.high), count.k, count.n)
+
+
+def _group_scores(predictions: Predictions, metrics: Sequence[Metric]) -> tuple[GroupScores, ...]:
+    if predictions.groups is None:
+        return ()
+    names, member_of = np.unique(predictions.groups, return_inverse=True)
+    rows_of = np.split(np.argsort(member_of, kind="stable"), np.cumsum(np.bincount(member_of))[:-1])
+    wanted = [metric for metric in metrics if metric.name in GROUP_METRICS]
+    found = []
+    for name, rows in zip(names, rows_of, strict=True):
+        members = predictions.take(rows)
+        values = {metric.name: metric.function(members) for metric in wanted}
+        found.append(GroupScores(str(name), members.n, values))
+    return tuple(found)
+
+
+def _refuse_unlike(familiar: Predictions, unfamiliar: Predictions) -> None:
+    for what in ("kind", "classes", "class_names"):
+        ours, theirs = getattr(familiar, what), getattr(unfamiliar, what)
+        if ours != theirs and not (what == "class_names" and None in (ours, theirs)):
+            name = what.replace("_", " ")
+            raise InputError(
+                f"{name} differ: familiar {_short(ours)}, unfamiliar {_short(theirs)}; must be equal"
+            )
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(value) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
