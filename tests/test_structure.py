@@ -100,6 +100,7 @@ def test_public_names_are_these_and_load():
         "fit_member_temperatures",
         "fit_temperature",
         "load_calibration",
+        "metrics",
         "read_predictions",
         "save_calibration",
         "write_predictions",
@@ -107,6 +108,11 @@ def test_public_names_are_these_and_load():
     for name in surefoot.__all__:
         assert getattr(surefoot, name) is not None
     assert dir(surefoot) == sorted(surefoot.__all__)
+
+
+def test_metrics_are_there_without_asking_twice():
+    code = "import surefoot; print(surefoot.metrics.nll.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"nll\n"
 
 
 def test_help_does_not_load_torch():
