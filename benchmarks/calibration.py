@@ -132,7 +132,7 @@ def main() -> None:
     head = [
         f"# {chosen.rows:,} x {chosen.classes} float32 logits",
         "",
-        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores. A process each, best of {chosen.turns}.",
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; best of {chosen.turns} turns.",
         f"The logits were made with T = {RIGHT}; each fit's own optimum may differ in the third decimal.",
         ", ".join(f"{package} {version}" for package, version in versions.items()) + ".",
         "",

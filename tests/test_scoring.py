@@ -6,7 +6,7 @@ import pytest
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.metrics import METRICS, e99_count, ece, metric_named, nll
-from surefoot.scoring import error_above_metric, evaluate
+from surefoot.scoring import error_above_metric, evaluate, paired_differences
 from surefoot.statistics import clopper_pearson
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -83,6 +83,16 @@ def test_calibration_is_compared_on_the_same_resamples():
     assert change["label_error"] == dataclasses.replace(change["label_error"], value=0.0, low=0.0, high=0.0)
     apart = found.sides["familiar"].metrics["nll"]
     assert change["brier"].high - change["brier"].low < apart.high - apart.low
+
+
+def test_two_models_on_the_same_samples():
+    sure = draw_one_label(1000, sharpness=3)
+    fitted = fit_temperature(draw_one_label(1000, sharpness=3, seed=9))
+    found = paired_differences(fitted(sure), sure, metrics=PAPER, resamples=100)
+    assert found == evaluate(sure, calibration=fitted, metrics=PAPER, resamples=100).change["familiar"]
+    assert paired_differences(sure, sure, metrics=PAPER, resamples=20)["nll"].high == 0
+    with pytest.raises(InputError, match="same rows in the same order"):
+        paired_differences(sure, draw_one_label(1000, seed=5))
 
 
 def test_groups_have_values_and_a_worst():

@@ -171,6 +171,10 @@ def test_in_a_real_browser(report, width, scheme):
         )
         brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
         assert (brightness[0] < brightness[1]) == (scheme == "light")
+        page.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
+        page.emulate_media(media="print")
+        cut = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length"
+        assert page.evaluate(cut) == 0
         assert len(page.pdf()) > 10_000
         browser.close()
     assert problems == []
