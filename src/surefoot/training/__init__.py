@@ -1,0 +1,1 @@
+"""From a task and a recipe to trained networks and their logits."""

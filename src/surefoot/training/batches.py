@@ -1,0 +1,146 @@
+"""Samples as the device that trains sees them: a split's pixels or points, and views of them."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surefoot.decoding import Decoded
+from surefoot.training.augment import centre_crops, normalise, random_crops, resample
+
+SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Samples that are vectors. A view is the vector itself."""
+
+    values: Tensor  # (n, dimensions) float32
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def on(self, device: torch.device) -> "Points":
+        """The same samples, held where they are needed."""
+        return Points(self.values.to(device))
+
+    def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """The raw samples of the named rows, on the device."""
+        return self.values[rows.to(self.values.device)].to(device)
+
+    def training_views(self, raw: Tensor, _rows: Tensor, _generator: torch.Generator) -> Tensor:
+        """What the network sees in training."""
+        return raw
+
+    def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:
+        """What the network sees in testing."""
+        return raw
+
+    def joined(self, other: "Points") -> "Points":
+        """Both, in this order."""
+        return Points(torch.cat([self.values, other.values]))
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Samples that are images, padded to one shape; a view is a crop, resized, mirrored, normalised."""
+
+    pixels: Tensor  # (n, channels, height, width) uint8, the image at the top left
+    heights: Tensor  # (n,)
+    widths: Tensor
+    view: int
+    share: float  # of the short side that the test crop keeps
+    augmentation: str
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def on(self, device: torch.device) -> "Images":
+        """Resident on the device where that fits; else pinned on the host, to be streamed."""
+        sides = {"heights": self.heights.to(device), "widths": self.widths.to(device)}
+        if device.type == "cpu":
+            return replace(self, **sides)
+        free, _ = torch.cuda.mem_get_info(device)
+        fits = self.pixels.numel() <= SHARE_OF_MEMORY * free
+        return replace(self, pixels=self.pixels.to(device) if fits else self.pixels.pin_memory(), **sides)
+
+    def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """The raw pixels of the named rows, on the device."""
+        if self.pixels.device == device:
+            return self.pixels[rows.to(device)]
+        return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
+
+    def training_views(self, raw: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """Random crops, or what the recipe says instead."""
+        if self.augmentation == "none":
+            return self.test_views(raw, rows)
+        crops = random_crops(self.heights[rows], self.widths[rows], generator)
+        return normalise(resample(_floating(raw), crops, self.view))
+
+    def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
+        """Centre crops."""
+        crops = centre_crops(self.heights[rows], self.widths[rows], self.share)
+        return normalise(resample(_floating(raw), crops, self.view))
+
+    def joined(self, other: "Images") -> "Images":
+        """Both, in this order, padded to the larger shape."""
+        height, width = (max(self.pixels.shape[axis], other.pixels.shape[axis]) for axis in (2, 3))
+        pixels = torch.cat([_padded(each.pixels, height, width) for each in (self, other)])
+        heights, widths = (torch.cat([getattr(self, n), getattr(other, n)]) for n in ("heights", "widths"))
+        return replace(self, pixels=pixels, heights=heights, widths=widths)
+
+
+Inputs = Points | Images
+
+
+def fetched(inputs: Inputs, batches: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
+    held = inputs.values if isinstance(inputs, Points) else inputs.pixels
+    if held.device == device:
+        for rows in batches:
+            yield rows, inputs.fetch(rows, device)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for rows in batches:
+            following = (rows, pool.submit(inputs.fetch, rows, device))
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = following
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
+
+
+def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augmentation: str) -> Images:
+    """Decoded images, or an array (n, height, width, channels), padded to one shape.
+
+    What is longer than twice its short side is cut to that about its middle: the padding goes by the longest
+    image, and no crop of the recipe is as long.
+    """
+    cut = [_middle(images[row]) for row in range(len(images))]
+    height, width = (max(image.shape[axis] for image in cut) for axis in (0, 1))
+    pixels = torch.zeros(len(cut), cut[0].shape[2], height, width, dtype=torch.uint8)
+    for into, image in zip(pixels, cut, strict=True):
+        into[:, : image.shape[0], : image.shape[1]] = torch.from_numpy(image.copy()).permute(2, 0, 1)
+    heights, widths = (torch.tensor([image.shape[axis] for image in cut]) for axis in (0, 1))
+    return Images(pixels, heights, widths, view, min(1.0, view / resize), augmentation)
+
+
+def _middle(image: NDArray[Any]) -> NDArray[Any]:
+    longest = 2 * min(image.shape[:2])
+    top, left = (max(0, (side - longest) // 2) for side in image.shape[:2])
+    return image[top : top + longest, left : left + longest]
+
+
+def _padded(pixels: Tensor, height: int, width: int) -> Tensor:
+    return torch.nn.functional.pad(pixels, (0, width - pixels.shape[3], 0, height - pixels.shape[2]))
+
+
+def _floating(raw: Tensor) -> Tensor:
+    # Half precision holds 0..255 exactly, and is what the matrix units of a GPU take.
+    return raw.to(torch.float16 if raw.is_cuda else torch.float32)

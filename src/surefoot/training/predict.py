@@ -1,0 +1,35 @@
+"""What networks say of samples: each sample is read once, however many the networks are."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from surefoot.training.batches import Inputs, fetched
+
+ROWS_AT_ONCE = 256
+
+
+def predict(networks: Sequence[nn.Module], inputs: Inputs, device: torch.device) -> Tensor:
+    """Logits (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
+    inputs = inputs.on(device)
+    parts = []
+    rows = torch.arange(len(inputs)).split(ROWS_AT_ONCE)
+    with torch.inference_mode(), _evaluating(networks):
+        for some, raw in fetched(inputs, rows, device):
+            views = inputs.test_views(raw, some.to(device)).float()
+            parts.append(torch.stack([network(views).float() for network in networks]).cpu())
+    return torch.cat(parts, dim=1)
+
+
+@contextmanager
+def _evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
+    modes = [[(module, module.training) for module in network.modules()] for network in networks]
+    for network in networks:
+        network.eval()
+    try:
+        yield
+    finally:
+        for module, training in (pair for of_network in modes for pair in of_network):
+            module.training = training
