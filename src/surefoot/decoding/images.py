@@ -46,7 +46,7 @@ def decode_readable_images(files: list[str], size: Size, *, cache: Path, tick: T
     if key is not None:
         step(len(files))
         return load(cache, key, files)
-    contents = list(in_parallel(_content, files))
+    contents = list(in_parallel(content_of, files))
     key = content_key(contents, size)
     if is_stored(cache, key):
         step(len(files))
@@ -84,7 +84,8 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error).split("\n")[0] or type(error).__name__
 
 
-def _content(file: str) -> str:
+def content_of(file: str) -> str:
+    """The sha256 of a file; of one that cannot be opened, why."""
     try:
         with Path(file).open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()

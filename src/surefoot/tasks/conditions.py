@@ -32,6 +32,11 @@ class Condition:
     def __str__(self) -> str:
         return f"{self.column} {self.operator} {self.value!r}"
 
+    @property
+    def asks_for_text(self) -> bool:
+        """Whether the column's values are compared with text."""
+        return isinstance(self.value[0] if isinstance(self.value, list) else self.value, str)
+
 
 def parse_conditions(familiar: Mapping[str, Any]) -> tuple[Condition, ...]:
     """The `[familiar]` table of a task.

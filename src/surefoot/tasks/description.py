@@ -8,10 +8,11 @@ from typing import Any
 
 from surefoot.errors import InputError
 from surefoot.tasks.conditions import Condition, parse_conditions
+from surefoot.tasks.unlabelled import Unlabelled
 
 TEXT_KEYS = ("name", "manifest", "images", "label", "labels", "ignored", "path", "id", "groups", "identity")
 TASK_KEYS = (*TEXT_KEYS, "classes")
-SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together")
+SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", "repeated_pictures")
 UNLABELLED_KEYS = ("images", "limit", "seed")
 
 
@@ -42,15 +43,6 @@ class Resolved:
     column: str
 
 
-@dataclass(frozen=True)
-class Unlabelled:
-    """A folder of images without labels, all of them or so many drawn by lot."""
-
-    images: Path
-    limit: int | None
-    seed: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """What a task's TOML file says; paths are already relative to where it lies."""
@@ -68,16 +60,22 @@ class Description:
     identity: str | None
     familiar: tuple[Condition, ...]
     splits: ByShare | ByColumn | Resolved
+    repeated_once: bool  # of files with the same content, one is used
     unlabelled: Unlabelled | None
 
-    def text_columns(self) -> list[str]:
-        """Columns whose values are names, and stay as they are written."""
+    def columns(self) -> list[str]:
+        """The columns that the manifest must have, but for those of the conditions."""
         named = [self.path, self.label, self.labels, self.ignored, self.id, self.groups]
         if isinstance(self.splits, Resolved):
             named.append(self.splits.column)
         else:
             named += [getattr(self.splits, "column", None), self.splits.keep_together]
         return [name for name in named if name is not None]
+
+    def text_columns(self) -> list[str]:
+        """Columns whose values are names and stay as written, unless a condition asks for numbers."""
+        numeric = {each.column for each in self.familiar if not each.asks_for_text}
+        return [name for name in self.columns() if name not in numeric]
 
 
 def read_description(file: Path) -> Description:
@@ -126,6 +124,7 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         identity=texts["identity"],
         familiar=parse_conditions(tables["familiar"]),
         splits=splits,
+        repeated_once=_repeated_once(tables["splits"]),
         unlabelled=_unlabelled(tables["unlabelled"], folder),
     )
 
@@ -150,6 +149,13 @@ def _splits(table: Mapping[str, Any]) -> ByShare | ByColumn | Resolved:
             f"splits.val + splits.test is {val + test:g}; allowed: below 1, the rest is for training"
         )
     return ByShare(val, test, seed, together)
+
+
+def _repeated_once(table: Mapping[str, Any]) -> bool:
+    value = table.get("repeated_pictures", "as_given")
+    if value not in ("as_given", "once"):
+        raise InputError(f"splits.repeated_pictures is {value!r}; allowed: as_given, once")
+    return bool(value == "once")
 
 
 def _unlabelled(table: Mapping[str, Any], folder: Path) -> Unlabelled | None:

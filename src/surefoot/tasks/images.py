@@ -62,20 +62,19 @@ class ImageFiles:
             return False
 
 
-def images_below(folder: Path) -> ImageFiles:
-    """Every image file below a folder, in the order of their names."""
+def image_paths_below(folder: Path) -> list[str]:
+    """The path of every image file below a folder, in the order of their names."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; needed: a folder of images")
     found: list[str] = []
     for place, folders, names in os.walk(folder):
         folders.sort()
-        start = Path(place).relative_to(folder)
-        found += [
-            (start / name).as_posix() for name in names if name.lower().endswith(ENDINGS) and name[0] != "."
-        ]
+        start = Path(place).relative_to(folder).as_posix()
+        before = "" if start == "." else f"{start}/"
+        found += [before + name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
     if not found:
         raise InputError(f"{folder}: no images; allowed: {', '.join(ENDINGS)}")
-    return ImageFiles(folder, tuple(sorted(found)))
+    return sorted(found)
 
 
 def _leaves(path: str) -> bool:

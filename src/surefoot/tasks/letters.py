@@ -1,5 +1,6 @@
 """The 26 letters in the type faces that matplotlib ships: a real shift of images without a download."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
 CLASS_NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 OTHER_GLYPHS = tuple("abcdefghijklmnopqrstuvwxyz0123456789") + CLASS_NAMES
 SIDE = 32  # pixels
-FINE = 4  # letters are drawn this many times larger, turned, and then brought to size
+FINE = 2  # letters are drawn this many times larger, and then brought to size
+STENCIL, CAPITALS = 112, 56  # pixels: the side of a stencil, and the height of its capitals
 
 FAMILIAR_FACES = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSansMono-Bold")
 UNFAMILIAR_FACES = (
@@ -62,7 +64,7 @@ def load_letters(*, seed: int = 0) -> Task:
     Position, size, rotation, contrast and noise vary alike on both sides. The unlabelled pictures are
     letters of both cases and digits in the oblique faces, which are on neither side.
     """
-    faces = {split: FAMILIAR_FACES for split in Split}
+    faces: dict[Split, tuple[str, ...]] = dict.fromkeys(Split, FAMILIAR_FACES)
     faces |= {Split.TEST_UNFAMILIAR: UNFAMILIAR_FACES, Split.UNLABELLED: UNLABELLED_FACES}
     return Task(
         name="letters",
@@ -76,11 +78,11 @@ def _samples(split: Split, faces: tuple[str, ...], seed: int) -> Samples:
     generator = np.random.default_rng([seed, *split.encode()])  # a stream of its own for every split
     glyphs = OTHER_GLYPHS if split is Split.UNLABELLED else CLASS_NAMES
     count = len(glyphs) * PER_GLYPH[split]
-    fonts = {face: _font(face) for face in faces}
+    stencils = {face: _stencils(face, glyphs) for face in faces}
     pictures = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
     for row in range(count):
         glyph, face = glyphs[row % len(glyphs)], faces[row // len(glyphs) % len(faces)]
-        pictures[row] = _draw(glyph, fonts[face], _look(generator), generator)
+        pictures[row] = _draw(stencils[face][glyph], _look(generator), generator)
     labels = np.arange(count, dtype=np.int64) % len(glyphs)
     if split is Split.UNLABELLED:
         labels = unlabelled_labels(count, LabelKind.ONE_LABEL, len(CLASS_NAMES))
@@ -106,24 +108,32 @@ def _look(generator: np.random.Generator) -> Look:
     )
 
 
-def _draw(
-    glyph: str, font: ImageFont.FreeTypeFont, look: Look, generator: np.random.Generator
-) -> NDArray[np.uint8]:
-    """A letter turned about its middle, brought to size, and printed with noise."""
+def _draw(stencil: Image.Image, look: Look, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """A stencil sized, turned, moved, and printed with noise."""
     side = SIDE * FINE
-    mask = Image.new("L", (side, side))
-    middle = (side * (0.5 + look.shift[0]), side * (0.5 + look.shift[1]))
-    sized = font.font_variant(size=look.height * side / 0.72)  # capitals are about 0.72 of a face's size
-    ImageDraw.Draw(mask).text(middle, glyph, fill=255, font=sized, anchor="mm")
-    turned = mask.rotate(look.angle, resample=Image.Resampling.BILINEAR, center=middle)
-    cover = np.asarray(turned.reduce(FINE), dtype=np.float64)[:, :, None] / 255
+    ratio = CAPITALS / (look.height * side)  # stencil pixels per pixel of the fine picture
+    turn = math.radians(look.angle)
+    across, up = ratio * math.cos(turn), ratio * math.sin(turn)
+    x, y = (side * (0.5 + shift) for shift in look.shift)
+    middle = STENCIL / 2
+    back = (across, -up, middle - across * x + up * y, up, across, middle - up * x - across * y)
+    fine = stencil.transform((side, side), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR)
+    cover = np.asarray(fine.reduce(FINE), dtype=np.float64)[:, :, None] / 255
     grey = look.paper + (look.ink - look.paper) * cover
     grey = grey + look.noise * generator.standard_normal((SIDE, SIDE, 1))
     return np.broadcast_to(np.clip(np.rint(grey), 0, 255).astype(np.uint8), (SIDE, SIDE, 3))
 
 
-def _font(face: str) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(font_file(face), size=10, layout_engine=ImageFont.Layout.BASIC)
+def _stencils(face: str, glyphs: tuple[str, ...]) -> dict[str, Image.Image]:
+    """Every glyph of a face in white on black, capitals CAPITALS pixels high."""
+    size = CAPITALS / 0.72  # capitals are about 0.72 of a face's size
+    font = ImageFont.truetype(font_file(face), size=size, layout_engine=ImageFont.Layout.BASIC)
+    stencils = {}
+    for glyph in glyphs:
+        stencils[glyph] = Image.new("L", (STENCIL, STENCIL))
+        middle = (STENCIL / 2, STENCIL / 2)
+        ImageDraw.Draw(stencils[glyph]).text(middle, glyph, fill=255, font=font, anchor="mm")
+    return stencils
 
 
 def font_file(face: str) -> Path:
