@@ -56,8 +56,9 @@ def difference_hash(pixels: NDArray[np.uint8]) -> int | None:
 
 def alike(one: Fingerprint, other: Fingerprint) -> bool:
     """Whether two sketches show the same, whatever their brightness and contrast."""
-    sketches = [np.frombuffer(each.sketch, dtype=np.uint8).astype(np.float64) for each in (one, other)]
-    return bool(np.corrcoef(*sketches)[0, 1] >= ALIKE)
+    ours, theirs = (np.frombuffer(each.sketch, dtype=np.uint8).astype(np.float64) for each in (one, other))
+    ours, theirs = ours - ours.mean(), theirs - theirs.mean()
+    return bool(ours @ theirs >= ALIKE * np.linalg.norm(ours) * np.linalg.norm(theirs))
 
 
 def near_pairs(looks: NDArray[np.uint64], sides: NDArray[np.int64]) -> list[tuple[int, int]]:
