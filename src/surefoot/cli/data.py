@@ -188,7 +188,7 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
         if len(finding.samples) > SHOWN:
             typer.echo(f"    and {len(finding.samples) - SHOWN:,} more; --format json names all")
     if not any(finding.serious for finding in findings):
-        typer.echo("nothing is wrong")
+        typer.echo("no problems" + (", but read the notes" if findings else ""))
 
 
 def _tables(task: "Task") -> "list[Table]":

@@ -2,6 +2,7 @@
 
 import math
 import random
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +81,13 @@ def load_animals(root: Path) -> Task:
 def read_synsets(file: Path) -> dict[int, Synset]:
     """The devkit's `meta.mat`: one record per node, `children` by ILSVRC2012_ID."""
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     with reading(file):
-        records = np.atleast_1d(loadmat(file, squeeze_me=True)["synsets"])
+        try:
+            records = np.atleast_1d(loadmat(file, squeeze_me=True)["synsets"])
+        except (MatReadError, NotImplementedError, zlib.error) as error:
+            raise ValueError(error) from error
         synsets = [
             Synset(
                 number=int(record["ILSVRC2012_ID"]),

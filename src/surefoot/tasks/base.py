@@ -106,15 +106,19 @@ class Task:
         counts = self.class_counts(Split.TRAIN)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if not count]
         if empty:
-            elsewhere = ", ".join(
-                f"{int(self.class_counts(split)[self.class_names.index(empty[0])])} in {split}"
-                for split in self.splits
-                if split not in (Split.TRAIN, Split.UNLABELLED)
-            )
             raise InputError(
-                f"class {empty[0]!r} has no training samples ({elsewhere or 'nor any other'}); "
+                f"class {empty[0]!r} has no training samples ({self._whereabouts(empty[0])}); "
                 "needed: some of every class"
             )
+
+    def _whereabouts(self, name: str) -> str:
+        label, found = self.class_names.index(name), []
+        for split, samples in self.splits.items():
+            labels = samples.labels
+            has = labels == label if self.kind is LabelKind.ONE_LABEL else labels[:, label] == 1
+            if has.any():
+                found.append(f"{int(has.sum())} in {split}, such as {samples.ids[has][0]}")
+        return "; ".join(found) or "nor any others"
 
     def class_counts(self, split: Split) -> NDArray[np.int64]:
         """Samples per class; of many labels, those that have it."""

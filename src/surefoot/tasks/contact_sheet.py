@@ -1,7 +1,9 @@
 """A picture of a task: familiar and unfamiliar samples of every label, as in the paper's figure 2."""
 
+import io
 import random
 from collections.abc import Iterator
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,12 @@ from surefoot.tasks.draws import shuffled
 from surefoot.tasks.images import ImageFiles
 from surefoot.tasks.letters import font_file
 
-CELL = 80  # pixels
-GAP = 4
-BETWEEN = 24  # between familiar and unfamiliar
-MARGIN = 16
 PER_SIDE = 6
 MOST_LABELS = 40
-TITLE_WIDTH = 150
+CELL, GAP, MARGIN, TITLE = 80, 4, 16, 150  # pixels
+STEP, TOP = CELL + GAP, MARGIN + 28
+LEFT = (MARGIN + TITLE, MARGIN + TITLE + PER_SIDE * STEP + 24)  # of the familiar and of the unfamiliar side
+WIDTH = LEFT[1] + PER_SIDE * STEP + MARGIN
 SIDES = {"familiar": (Split.TEST_FAMILIAR, Split.TRAIN), "unfamiliar": (Split.TEST_UNFAMILIAR,)}
 INK, GREY, PAPER = (20, 20, 20), (225, 225, 225), (255, 255, 255)
 
@@ -43,26 +44,21 @@ def write_contact_sheet(task: Task, path: str | Path, *, seed: int = 0) -> None:
 
 def _sheet(task: Task, seed: int) -> Image.Image:
     names = task.class_names[:MOST_LABELS]
-    side = PER_SIDE * (CELL + GAP)
-    width = 2 * MARGIN + TITLE_WIDTH + 2 * side + BETWEEN
-    top = MARGIN + 28
     more = len(task.class_names) - len(names)
-    sheet = Image.new("RGB", (width, top + len(names) * (CELL + GAP) + MARGIN + (24 if more else 0)), PAPER)
+    sheet = Image.new("RGB", (WIDTH, TOP + len(names) * STEP + MARGIN + (STEP if more else 0)), PAPER)
     draw = ImageDraw.Draw(sheet)
-    for position, (title, splits) in enumerate(SIDES.items()):
-        left = MARGIN + TITLE_WIDTH + position * (side + BETWEEN)
-        _write(draw, (left, MARGIN), title, side)
+    for label, name in enumerate(names):
+        _write(draw, (MARGIN, TOP + label * STEP + CELL // 2 - 9), name, TITLE - GAP)
+    if more:
+        _write(draw, (MARGIN, TOP + len(names) * STEP + GAP), f"and {more} more labels", WIDTH)
+    for left, (title, splits) in zip(LEFT, SIDES.items(), strict=True):
+        _write(draw, (left, MARGIN), title, PER_SIDE * STEP)
         samples = next((task.splits[split] for split in splits if split in task.splits), None)
         for label in range(len(names)):
-            cells = () if samples is None else _pictures(task, samples, label, seed)
-            for column in range(PER_SIDE):
-                place = (left + column * (CELL + GAP), top + label * (CELL + GAP))
-                picture = next(iter(cells), None) if isinstance(cells, Iterator) else None
-                sheet.paste(picture or Image.new("RGB", (CELL, CELL), GREY), place)
-    for label, name in enumerate(names):
-        _write(draw, (MARGIN, top + label * (CELL + GAP) + CELL // 2 - 9), name, TITLE_WIDTH - GAP)
-    if more:
-        _write(draw, (MARGIN, sheet.height - MARGIN - 18), f"and {more} more labels", side)
+            found = [] if samples is None else islice(_pictures(task, samples, label, seed), PER_SIDE)
+            blanks = repeat(Image.new("RGB", (CELL, CELL), GREY))
+            for column, cell in enumerate(islice(chain(found, blanks), PER_SIDE)):
+                sheet.paste(cell, (left + column * STEP, TOP + label * STEP))
     return sheet
 
 
@@ -103,8 +99,6 @@ def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, width: 
 
 def _plane(task: Task) -> Image.Image:
     """Training points, and the truth on both sides of the test: blue and red, pale where unfamiliar."""
-    import io
-
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")

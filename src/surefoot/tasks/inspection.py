@@ -11,6 +11,7 @@ from surefoot.tasks.fingerprints import Fingerprint, alike, fingerprints, near_p
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 Prints = Mapping[Split, list[Fingerprint]]
+Pairs = dict[tuple[Split, Split], list[str]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def _unreadable(task: Task, prints: Prints) -> Iterator[Finding]:
 
 def _shared(task: Task, prints: Prints) -> Iterator[Finding]:
     """The same bytes in two splits."""
-    pairs: dict[tuple[Split, Split], list[str]] = defaultdict(list)
+    pairs: Pairs = defaultdict(list)
     for places in _by_content(prints).values():
         first: dict[Split, int] = {}
         for split, row in places:
@@ -60,7 +61,7 @@ def _shared(task: Task, prints: Prints) -> Iterator[Finding]:
             for other in splits[index + 1 :]:
                 text = f"{_name(task, one, first[one])} = {_name(task, other, first[other])}"
                 pairs[one, other].append(text)
-    for (one, other), named in sorted(pairs.items()):
+    for (one, other), named in _in_order(pairs):
         sentence = f"{_count(len(named), 'picture')} in both {one} and {other}: a leak"
         yield Finding("leak", sentence, tuple(named), True)
 
@@ -105,13 +106,13 @@ def _alike(task: Task, prints: Prints) -> Iterator[Finding]:
     ]
     looks = np.asarray([prints[split][row].look for split, row in rows], dtype=np.uint64)
     sides = np.asarray([list(Split).index(split) for split, _ in rows], dtype=np.int64)
-    pairs: dict[tuple[Split, Split], list[str]] = defaultdict(list)
+    pairs: Pairs = defaultdict(list)
     for left, right in near_pairs(looks, sides):
         (one, row), (other, twin) = rows[left], rows[right]
         ours, theirs = prints[one][row], prints[other][twin]
         if ours.content != theirs.content and alike(ours, theirs):
             pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, twin)}")
-    for (one, other), named in sorted(pairs.items()):
+    for (one, other), named in _in_order(pairs):
         sentence = f"{_count(len(named), 'pair')} of pictures that look alike in {one} and {other}"
         yield Finding("look_alike", sentence, tuple(named))
 
@@ -123,6 +124,10 @@ def _by_content(prints: Prints) -> dict[str, list[tuple[Split, int]]]:
             if each.content:
                 places[each.content].append((split, row))
     return places
+
+
+def _in_order(pairs: Pairs) -> list[tuple[tuple[Split, Split], list[str]]]:
+    return sorted(pairs.items(), key=lambda item: [list(Split).index(split) for split in item[0]])
 
 
 def _name(task: Task, split: Split, row: int) -> str:

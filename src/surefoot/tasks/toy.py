@@ -110,7 +110,7 @@ def _between_rings(points: Points) -> NDArray[np.bool_]:
 
 
 def _on_spiral(points: Points) -> NDArray[np.bool_]:
-    turn = np.arctan2(points[:, 1], points[:, 0]) + 5.5 * _radius(points)
+    turn = np.arctan2(points[:, 1], points[:, 0]) + 8 * _radius(points)
     return np.asarray(np.sin(turn) > 0)
 
 
