@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.version import VERSION
 
 if TYPE_CHECKING:
+    from surefoot import metrics
     from surefoot.calibrators import (
         Temperature,
         fit_member_temperatures,
@@ -28,6 +29,7 @@ _HOMES = {
     "fit_member_temperatures": "surefoot.calibrators",
     "fit_temperature": "surefoot.calibrators",
     "load_calibration": "surefoot.calibrators",
+    "metrics": "surefoot.metrics",
     "read_predictions": "surefoot.prediction_files",
     "save_calibration": "surefoot.calibrators",
     "write_predictions": "surefoot.prediction_files",
@@ -45,6 +47,7 @@ __all__ = [
     "fit_member_temperatures",
     "fit_temperature",
     "load_calibration",
+    "metrics",
     "read_predictions",
     "save_calibration",
     "write_predictions",
@@ -54,7 +57,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,7 @@ def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -
     if read is None:
         raise InputError(f"{path}: unknown file type {file.suffix!r}; have: .npz, .parquet, .csv")
     try:
+        file.open("rb").close()  # one wording, whatever the type, for what is missing or may not be read
         return read(file, unlabelled)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
@@ -64,7 +65,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _read_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise InputError("a single array; allowed: an .npz with logits or probs, and labels")
         unknown = sorted(set(file.files) - set(ARRAYS))

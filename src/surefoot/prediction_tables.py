@@ -25,8 +25,8 @@ WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """A parquet file as a table."""
-    return pyarrow.parquet.read_table(path, partitioning=None)
+    """A parquet file as a table; where pages carry checksums, they are verified."""
+    return pyarrow.parquet.read_table(path, partitioning=None, page_checksum_verification=True)
 
 
 def read_csv(path: Path) -> pa.Table:
@@ -36,8 +36,8 @@ def read_csv(path: Path) -> pa.Table:
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
-    """A table as a parquet file."""
-    pyarrow.parquet.write_table(table, path)
+    """A table as a parquet file, with checksums."""
+    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
 
 
 def write_csv(table: pa.Table, path: Path) -> None:

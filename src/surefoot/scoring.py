@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from surefoot.calibrators import Calibration
 from surefoot.defaults import RESAMPLES
@@ -19,7 +20,11 @@ ANYWHERE = (-np.inf, np.inf)
 GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 SIDES = ("familiar", "unfamiliar")
 
-Tick = Callable[[int], object]
+Tick = Callable[[int], None]
+
+
+def silently(_steps: int) -> None:
+    """Tell nobody of progress."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def evaluate(
     metrics: Sequence[Metric] = METRICS,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    tick: Tick = int,
+    tick: Tick = silently,
 ) -> Evaluation:
     """Score one or two sets of predictions; `tick` is told of each resample done.
 
@@ -136,13 +141,32 @@ def evaluate(
     return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
 
 
+def paired_differences(
+    first: Predictions,
+    second: Predictions,
+    *,
+    metrics: Sequence[Metric] = METRICS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """The first set's metrics less the second's, for two predictions of the same samples in the same order.
+
+    Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
+    """
+    if not torch.equal(first.labels, second.labels):
+        raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
+    spread = replicates([first, second], metrics, resamples=resamples, rng=np.random.default_rng([seed, 0]))
+    scores = [_scores(p, metrics, drawn) for p, drawn in zip((first, second), spread, strict=True)]
+    return differences(metrics, scores, spread)
+
+
 def replicates(
     versions: Sequence[Predictions],
     metrics: Sequence[Metric],
     *,
     resamples: int,
     rng: np.random.Generator,
-    tick: Tick = int,
+    tick: Tick = silently,
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
     values = [np.full((len(metrics), resamples), NAN) for _ in versions]

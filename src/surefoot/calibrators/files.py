@@ -53,7 +53,7 @@ def _as_dict(calibration: Calibration) -> dict[str, Any]:
     if isinstance(calibration, MemberTemperatures):
         members = [_as_dict(member) for member in calibration.members]
         return {"kind": calibration.kind, "members": members, "evidence": evidence}
-    high = calibration.high if calibration.high < 1e300 else None  # no upper end
+    high = calibration.high if math.isfinite(calibration.high) else None
     return {
         "kind": calibration.kind,
         "temperature": calibration.temperature,

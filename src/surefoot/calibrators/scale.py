@@ -2,8 +2,8 @@
 
 With b = 1/T the NLL is convex in b, so its slope has one root. Halley's method finds it (the error after a
 step is about the cube of the step) inside a bracket that always holds the root; a step that would leave the
-bracket is replaced by its geometric middle. The search runs on some rows first, then on more, so that all
-the logits are as a rule read only once.
+bracket, or is not half as long as the last, goes to the bracket's geometric middle instead. The search runs
+on some rows first, then on more, so that all the logits are as a rule read only once.
 """
 
 import math
@@ -68,12 +68,16 @@ def read(predictions: Predictions, scale: float) -> Reading:
 def _search(
     predictions: Predictions, scale: float, low: float, high: float, tolerance: float
 ) -> tuple[float, Reading]:
+    last_step = math.inf
     for _ in range(STEPS):
         reading = read(predictions, scale)
         step = reading.step()
         low, high = (low, scale) if float(reading.row_slopes.sum()) >= 0 else (scale, high)
-        following = scale + step if low <= scale + step <= high else math.sqrt(low * high)
-        if abs(following - scale) <= tolerance * scale:
+        following = scale + step
+        if not (low <= following <= high and abs(step) <= last_step / 2):
+            following = math.sqrt(low * high)
+        last_step = abs(following - scale)
+        if last_step <= tolerance * scale:
             return following, reading
         scale = following
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")

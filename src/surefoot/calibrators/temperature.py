@@ -145,11 +145,11 @@ def fit_temperature(val: Predictions) -> Temperature:
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
-    spread = math.inf if at_bound else _relative_error(reading, scale, labelled.groups)
+    factor = math.inf if at_bound else math.exp(1.96 * _relative_error(reading, scale, labelled.groups))
     return Temperature(
         temperature=1 / scale,
-        low=math.exp(-1.96 * spread) / scale,
-        high=math.exp(min(1.96 * spread, 700.0)) / scale,
+        low=1 / factor / scale,
+        high=factor / scale,
         n=labelled.n,
         label_kind=val.kind,
         classes=val.classes,

@@ -1,0 +1,54 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check format benchmark browser clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+quickstart: .venv/core ## train a small classifier, judge and mend its confidence, write a report
+	$(BIN)/python examples/quickstart.py quickstart
+	$(BIN)/surefoot calibrate quickstart/val.parquet -o quickstart/calibration.json
+	$(BIN)/surefoot evaluate quickstart/familiar.parquet quickstart/unfamiliar.parquet \
+		--calibration quickstart/calibration.json --group-by subgroup --report quickstart
+
+test: .venv/dev browser ## run all tests
+	$(BIN)/python -m pytest
+
+check: .venv/dev ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/dev ## put the formatting right
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
+	$(BIN)/python benchmarks/calibration.py
+
+browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+		&& echo "installing chromium" && apt-get update -qq > /dev/null \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
+		|| echo "no Chromium here and none could be installed: the browser tests will be skipped"
+
+.venv/core: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]'
+	@touch $@ .venv/core
+
+.venv-peers/installed: benchmarks/peers.txt constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
+	@touch $@
+
+clean: ## remove environments, caches and the quickstart's output
+	rm -rf .venv .venv-peers quickstart .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+
+from surefoot import InputError, fit_temperature, load_calibration, save_calibration
+from surefoot.calibrators import CALIBRATORS, fit
+from surefoot.predictions import Predictions
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_what_is_saved_is_what_is_loaded(calibrator, draw, tmp_path):
+    fitted = fit(calibrator.name, draw(members=2, sharpness=2))
+    save_calibration(fitted, tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == fitted
+    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
+
+
+def test_the_file_is_readable(tmp_path):
+    fitted = fit("temperature", draw_one_label(sharpness=2))
+    save_calibration(fitted, tmp_path / "c.json")
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert document["kind"] == "temperature"
+    assert document["temperature"] == fitted.temperature
+    assert document["interval"] == {"low": fitted.low, "high": fitted.high, "level": 0.95}
+    assert document["n"] == 300
+    assert document["evidence"]["nll_after"] < document["evidence"]["nll_before"]
+    assert document["evidence"]["ece_after"] < document["evidence"]["ece_before"]
+    assert document["surefoot"]
+    assert document["definitions"]["ece"].startswith("10 equal-mass bins")
+
+
+def test_a_bound_is_saved_without_infinities(tmp_path):
+    fitted = fit_temperature(Predictions.from_logits([[5.0, 0.0]], [0]))
+    save_calibration(fitted, tmp_path / "c.json")
+    assert json.loads((tmp_path / "c.json").read_text())["interval"]["high"] is None
+    assert load_calibration(tmp_path / "c.json").at_bound
+
+
+REFUSED = {
+    "not JSON": ("{", "not JSON"),
+    "a list": ("[1]", "is not a calibration file"),
+    "another kind": ('{"kind": "platt"}', "kind is 'platt'; allowed: temperature, member-temperatures"),
+    "no temperature": ('{"kind": "temperature"}', "missing or wrong 'temperature'"),
+    "negative": (
+        '{"kind": "temperature", "temperature": -1}',
+        "temperature is -1.0; allowed: a positive number",
+    ),
+    "infinite": ('{"kind": "temperature", "temperature": Infinity}', "allowed: a positive number"),
+    "no members": ('{"kind": "member-temperatures", "members": []}', "members are empty"),
+    "a later format": ('{"format": 99, "kind": "temperature"}', "format 99 is not one this version reads"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case, tmp_path):
+    text, message = REFUSED[case]
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_calibration(tmp_path / "c.json")
+
+
+def test_missing_and_unwritable(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*: No such file"):
+        load_calibration(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot write"):
+        save_calibration(fit_temperature(draw_one_label()), tmp_path / "no" / "folder.json")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    from surefoot.files import replacing
+
+    target = tmp_path / "kept.txt"
+    target.write_text("old")
+
+    def fail_half_way():
+        with replacing(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,200 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_expit, log_softmax
+
+from surefoot import IGNORE, InputError, Predictions, fit_member_temperatures, fit_temperature
+from surefoot.calibrators import scale
+from surefoot.metrics import label_error, nll_unclipped
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+def oracle(predictions):
+    """The best T by scipy, from the definition of the NLL, to about 1e-8."""
+    logits, labels = predictions.logits[0].double().numpy(), predictions.labels.numpy()
+
+    def softmax_nll(log_t):
+        return -log_softmax(logits / math.exp(log_t), axis=1)[np.arange(len(labels)), labels].mean()
+
+    def sigmoid_nll(log_t):
+        signed = np.where(labels == 1, logits, -logits)[labels != IGNORE] / math.exp(log_t)
+        return -log_expit(signed).mean()
+
+    objective = softmax_nll if labels.ndim == 1 else sigmoid_nll
+    coarse = min(np.linspace(-8, 8, 81), key=objective)
+    found = minimize_scalar(
+        objective, bounds=(coarse - 0.3, coarse + 0.3), method="bounded", options={"xatol": 1e-10}
+    )
+    return math.exp(found.x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("right", [0.05, 0.5, 1, 3, 8, 20, 50])
+def test_finds_the_temperature_that_made_the_data(right, classes, dtype):
+    """Labels drawn from softmax(z), logits multiplied by T: the fit for T = 1 times T, to 1e-6."""
+    n = 400 if classes == 1000 else 2000
+    unscaled = fit_temperature(draw_one_label(n, classes, seed=classes))
+    fitted = fit_temperature(draw_one_label(n, classes, seed=classes, sharpness=right, dtype=dtype))
+    assert fitted.temperature == pytest.approx(right * unscaled.temperature, rel=1e-6)
+    assert fitted.low < right < fitted.high
+    assert not fitted.at_bound
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1, 5, 30])
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_agrees_with_scipy(draw, sharpness):
+    predictions = draw(sharpness=sharpness, seed=5)
+    assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(8, 60), st.floats(-3, 3))
+def test_the_slope_is_zero_where_it_says(seed, classes, n, log_sharpness):
+    """Whatever the data: at an inner optimum a step either way is worse; at a bound the fit says so."""
+    predictions = draw_one_label(n, classes, seed=seed, sharpness=math.exp(log_sharpness))
+    fitted = fit_temperature(predictions)
+    assert fitted.temperature > 0
+    if not fitted.at_bound:
+        best = nll_unclipped(fitted(predictions))
+        for factor in (0.999, 1.001):
+            other = predictions.with_logits(predictions.logits / (fitted.temperature * factor))
+            assert nll_unclipped(other) >= best - 1e-13
+        reading = scale.read(predictions, 1 / fitted.temperature)
+        newton_step = float(reading.row_slopes.sum()) / reading.second * fitted.temperature
+        assert abs(newton_step) < 1e-6
+
+
+def test_large_data_is_read_once_and_still_exact():
+    """Above FEWEST_ROWS the search starts on some rows: the same T as the search on all of them."""
+    predictions = draw_one_label(90_000, 3, sharpness=4, seed=2, dtype=np.float32)
+    assert predictions.n > 2 * scale.FEWEST_ROWS
+    assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
+
+
+def test_hard_cases():
+    heavy = np.random.default_rng(0).standard_t(1.2, size=(3000, 4)) * 50  # tails that overflow a plain exp
+    labels = (heavy + np.random.default_rng(1).gumbel(size=heavy.shape) * 60).argmax(axis=1)
+    predictions = Predictions.from_logits(heavy, labels)
+    assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
+    huge = draw_one_label(500, 3, sharpness=1e9)
+    assert fit_temperature(huge).temperature == pytest.approx(
+        1e9 * fit_temperature(draw_one_label(500, 3)).temperature, rel=1e-6
+    )
+    tiny = draw_one_label(500, 3, sharpness=1e-9)
+    assert fit_temperature(tiny).temperature == pytest.approx(
+        1e-9 * fit_temperature(draw_one_label(500, 3)).temperature, rel=1e-6
+    )
+
+
+def test_interval_covers_the_truth_at_its_stated_rate():
+    fits = [fit_temperature(draw_one_label(400, 4, sharpness=2, seed=seed)) for seed in range(300)]
+    covered = np.mean([fit.low <= 2 <= fit.high for fit in fits])
+    assert 0.91 < covered < 0.985
+
+
+def test_interval_is_wider_when_rows_come_in_groups():
+    one = draw_one_label(100, 4, seed=1)
+    copies = np.repeat(np.arange(100), 9)
+    alone, grouped = (
+        one.take(copies),
+        Predictions.from_logits(one.logits[:, copies], one.labels[copies], groups=copies),
+    )
+    narrow, wide = fit_temperature(alone), fit_temperature(grouped)
+    assert wide.temperature == pytest.approx(narrow.temperature)
+    ratio = math.log(wide.high / wide.low) / math.log(narrow.high / narrow.low)
+    assert ratio == pytest.approx(3, rel=1e-6)
+
+
+def test_separable_data_ends_at_a_bound_and_says_so():
+    predictions = Predictions.from_logits(np.eye(3) * 5, [0, 1, 2])
+    fitted = fit_temperature(predictions)
+    assert fitted.at_bound
+    assert fitted.separable
+    assert 0 < fitted.temperature < 0.01
+    assert "every label is predicted correctly" in fitted.remarks()[0]
+
+
+def test_logits_against_the_labels_end_at_a_bound_and_say_so():
+    predictions = Predictions.from_logits(np.eye(3) * 5, [1, 2, 0])
+    fitted = fit_temperature(predictions)
+    assert fitted.at_bound
+    assert not fitted.separable
+    assert fitted.temperature > 100
+    assert "say nothing useful" in fitted.remarks()[0]
+
+
+def test_remarks_on_low_temperature_and_few_rows():
+    assert fit_temperature(draw_one_label(5000, sharpness=2)).remarks() == []
+    assert "below 1" in fit_temperature(draw_one_label(5000, sharpness=0.5)).remarks()[0]
+    assert "rows are few" in fit_temperature(draw_one_label(50, sharpness=2)).remarks()[-1]
+
+
+def test_rows_without_a_label_do_not_count():
+    predictions = draw_one_label(400, sharpness=3)
+    half = predictions.labels.clone()
+    half[::2] = IGNORE
+    partly = Predictions(predictions.logits, half, predictions.kind)
+    only = predictions.take(np.arange(1, 400, 2))
+    assert fit_temperature(partly) == fit_temperature(only)
+    with pytest.raises(InputError, match="no labels to fit"):
+        fit_temperature(Predictions.from_logits([[1.0, 2.0]], [IGNORE]))
+
+
+def test_calibrating_keeps_every_answer_and_lowers_the_nll():
+    predictions = draw_one_label(1000, sharpness=4)
+    calibrated = fit_temperature(predictions)(predictions)
+    assert label_error(calibrated) == label_error(predictions)
+    assert nll_unclipped(calibrated) < nll_unclipped(predictions)
+
+
+def test_a_member_each_and_after_averaging():
+    rng = np.random.default_rng(0)
+    base = draw_one_label(4000, 4)
+    noise = torch.from_numpy(rng.standard_normal((3, 4000, 4)))
+    members = (base.logits + noise) * torch.tensor([1.0, 2.0, 4.0]).reshape(3, 1, 1)
+    ensemble = base.with_logits(members)
+    fitted = fit_member_temperatures(ensemble)
+    for index, temperature in enumerate(fitted.members):
+        assert temperature == fit_temperature(ensemble.member(index))
+    calibrated = fitted(ensemble)
+    assert calibrated.members == 3
+    expected = torch.stack(
+        [(members[i] / t.temperature).softmax(dim=1) for i, t in enumerate(fitted.members)]
+    ).mean(dim=0)
+    assert torch.allclose(calibrated.probs(), expected, atol=1e-12)
+    after = fit_temperature(ensemble)
+    assert after == fit_temperature(ensemble.average())
+    assert after(ensemble).members == 1
+    assert nll_unclipped(after(ensemble)) <= nll_unclipped(ensemble)
+    with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 1"):
+        fitted(base)
+
+
+def test_applies_to_arrays_tensors_and_as_a_module():
+    predictions = draw_one_label(500, sharpness=2)
+    fitted = fit_temperature(predictions)
+    logits = predictions.logits[0]
+    expected = fitted(predictions).logits[0]
+    assert torch.equal(fitted.scale(logits), expected)
+    assert np.array_equal(fitted.scale(logits.numpy()), expected.numpy())
+    module = fitted.module()
+    assert torch.allclose(module(logits), expected, rtol=1e-6)
+    assert module(logits.half()).dtype == torch.float16
+    assert list(module.state_dict()) == ["temperature"]
+    assert list(module.parameters()) == []
+
+
+def test_refuses_predictions_of_another_kind():
+    fitted = fit_temperature(draw_one_label(classes=4))
+    with pytest.raises(
+        InputError, match="one_label with 4 classes, but the predictions are one_label with 3 classes"
+    ):
+        fitted(draw_one_label(classes=3))
+    with pytest.raises(InputError, match="many_labels"):
+        fitted(draw_many_labels(classes=4))

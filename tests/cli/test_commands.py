@@ -1,0 +1,215 @@
+"""The command line as people use it: a process, its output, its exit code."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from surefoot import fit_temperature, load_calibration, read_predictions, write_predictions
+from surefoot.metrics import METRICS, ece, nll
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+def surefoot(*arguments, check=0):
+    """Run the command in a process of its own."""
+    code = "from surefoot.cli import main; main()"
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "100"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == check, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    site = {"site": [f"s{i % 5}" for i in range(200)]}
+    write_predictions(draw_one_label(200, sharpness=4, seed=0), folder / "val.npz")
+    write_predictions(draw_one_label(200, sharpness=4, seed=1, attributes=site), folder / "f.parquet")
+    write_predictions(draw_one_label(200, sharpness=9, seed=2, attributes=site), folder / "u.parquet")
+    write_predictions(draw_many_labels(200, 3, members=2), folder / "many.npz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def calibration(files):
+    surefoot("calibrate", files / "val.npz", "-o", files / "c.json")
+    return files / "c.json"
+
+
+def test_calibrate_writes_the_right_temperature(files, calibration):
+    expected = fit_temperature(read_predictions(files / "val.npz"))
+    assert load_calibration(calibration).temperature == expected.temperature
+    done = surefoot("calibrate", files / "val.npz", "-o", files / "again.json")
+    assert f"T = {expected.temperature:.4f} (95% interval" in done.stdout
+    assert "again.json" in done.stderr
+
+
+def test_calibrate_each_member(files):
+    done = surefoot(
+        "calibrate", files / "many.npz", "--method", "member-temperatures", "-o", files / "m.json"
+    )
+    assert "member 1: T = " in done.stdout
+    assert len(load_calibration(files / "m.json").members) == 2
+
+
+def test_evaluate_json_is_the_library_s_numbers(files, calibration):
+    done = surefoot(
+        "evaluate",
+        files / "f.parquet",
+        files / "u.parquet",
+        "--calibration",
+        calibration,
+        "--format",
+        "json",
+        "--resamples",
+        20,
+    )
+    document = json.loads(done.stdout)
+    fitted = load_calibration(calibration)
+    for side, name in (("familiar", "f.parquet"), ("unfamiliar", "u.parquet")):
+        predictions = fitted(read_predictions(files / name))
+        found = document[side]["metrics"]
+        assert list(found) == [metric.name for metric in METRICS]
+        assert found["nll"]["value"] == pytest.approx(nll(predictions))
+        assert found["ece"]["value"] == pytest.approx(ece(predictions))
+        assert found["nll"]["low"] < found["nll"]["value"] < found["nll"]["high"]
+    assert document["change"]["familiar"]["nll"]["value"] < 0
+
+
+def test_every_format_prints_the_numbers(files):
+    value = f"{nll(read_predictions(files / 'f.parquet')):.4f}"
+    for name in ("table", "markdown", "latex"):
+        done = surefoot(
+            "evaluate",
+            files / "f.parquet",
+            "--format",
+            name,
+            "--metric",
+            "nll",
+            "--metric",
+            "ece",
+            "--resamples",
+            5,
+        )
+        assert value in done.stdout
+        assert "Brier" not in done.stdout
+    rows = list(
+        csv.DictReader(
+            io.StringIO(surefoot("evaluate", files / "f.parquet", "--format", "csv", "--resamples", 0).stdout)
+        )
+    )
+    assert f"{float(rows[0]['value']):.4f}" == value
+
+
+def test_evaluate_by_group_with_a_report(files, tmp_path):
+    done = surefoot(
+        "evaluate", files / "f.parquet", files / "u.parquet", "--group-by", "site", "--report", tmp_path / "r", "--resamples", 10,
+        "--error-above", 0.9,
+    )  # fmt: skip
+    assert "Worst group" in done.stdout
+    assert "Error above 0.9" in done.stdout
+    assert str(tmp_path / "r" / "report.html") in done.stderr
+    assert json.loads((tmp_path / "r" / "report.json").read_text())["familiar"]["groups"][0]["group"] == "s0"
+
+
+def test_apply_then_evaluate_is_evaluate_with_calibration(files, calibration, tmp_path):
+    for suffix in (".npz", ".parquet", ".csv"):
+        surefoot("apply", calibration, files / "u.parquet", "-o", tmp_path / f"out{suffix}")
+        expected = load_calibration(calibration)(read_predictions(files / "u.parquet"))
+        found = read_predictions(tmp_path / f"out{suffix}")
+        assert np.array_equal(found.logits, expected.logits)
+        assert np.array_equal(found.labels, expected.labels)
+
+
+def test_apply_needs_no_labels(calibration, tmp_path):
+    np.savez(tmp_path / "new.npz", logits=np.eye(4))
+    surefoot("apply", calibration, tmp_path / "new.npz", "-o", tmp_path / "out.npz")
+    temperature = load_calibration(calibration).temperature
+    assert np.allclose(np.load(tmp_path / "out.npz")["logits"][0], np.eye(4) / temperature)
+
+
+def test_conditions_decide_the_exit_code(files):
+    options = ("evaluate", files / "f.parquet", files / "u.parquet", "--resamples", 0)
+    surefoot(*options, "--fail-if", "unfamiliar.nll<0", "--fail-if", "gap.ece > 1")
+    done = surefoot(*options, "--fail-if", "unfamiliar.nll>0.1", "--fail-if", "familiar.nll<0", check=1)
+    assert "failed: unfamiliar.nll>0.1 (it is " in done.stderr
+    assert "familiar.nll<0" not in done.stderr
+
+
+def test_an_undefined_number_fails_no_condition(tmp_path):
+    np.savez(tmp_path / "p.npz", probs=[[0.6, 0.4]], labels=[1])
+    surefoot("evaluate", tmp_path / "p.npz", "--fail-if", "familiar.e99>=0", "--resamples", 0)
+
+
+BAD = {
+    "missing file": (["evaluate", "none.npz"], "none.npz: No such file or directory"),
+    "unknown type": (["evaluate", "a.pkl"], "a.pkl: unknown file type '.pkl'; have: .npz, .parquet, .csv"),
+    "unknown column": (["evaluate", "f.parquet", "--group-by", "breed"], "f.parquet: unknown column 'breed'; have: site"),
+    "unknown metric": (["evaluate", "f.parquet", "--metric", "acc"], "unknown metric 'acc'; have: nll"),
+    "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "platt"], "unknown method 'platt'; have: temperature"),
+    "bad condition": (["evaluate", "f.parquet", "--fail-if", "e99>1"], "condition 'e99>1' cannot be read; allowed: SIDE.METRIC>NUMBER"),
+    "bad side": (["evaluate", "f.parquet", "--fail-if", "test.e99>1"], "unknown side 'test'; have: familiar, unfamiliar, gap"),
+    "bad end": (["evaluate", "f.parquet", "--fail-if", "gap.e99.mean>1"], "unknown end 'mean'; have: value, low, high"),
+    "bad number": (["evaluate", "f.parquet", "--fail-if", "gap.e99>x"], "'x' is not a number"),
+    "condition on an absent side": (["evaluate", "f.parquet", "--fail-if", "gap.e99>1", "--resamples", "0"], "needs an UNFAMILIAR file"),
+    "not a calibration": (["apply", "val.npz", "val.npz", "-o", "x.npz"], "val.npz is not a calibration file"),
+    "threshold": (["evaluate", "f.parquet", "--error-above", "2"], "confidence threshold 2; allowed"),
+    "unlike sides": (["evaluate", "f.parquet", "many.npz"], "kind differ: familiar one_label, unfamiliar many_labels"),
+    "no folder": (["calibrate", "val.npz", "-o", "no/where.json"], "cannot write no/where.json: No such file or directory"),
+    "usage": (["evaluate", "f.parquet", "--format", "pdf"], "pdf"),
+    "unknown command": (["evaluat"], "evaluat"),
+    "nothing to list": (["ls", "everything"], "everything"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(case, files, monkeypatch):
+    monkeypatch.chdir(files)
+    arguments, message = BAD[case]
+    done = surefoot(*arguments, check=2)
+    assert message in done.stderr
+    assert done.stdout == ""
+    if case not in ("usage", "unknown command", "nothing to list"):
+        assert done.stderr.strip().count("\n") == 0
+
+
+def test_bad_input_writes_nothing(files, tmp_path):
+    surefoot("evaluate", files / "f.parquet", files / "many.npz", "--report", tmp_path / "r", check=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lists_and_help_and_version(files):
+    metrics = surefoot("ls", "metrics").stdout
+    for metric in METRICS:
+        assert metric.name in metrics
+    assert "member-temperatures" in surefoot("ls", "calibrators").stdout
+    for command in ((), ("evaluate",), ("calibrate",), ("apply",), ("ls",)):
+        assert "Usage" in surefoot(*command, "--help").stdout
+    assert surefoot("--version").stdout.startswith("surefoot 0.")
+
+
+def test_help_is_quick():
+    """Not a benchmark: the bound is half a second, and ten tries may find a quiet moment."""
+    best = min(_seconds_for_help() for _ in range(10))
+    assert best < 0.5
+
+
+def _seconds_for_help():
+    start = time.perf_counter()
+    surefoot("--help")
+    return time.perf_counter() - start
+
+
+def test_a_closed_pipe_is_no_error(files):
+    code = "from surefoot.cli import main; main()"
+    command = f"{sys.executable} -c '{code}' ls metrics | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr

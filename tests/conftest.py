@@ -1,0 +1,36 @@
+"""Predictions to test with: drawn, not loaded, and the same every time."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from surefoot import IGNORE, Predictions
+
+matplotlib.use("agg")
+
+
+def draw_one_label(n=300, classes=4, *, sharpness=1.0, seed=0, members=1, dtype=np.float64, **optional):
+    """Logits whose own softmax gave the labels, then multiplied: the right temperature is `sharpness`."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.standard_normal((members, n, classes))
+    labels = (logits[0] + rng.gumbel(size=(n, classes))).argmax(axis=1)
+    return Predictions.from_logits((sharpness * logits).astype(dtype), labels, **optional)
+
+
+def draw_many_labels(n=200, classes=5, *, sharpness=1.0, seed=0, members=1, ignored=0.1, **optional):
+    """The same for sigmoids, some labels ignored."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.standard_normal((members, n, classes))
+    labels = (logits[0] + rng.logistic(size=(n, classes)) > 0).astype(np.int64)
+    labels[rng.random((n, classes)) < ignored] = IGNORE
+    return Predictions.from_logits(sharpness * logits, labels, **optional)
+
+
+@pytest.fixture
+def one_label():
+    return draw_one_label()
+
+
+@pytest.fixture
+def many_labels():
+    return draw_many_labels()

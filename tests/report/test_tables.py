@@ -1,0 +1,95 @@
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from surefoot import fit_temperature
+from surefoot.report.document import evaluation_document
+from surefoot.report.tables import (
+    Table,
+    evaluation_tables,
+    signed_text_of,
+    text_of,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from surefoot.report.verdict import verdict
+from surefoot.scoring import Score, evaluate
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    groups = ["a|b_<c>", "d"] * 100
+    sides = [draw_one_label(200, sharpness=4, seed=seed, groups=groups) for seed in (0, 1)]
+    return evaluate(*sides, calibration=fit_temperature(draw_one_label(sharpness=4, seed=2)), resamples=20)
+
+
+def test_text_of_scores():
+    assert text_of(Score(0.12345, 0.1, 0.2)) == "0.1235 [0.1000, 0.2000]"
+    assert text_of(Score(math.nan, k=0, n=0)) == "undefined (n = 0)"
+    assert text_of(Score(math.nan)) == "undefined"
+    assert signed_text_of(Score(-0.00001, -0.1, 0.00001)) == "+0.0000 [-0.1000, +0.0000]"
+
+
+def test_document_holds_every_number_and_no_nan(evaluation):
+    document = json.loads(json.dumps(evaluation_document(evaluation), allow_nan=False))
+    assert document["familiar"]["n"] == 200
+    for metric in evaluation.metrics:
+        for side in ("familiar", "unfamiliar"):
+            score = evaluation.sides[side].metrics[metric.name]
+            assert document[side]["metrics"][metric.name]["value"] == score.value
+        assert set(document["gap"][metric.name]) == {"value", "low", "high"}
+    assert document["familiar"]["metrics"]["ece_floor"]["low"] is None
+    assert document["familiar"]["worst_group"]["nll"]["group"] in ("a|b_<c>", "d")
+    assert set(document["change"]) == set(document["uncalibrated"]) == {"familiar", "unfamiliar"}
+
+
+def test_markdown_keeps_its_columns_whatever_the_names(evaluation):
+    text = to_markdown(evaluation_tables(evaluation))
+    for line in text.splitlines():
+        if line.startswith("|"):
+            unescaped = line.replace("\\\\", "").replace("\\|", "")
+            assert unescaped.count("|") in (4, 5, 6)
+    assert "<c>" not in text
+
+
+def test_latex_escapes_what_latex_reads():
+    text = to_latex([Table("50% & more", ("a_b", "{c}"), (("x<y", "[1, 2] $3 #4 ~ ^ \\"),))])
+    assert r"\caption{50\% \& more}" in text
+    assert r"a\_b & \{c\} \\" in text
+    assert (
+        r"x\textless{}y & {}[1, 2] \$3 \#4 \textasciitilde{} \textasciicircum{} \textbackslash{} \\" in text
+    )
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+
+
+def test_csv_is_numeric(evaluation):
+    rows = list(csv.DictReader(io.StringIO(to_csv(evaluation))))
+    assert len(rows) == 3 * len(evaluation.metrics)
+    for row in rows:
+        score = {**{s: e.metrics for s, e in evaluation.sides.items()}, "gap": evaluation.gap}[row["side"]][
+            row["metric"]
+        ]
+        assert row["value"] == ("" if math.isnan(score.value) else repr(score.value))
+
+
+def test_one_side_alone_has_no_gap():
+    table = evaluation_tables(evaluate(draw_one_label(), resamples=0))[0]
+    assert len(table.header) == 2
+
+
+def test_verdict_says_which_way(evaluation):
+    sentences = verdict(
+        evaluate(draw_one_label(2000, sharpness=5), draw_one_label(2000, sharpness=8), resamples=50)
+    )
+    assert "points too high on average" in sentences[0]
+    assert sentences[2].startswith("Of ")
+    assert sentences[2].endswith("more than the 1% this allows.")
+    assert "too low" in verdict(evaluate(draw_one_label(2000, sharpness=0.3), resamples=50))[0]
+    assert "right on average" in verdict(evaluate(draw_one_label(500, seed=3), resamples=50))[0]
+    assert verdict(evaluation)[-1].startswith("Calibration moved familiar NLL from ")
+    assert "mean average precision" in verdict(evaluate(draw_many_labels(), resamples=10))[0]

@@ -1,0 +1,248 @@
+import io
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surefoot import IGNORE, InputError, LabelKind, Predictions, read_predictions, write_predictions
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+def everything(draw, **options):
+    """Predictions with every optional part."""
+    n = 12
+    attributes = pa.table(
+        {
+            "age": pa.array([None, *range(1, n)]),
+            "name": [f"née <{i}>" for i in range(n)],
+            "seen": pa.array([True, False] * 6),
+        }
+    )
+    return draw(
+        n,
+        3,
+        class_names=["<script>", "b,c", "ü"],
+        groups=["g1", "g2"] * 6,
+        ids=list(range(100, 100 + n)),
+        novelty=np.linspace(0, 1, n),
+        attributes=attributes,
+        **options,
+    )  # fmt: skip
+
+
+def assert_equal(a, b):
+    assert a.logits.dtype == b.logits.dtype
+    assert torch.equal(a.logits, b.logits)
+    assert torch.equal(a.labels, b.labels)
+    assert (a.kind, a.class_names) == (b.kind, b.class_names)
+    for part in ("groups", "ids"):
+        ours, theirs = getattr(a, part), getattr(b, part)
+        assert (ours is None) == (theirs is None)
+        assert ours is None or (ours.tolist() == theirs.tolist() and ours.dtype.kind == theirs.dtype.kind)
+    assert (a.novelty is None) == (b.novelty is None)
+    assert a.novelty is None or torch.equal(a.novelty, b.novelty)
+    assert (a.attributes is None) == (b.attributes is None)
+    assert a.attributes is None or a.attributes.equals(b.attributes)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_round_trips_are_exact(draw, members, suffix, tmp_path):
+    for predictions in (everything(draw, members=members), draw(7, 4, members=members)):
+        write_predictions(predictions, tmp_path / f"p{suffix}")
+        assert_equal(read_predictions(tmp_path / f"p{suffix}"), predictions)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_round_trips_of_any_numbers_are_exact(suffix, tmp_path, data):
+    width = data.draw(st.sampled_from([32, 64]))
+    number = st.floats(allow_nan=False, allow_infinity=False, width=width)
+    rows = data.draw(st.lists(st.tuples(number, number, number), min_size=1, max_size=8))
+    logits = np.array(rows, dtype=f"f{width // 8}")
+    predictions = Predictions.from_logits(logits, [0] * len(rows))
+    write_predictions(predictions, tmp_path / f"p{suffix}")
+    assert_equal(read_predictions(tmp_path / f"p{suffix}"), predictions)
+
+
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_csv_keeps_the_numbers(draw, tmp_path):
+    predictions = everything(draw)
+    write_predictions(predictions, tmp_path / "p.csv")
+    again = read_predictions(tmp_path / "p.csv")
+    assert torch.equal(again.logits, predictions.logits)
+    assert torch.equal(again.labels, predictions.labels)
+    assert again.class_names == predictions.class_names
+    assert again.groups.tolist() == predictions.groups.tolist()
+    assert again.attributes["name"].to_pylist() == predictions.attributes["name"].to_pylist()
+
+
+def test_a_csv_by_hand(tmp_path):
+    (tmp_path / "p.csv").write_text(
+        "logit_cat,logit_dog,label,ids,breed\n1.5,-0.5,dog,007,pug\n2,3,cat,008,\n"
+    )
+    found = read_predictions(tmp_path / "p.csv")
+    assert found.logits.tolist() == [[[1.5, -0.5], [2.0, 3.0]]]
+    assert found.labels.tolist() == [1, 0]
+    assert found.class_names == ("cat", "dog")
+    assert found.ids.tolist() == ["007", "008"]
+    assert found.attributes.to_pydict() == {"breed": ["pug", ""]}
+
+
+def test_labels_by_index_by_name_and_where_names_are_numbers(tmp_path):
+    for text, labels in (
+        ("logit_cat,logit_dog,label\n1,0,1\n1,0,0\n", [1, 0]),
+        ("prob_0,prob_1,label\n0.5,0.5,1\n1,0,0\n", [1, 0]),
+        ("prob_3,prob_7,label\n0.5,0.5,7\n1,0,3\n", [1, 0]),
+        ("prob_1,prob_0,label\n0.5,0.5,1\n1,0,0\n", [0, 1]),
+    ):
+        (tmp_path / "p.csv").write_text(text)
+        assert read_predictions(tmp_path / "p.csv").labels.tolist() == labels
+
+
+def test_one_column_is_binary(tmp_path):
+    (tmp_path / "p.csv").write_text("prob,label\n0.9,1\n0.2,0\n")
+    assert np.allclose(read_predictions(tmp_path / "p.csv").probs(), [[0.1, 0.9], [0.8, 0.2]])
+
+
+def test_wide_many_labels(tmp_path):
+    text = "logit_a,logit_b,label_b,label_a\n1,0,1,0\n1,0,-100,1\n"
+    (tmp_path / "p.csv").write_text(text)
+    found = read_predictions(tmp_path / "p.csv")
+    assert found.kind is LabelKind.MANY_LABELS
+    assert found.labels.tolist() == [[0, 1], [1, IGNORE]]
+
+
+def test_plain_lists_in_parquet(tmp_path):
+    table = pa.table({"probs": [[0.5, 0.5], [0.25, 0.75]], "label": [1, 0], "site": ["x", "y"]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    found = read_predictions(tmp_path / "p.parquet")
+    assert np.allclose(found.probs(), [[0.5, 0.5], [0.25, 0.75]])
+    assert found.grouped_by("site").groups.tolist() == ["x", "y"]
+
+
+def test_no_labels_only_when_the_kind_is_said(tmp_path):
+    np.savez(tmp_path / "p.npz", logits=[[1.0, 2.0]])
+    (tmp_path / "p.csv").write_text("logit_a,logit_b\n1,2\n")
+    for name in ("p.npz", "p.csv"):
+        with pytest.raises(InputError, match=f"{name}: no (array|column) 'label"):
+            read_predictions(tmp_path / name)
+        assert read_predictions(tmp_path / name, unlabelled=LabelKind.ONE_LABEL).labels.tolist() == [IGNORE]
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+
+
+def parquet(path, **columns):
+    pq.write_table(pa.table(columns), path)
+
+
+def csv(path, text):
+    path.write_text(text)
+
+
+TWO = [[1.0, 2.0], [3.0, 4.0]]
+REFUSED = {
+    "p.npz no scores": (npz, {"labels": [0]}, "neither logits nor probs; allowed: exactly one"),
+    "p.npz both": (npz, {"logits": TWO, "probs": TWO, "labels": [0, 1]}, "logits and probs; allowed: exactly one"),
+    "p.npz unknown array": (npz, {"logits": TWO, "labels": [0, 1], "extra": [1]}, "unknown array 'extra'; allowed: logits"),
+    "p.npz NaN": (npz, {"logits": [[1.0, np.nan]], "labels": [0]}, "logits hold NaN in row 0, column 1"),
+    "p.npz label": (npz, {"logits": TWO, "labels": [0, 2]}, "label 2 in row 1 is out of range; allowed: 0 to 1"),
+    "p.npz lengths": (npz, {"logits": TWO, "labels": [0, 1, 1]}, "3 labels for 2 rows of logits"),
+    "p.npz sums": (npz, {"probs": [[0.5, 0.6]], "labels": [0]}, "row 0 sum to 1.1; allowed: 1 within 0.001"),
+    "p.npz no rows": (npz, {"logits": np.zeros((0, 2)), "labels": np.zeros(0, int)}, "no rows"),
+    "p.npz single class": (npz, {"logits": TWO, "labels": [0, 1], "classes": ["a"]}, "1 class names for 2 classes"),
+    "p.npz attributes": (npz, {"logits": TWO, "labels": [0, 1], "attributes": [1.5]}, "attributes' has type float64"),
+    "p.parquet no scores": (parquet, {"label": [0]}, "got label; needed: exactly one of 'logits'"),
+    "p.parquet both": (parquet, {"logits": TWO, "prob_a": [1, 1], "label": [0, 1]}, "got logits and prob_a"),
+    "p.parquet wide and list": (parquet, {"logits": TWO, "logit_a": [1, 1], "label": [0, 1]}, "both 'logits' and 'logit_a'"),
+    "p.parquet ragged": (parquet, {"logits": [[1.0], [1.0, 2.0]], "label": [0, 0]}, "1 values in row 0 and 2 in row 1"),
+    "p.parquet text": (parquet, {"logits": [["a", "b"]], "label": [0]}, "allowed: numbers"),
+    "p.parquet no lists": (parquet, {"logits": [1.0], "label": [0]}, "has type double; allowed: lists of numbers"),
+    "p.parquet gap": (parquet, {"logits": [[1.0, None]], "label": [0]}, "'logits' is empty in row"),
+    "p.parquet gap in labels": (parquet, {"logits": TWO, "label": [0, None]}, "'label' is empty in row 1"),
+    "p.parquet text label": (parquet, {"logits": TWO, "label": ["x", "y"]}, "is text, but the file names no classes"),
+    "p.parquet two labels": (parquet, {"logits": TWO, "label": [0, 1], "labels": TWO}, "both 'label' and 'labels'"),
+    "p.csv single class": (csv, "logit_a,label\n1,0\n", "a single class 'a'; allowed: two or more"),
+    "p.csv not a class": (csv, "logit_a,logit_b,label\n1,0,c\n", "label 'c' in row 0 is not a class; allowed: a, b"),
+    "p.csv text": (csv, "logit_a,logit_b,label\n1,2,a\nx,2,a\n", "'logit_a' has type string with 'x' in row 1; allowed: numbers"),
+    "p.csv gap": (csv, "logit_a,logit_b,label\n1,2,a\n,2,a\n", "'logit_a' is empty in row 1"),
+    "p.csv twice": (csv, "logit_a,logit_a,label\n1,2,a\n", "'logit_a' occurs twice"),
+    "p.csv ragged": (csv, "logit_a,logit_b,label\n1,2\n", "cannot be read"),
+    "p.csv empty": (csv, "", "cannot be read"),
+    "p.csv no rows": (csv, "logit_a,logit_b,label\n", "no rows"),
+    "p.csv half many-label": (csv, "logit_a,logit_b,label_a\n1,2,1\n", "no column 'label_b'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_naming_the_file(case, tmp_path):
+    write, content, message = REFUSED[case]
+    path = tmp_path / case.split()[0]
+    write(path, content) if isinstance(content, str) else write(path, **content)
+    with pytest.raises(InputError, match=message) as refused:
+        read_predictions(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_refuses_object_arrays_without_unpickling(tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.array([{"a": 1}], dtype=object), labels=[0])
+    with pytest.raises(InputError, match="array 'logits' holds Python objects; allowed: numbers and text"):
+        read_predictions(tmp_path / "p.npz")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_refuses_truncated_and_corrupt_files(suffix, tmp_path):
+    path = tmp_path / f"p{suffix}"
+    write_predictions(draw_one_label(50), path)
+    whole = path.read_bytes()
+    broken = [b"", b"garbage", whole[: len(whole) // 2], whole[:-1], whole[:-30] + bytes(30)]
+    broken.append(whole[:300] + bytes(64) + whole[364:])
+    for content in broken:
+        path.write_bytes(content)
+        with pytest.raises(InputError) as refused:
+            read_predictions(path)
+        assert str(refused.value).startswith(f"{path}: {suffix} data that cannot be read (")
+
+
+def test_refuses_a_zip_that_is_no_npz(tmp_path):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("logits", "hello")
+    (tmp_path / "p.npz").write_bytes(content.getvalue())
+    with pytest.raises(InputError):
+        read_predictions(tmp_path / "p.npz")
+
+
+def test_refuses_other_types_missing_files_and_members_in_csv(tmp_path):
+    with pytest.raises(InputError, match=r"unknown file type '.pkl'; have: .npz, .parquet, .csv"):
+        read_predictions(tmp_path / "p.pkl")
+    for suffix in (".npz", ".parquet", ".csv"):
+        with pytest.raises(InputError, match="No such file"):
+            read_predictions(tmp_path / f"none{suffix}")
+    with pytest.raises(InputError, match=r"unknown file type '.txt'"):
+        write_predictions(draw_one_label(), tmp_path / "p.txt")
+    with pytest.raises(InputError, match=r"a .csv holds one member, got 2"):
+        write_predictions(draw_one_label(members=2), tmp_path / "p.csv")
+    with pytest.raises(InputError, match="cannot write"):
+        write_predictions(draw_one_label(), tmp_path / "no" / "p.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_no_bytes_bring_anything_but_a_sentence(tmp_path, content):
+    for suffix in (".npz", ".parquet", ".csv"):
+        path = tmp_path / f"p{suffix}"
+        path.write_bytes(content)
+        with pytest.raises(InputError):
+            read_predictions(path)

@@ -1,0 +1,71 @@
+"""What the README tells people to type works as it stands there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from surefoot import write_predictions
+from tests.conftest import draw_one_label
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands():
+    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("surefoot ")]
+
+
+def test_it_opens_with_the_two_commands():
+    first = blocks("sh")[0]
+    assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make quickstart", "make test"]
+    assert len(README.splitlines()) < 150
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme")
+    for seed, name in enumerate(("val", "familiar", "unfamiliar", "new")):
+        write_predictions(draw_one_label(100, seed=seed, sharpness=3), folder / f"{name}.parquet")
+    return folder
+
+
+def test_every_command_runs(folder):
+    assert len(commands()) == 4
+    for line in commands():
+        code = "from surefoot.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *shlex.split(line)[1:]],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (folder / "report" / "report.html").exists()
+    assert (folder / "calibrated.parquet").exists()
+
+
+def test_the_python_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    val, test = draw_one_label(200, sharpness=3), draw_one_label(200, sharpness=3, seed=1)
+    names = {
+        "torch": torch,
+        "model": torch.nn.Linear(4, 4),
+        "val_logits": val.logits,
+        "val_labels": val.labels,
+        "test_logits": test.logits,
+        "test_labels": test.labels,
+    }
+    (code,) = blocks("python")
+    exec(code, names)
+    assert "Proportion(k=" in capsys.readouterr().out
+    assert names["model"](torch.ones(1, 4)).shape == (1, 4)

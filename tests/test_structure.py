@@ -1,0 +1,130 @@
+"""The house stands as designed: imports point one way, and the public face is what it says."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import surefoot
+
+SOURCE = Path(surefoot.__file__).parent
+
+# From the ground up: a room may import from its own line and from the lines above it, never from below.
+STOREYS = (
+    {"version", "errors", "defaults"},
+    {"files"},
+    {"checks", "combine", "decoding"},
+    {"outcomes"},
+    {"predictions"},
+    {"prediction_tables"},
+    {"prediction_files", "statistics"},
+    {"metrics", "tasks"},
+    {"calibrators"},
+    {"scoring"},
+    {"report"},
+    {"cli"},
+)
+
+
+def storey(room):
+    found = [level for level, rooms in enumerate(STOREYS) if room in rooms]
+    assert found, f"room {room!r} has no place in STOREYS"
+    return found[0]
+
+
+def module_name(path):
+    parts = ["surefoot", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path):
+    """Every module of ours that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "surefoot":
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                yield (
+                    module
+                    if (SOURCE.parent / module.replace(".", "/")).with_suffix(".py").exists()
+                    else node.module
+                )
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "surefoot")
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in SOURCE.rglob("*.py"):
+        module = module_name(path)
+        if module == "surefoot":
+            continue
+        room = module.split(".")[1]
+        for other in imported(path):
+            own_face = other == f"surefoot.{room}" and module != other and (SOURCE / room).is_dir()
+            if other == "surefoot" or own_face or storey(other.split(".")[1]) > storey(room):
+                wrong.append(f"{module} imports {other}")
+    assert not wrong
+
+
+def test_rooms_on_one_storey_do_not_import_each_other():
+    for path in SOURCE.rglob("*.py"):
+        module = module_name(path)
+        if module != "surefoot":
+            room = module.split(".")[1]
+            neighbours = STOREYS[storey(room)] - {room}
+            assert not [
+                other
+                for other in imported(path)
+                if other.split(".")[1:2] and other.split(".")[1] in neighbours
+            ]
+
+
+def test_every_module_imports():
+    names = [found.name for found in pkgutil.walk_packages([str(SOURCE)], prefix="surefoot.")]
+    assert len(names) > 25
+    for name in names:
+        importlib.import_module(name)
+
+
+def test_public_names_are_these_and_load():
+    assert surefoot.__all__ == [
+        "IGNORE",
+        "InputError",
+        "LabelKind",
+        "Predictions",
+        "Temperature",
+        "__version__",
+        "fit_member_temperatures",
+        "fit_temperature",
+        "load_calibration",
+        "metrics",
+        "read_predictions",
+        "save_calibration",
+        "write_predictions",
+    ]
+    for name in surefoot.__all__:
+        assert getattr(surefoot, name) is not None
+    assert dir(surefoot) == sorted(surefoot.__all__)
+
+
+def test_metrics_are_there_without_asking_twice():
+    code = "import surefoot; print(surefoot.metrics.nll.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"nll\n"
+
+
+def test_help_does_not_load_torch():
+    code = "import sys; import surefoot.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nothing_is_loaded_by_pickle():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not {alias.name for alias in node.names} & {"pickle", "joblib", "dill", "cloudpickle"}
+            if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
+                assert isinstance(node.value, ast.Constant)
+                assert node.value.value is (node.arg == "weights_only")
