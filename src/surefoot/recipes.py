@@ -45,7 +45,12 @@ class Recipe:
         _one_of("stem", self.stem, ("large", "small"))
         _one_of("augmentation", self.augmentation, ("inception", "none"))
         for name in ("epochs", "batch", "view", "resize", "width"):
-            _require(name, getattr(self, name), lambda v: isinstance(v, int) and v >= 1, "a whole number of at least 1")
+            _require(
+                name,
+                getattr(self, name),
+                lambda v: isinstance(v, int) and v >= 1,
+                "a whole number of at least 1",
+            )
         _require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
         for name in ("momentum", "dropout"):
             _require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
@@ -122,7 +127,9 @@ def read_recipe(path: Path) -> Recipe:
 def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
     """A recipe as a TOML file."""
     lines = [f"# {line}" for line in comment.splitlines()] + ["[recipe]"]
-    lines += [f"{name} = {json.dumps(value)}" for name, value in recipe.as_dict().items() if value is not None]
+    lines += [
+        f"{name} = {json.dumps(value)}" for name, value in recipe.as_dict().items() if value is not None
+    ]
     with replacing(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -105,7 +105,9 @@ class Store:
 
     def found(self) -> list[Found]:
         """Every network begun or done, by task, recipe and seed."""
-        folders = sorted((self.root / "networks").glob("*/*/*seed*"), key=lambda p: (p.parent, p.name.lstrip(".")))
+        folders = sorted(
+            (self.root / "networks").glob("*/*/*seed*"), key=lambda p: (p.parent, p.name.lstrip("."))
+        )
         return [self._found(folder) for folder in folders if (folder / SPEC).is_file()]
 
     def _found(self, folder: Path) -> Found:

@@ -11,12 +11,16 @@ from surefoot.training.augment import ASPECT, Crops, centre_crops, normalise, ra
 def photograph(height, width, seed=0):
     """Something with coarse and fine detail."""
     rng = np.random.default_rng(seed)
-    coarse = np.asarray(Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((width, height), 3))
+    coarse = np.asarray(
+        Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((width, height), 3)
+    )
     return np.clip(coarse.astype(int) + rng.integers(-40, 40, (height, width, 3)), 0, 255).astype(np.uint8)
 
 
 def crops(*boxes, mirrored=False):
-    top, left, height, width = (torch.tensor(values, dtype=torch.float32) for values in zip(*boxes, strict=True))
+    top, left, height, width = (
+        torch.tensor(values, dtype=torch.float32) for values in zip(*boxes, strict=True)
+    )
     return Crops(top, left, height, width, torch.full((len(boxes),), mirrored))
 
 
@@ -25,7 +29,9 @@ def view(image, box, size, *, mirrored=False):
     return resample(pixels, crops(box, mirrored=mirrored), size)[0].permute(1, 2, 0).numpy()
 
 
-@pytest.mark.parametrize("box", [(0, 0, 60, 80), (5, 7, 20, 30), (10, 0, 50, 37), (0, 40, 9, 8), (3, 3, 32, 32)])
+@pytest.mark.parametrize(
+    "box", [(0, 0, 60, 80), (5, 7, 20, 30), (10, 0, 50, 37), (0, 40, 9, 8), (3, 3, 32, 32)]
+)
 @pytest.mark.parametrize("size", [16, 32, 48])
 def test_agrees_with_pillow(box, size):
     """Enlarged and reduced, any box: the same pixels, but for Pillow's rounding to whole numbers."""
@@ -40,7 +46,9 @@ def test_agrees_with_pillow(box, size):
 
 def test_a_mirrored_view_is_the_view_mirrored():
     image = photograph(40, 50)
-    assert np.allclose(view(image, (2, 3, 30, 40), 24, mirrored=True), view(image, (2, 3, 30, 40), 24)[:, ::-1], atol=1e-3)
+    assert np.allclose(
+        view(image, (2, 3, 30, 40), 24, mirrored=True), view(image, (2, 3, 30, 40), 24)[:, ::-1], atol=1e-3
+    )
 
 
 def test_padding_outside_an_image_never_shows():
@@ -79,7 +87,9 @@ def test_crop_statistics_agree_with_drawing_one_at_a_time():
             width, height = 200, 150
         expected.append((height, width))
     expected = np.array(expected, dtype=float)
-    found = random_crops(torch.full((20_000,), 150), torch.full((20_000,), 200), torch.Generator().manual_seed(0))
+    found = random_crops(
+        torch.full((20_000,), 150), torch.full((20_000,), 200), torch.Generator().manual_seed(0)
+    )
     for mine, theirs in ((found.height, expected[:, 0]), (found.width, expected[:, 1])):
         assert mine.mean() == pytest.approx(theirs.mean(), rel=0.01)
         assert mine.std() == pytest.approx(theirs.std(), rel=0.03)
@@ -106,7 +116,9 @@ def test_centre_crop_is_resize_then_crop():
 def test_same_generator_same_views():
     pixels = torch.from_numpy(photograph(40, 40)).permute(2, 0, 1).unsqueeze(0).float().repeat(8, 1, 1, 1)
     sides = torch.full((8,), 40)
-    first, again = (resample(pixels, random_crops(sides, sides, torch.Generator().manual_seed(3)), 20) for _ in range(2))
+    first, again = (
+        resample(pixels, random_crops(sides, sides, torch.Generator().manual_seed(3)), 20) for _ in range(2)
+    )
     assert torch.equal(first, again)
 
 

@@ -57,7 +57,11 @@ def phases(protocol: Protocol, splits: tuple[Split, ...]) -> tuple[Phase, ...]:
 
 
 def produce(
-    spec: Spec, workshop: Workshop, store: Store, *, progress: Callable[[str, Progress], None] = lambda *_: None
+    spec: Spec,
+    workshop: Workshop,
+    store: Store,
+    *,
+    progress: Callable[[str, Progress], None] = lambda *_: None,
 ) -> None:
     """Train what is missing of a network; `Claimed` if another process is at it."""
     if store.is_done(spec):
@@ -72,6 +76,8 @@ def produce(
         draft.finish(_facts(spec, workshop, draft))
 
 
-def initial_network(recipe: Recipe, task: Task, inputs: Inputs, *, seed: int, weights: Path | None) -> nn.Module:
+def initial_network(
+    recipe: Recipe, task: Task, inputs: Inputs, *, seed: int, weights: Path | None
+) -> nn.Module:
     """A network as training begins: pretrained where the recipe says so, its last layer drawn anew."""
     raise AssertionError

@@ -98,7 +98,9 @@ class Images:
 Inputs = Points | Images
 
 
-def fetched(inputs: Inputs, batches: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def fetched(
+    inputs: Inputs, batches: Iterable[Tensor], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
     held = inputs.values if isinstance(inputs, Points) else inputs.pixels
     if held.device == device:

@@ -44,12 +44,17 @@ class Checkpoint:
     loss: float  # summed over the steps of the epoch so far
 
 
+class Stopped(Exception):
+    """Training was asked to stop; its last checkpoint is where it stands."""
+
+
 @dataclass(frozen=True)
 class Hooks:
-    """What a training tells of itself."""
+    """What a training tells of itself, and how it is told to stop."""
 
     progress: Callable[[Progress], None] = lambda _: None
     save: Callable[[Checkpoint], None] = lambda _: None
+    must_stop: Callable[[], bool] = lambda: False
 
 
 def train(
@@ -82,10 +87,15 @@ def train(
             batches = epoch_batches(len(inputs), recipe.batch, generator(seed, "order", epoch))
             total = torch.tensor(so_far, dtype=torch.float64, device=device)
             for step, (rows, raw) in enumerate(fetched(inputs, batches[first_step:], device), first_step):
-                total += _step(forward, inputs, rows, raw, labels, loss, optimiser, derive_seed(seed, epoch, step))
-                if time.monotonic() - saved_at > SECONDS_BETWEEN_CHECKPOINTS:
+                total += _step(
+                    forward, inputs, rows, raw, labels, loss, optimiser, derive_seed(seed, epoch, step)
+                )
+                stop = hooks.must_stop()
+                if stop or time.monotonic() - saved_at > SECONDS_BETWEEN_CHECKPOINTS:
                     hooks.save(take(network, optimiser, epoch, step + 1, float(total)))
                     saved_at = time.monotonic()
+                if stop:
+                    raise Stopped
             mean = float(total) / len(batches)
             _refuse_divergence(mean, epoch, recipe)
             hooks.progress(Progress(epoch + 1, recipe.epochs, mean, time.monotonic() - began))
@@ -100,7 +110,9 @@ def epoch_batches(n: int, batch: int, order: torch.Generator) -> list[Tensor]:
     return list(torch.cat([rows, rows[:missing]]).split(batch))
 
 
-def take(network: nn.Module, optimiser: torch.optim.Optimizer, epoch: int, step: int, loss: float) -> Checkpoint:
+def take(
+    network: nn.Module, optimiser: torch.optim.Optimizer, epoch: int, step: int, loss: float
+) -> Checkpoint:
     """A checkpoint, copied to the host."""
     weights = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     state = optimiser.state
