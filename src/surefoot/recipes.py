@@ -15,7 +15,7 @@ from surefoot.files import replacing
 
 
 class Protocol(StrEnum):
-    """What is trained on: the paper trains on train for val logits, and again on train and val for the rest."""
+    """What is trained on. The paper: train, for val's logits; then again train and val, for the rest."""
 
     PAPER = "paper"
     HOLDOUT = "holdout"  # once, on train: val stays unseen
@@ -23,7 +23,7 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is trained. SGD; the learning rate falls to a tenth after three quarters of the epochs."""
+    """How a network is trained: SGD, the learning rate a tenth after three quarters of the epochs."""
 
     network: str = "resnet18"
     stem: str = "large"  # or "small": 3x3, no pooling, for small images

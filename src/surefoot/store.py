@@ -1,6 +1,6 @@
 """What has been trained, on disk. The only module that knows where things lie.
 
-    ROOT/networks/<task>/<recipe>/seed003-1f2a9c/   spec.json log.jsonl weights.safetensors val.npz ... done.json
+    ROOT/networks/<task>/<recipe>/seed003-1f2a9c/   spec.json log.jsonl weights.safetensors val.npz done.json
     ROOT/networks/<task>/<recipe>/.seed003-1f2a9c/  the same while it is being made, with its checkpoint
     ROOT/locks/<key>                                held by the process that is making it
 
@@ -59,7 +59,7 @@ class Found:
     log: tuple[dict[str, Any], ...]  # an entry per epoch
 
 
-class Claimed(Exception):
+class ClaimedError(Exception):
     """Another process is making this network."""
 
 
@@ -88,7 +88,7 @@ class Store:
 
     @contextmanager
     def claim(self, spec: Spec) -> Iterator["Draft"]:
-        """Be the one that makes this network; `Claimed` if another process is."""
+        """Be the one that makes this network; `ClaimedError` if another process is."""
         with _held(self._lock(spec)):
             draft = Draft(self.folder(spec))
             _make(draft.folder)
@@ -153,6 +153,10 @@ class Draft:
                 file.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise InputError(f"cannot write {self.folder / LOG}: {error.strerror}") from error
+
+    def seconds(self) -> float:
+        """What the epochs took, in however many sittings."""
+        return sum(float(entry.get("seconds", 0.0)) for entry in _log_of(self.folder / LOG))
 
     def save_predictions(self, split: Split, predictions: Predictions) -> None:
         """What the network says of a split."""
@@ -244,7 +248,7 @@ def _lock_soon(file: IO[str]) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if attempt == LOCK_ATTEMPTS - 1:
-                raise Claimed(file.name) from error
+                raise ClaimedError(file.name) from error
             time.sleep(0.02)
         else:
             return
@@ -254,5 +258,5 @@ def _is_held(path: Path) -> bool:
     try:
         with _held(path):
             return False
-    except Claimed:
+    except ClaimedError:
         return True

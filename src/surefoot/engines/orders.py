@@ -9,6 +9,7 @@ from surefoot.recipes import Recipe, Spec, recipe_from
 
 STOPPED = 3  # the exit code of a worker that was asked to stop
 
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """Networks of one task and one recipe: where the data are, which seeds, where the results go."""

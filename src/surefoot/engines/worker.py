@@ -8,16 +8,17 @@ SIGTERM and SIGINT let it save a checkpoint and end; SIGKILL costs at most the s
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from surefoot.engines.orders import STOPPED, Order
-from surefoot.engines.produce import Workshop, produce
+from surefoot.engines.produce import Listener, Workshop, produce
 from surefoot.errors import InputError
 from surefoot.recipes import Spec
-from surefoot.store import Claimed, Store
-from surefoot.training.loop import Progress, Stopped
+from surefoot.store import ClaimedError, Store
+from surefoot.training.loop import Progress, StoppedError
 
 
 class _Stop:
@@ -43,7 +44,7 @@ def main() -> int:
     except InputError as error:
         _say("error", message=str(error))
         return 2
-    except Stopped:
+    except StoppedError:
         return STOPPED
     return 0
 
@@ -51,15 +52,15 @@ def main() -> int:
 def _carry_out(order: Order, stop: _Stop) -> None:
     torch.set_num_threads(1)
     workshop = Workshop.open(order)
-    store = Store(workshop.store_root)
+    store = Store(Path(order.store))
     for spec in order.specs(workshop.task.name, workshop.task.identity):
         if stop():
-            raise Stopped
+            raise StoppedError
         _say("start", seed=spec.seed)
         try:
-            produce(spec, workshop, store, progress=_teller(spec), must_stop=stop)
+            produce(spec, workshop, store, listener=Listener(_teller(spec), stop))
             _say("done", seed=spec.seed)
-        except Claimed:
+        except ClaimedError:
             _say("elsewhere", seed=spec.seed)
 
 

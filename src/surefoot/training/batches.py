@@ -1,11 +1,10 @@
 """Samples as the device that trains sees them: a split's pixels or points, and views of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -37,7 +36,7 @@ class Points:
         """What the network sees in training."""
         return raw
 
-    def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:
+    def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:  # noqa: PT019  no fixture
         """What the network sees in testing."""
         return raw
 
@@ -62,12 +61,12 @@ class Images:
 
     def on(self, device: torch.device) -> "Images":
         """Resident on the device where that fits; else pinned on the host, to be streamed."""
-        sides = {"heights": self.heights.to(device), "widths": self.widths.to(device)}
-        if device.type == "cpu":
-            return replace(self, **sides)
-        free, _ = torch.cuda.mem_get_info(device)
-        fits = self.pixels.numel() <= SHARE_OF_MEMORY * free
-        return replace(self, pixels=self.pixels.to(device) if fits else self.pixels.pin_memory(), **sides)
+        return replace(
+            self,
+            pixels=_where_it_fits(self.pixels, device),
+            heights=self.heights.to(device),
+            widths=self.widths.to(device),
+        )
 
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
         """The raw pixels of the named rows, on the device."""
@@ -96,6 +95,17 @@ class Images:
 
 
 Inputs = Points | Images
+
+
+def joined(parts: Sequence[Inputs]) -> Inputs:
+    """Parts of one task, so of one kind, in this order."""
+    first, *others = parts
+    for other in others:
+        if (isinstance(first, Points) and isinstance(other, Points)) or (isinstance(first, Images) and isinstance(other, Images)):
+            first = first.joined(other)
+        else:
+            raise AssertionError("points and images in one task")
+    return first
 
 
 def fetched(
@@ -131,6 +141,13 @@ def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augme
         into[:, : image.shape[0], : image.shape[1]] = torch.from_numpy(image.copy()).permute(2, 0, 1)
     heights, widths = (torch.tensor([image.shape[axis] for image in cut]) for axis in (0, 1))
     return Images(pixels, heights, widths, view, min(1.0, view / resize), augmentation)
+
+
+def _where_it_fits(pixels: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cpu" or pixels.device == device:
+        return pixels
+    free, _ = torch.cuda.mem_get_info(device)
+    return pixels.to(device) if pixels.numel() <= SHARE_OF_MEMORY * free else pixels.pin_memory()
 
 
 def _middle(image: NDArray[Any]) -> NDArray[Any]:

@@ -30,7 +30,7 @@ class Progress:
     epoch: int  # finished, from 1
     epochs: int
     loss: float
-    seconds: float
+    seconds: float  # that this epoch took, or the part of it since going on
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Checkpoint:
     loss: float  # summed over the steps of the epoch so far
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Training was asked to stop; its last checkpoint is where it stands."""
 
 
@@ -71,19 +71,22 @@ def train(
 ) -> None:
     """Train a network in place; `labels` go by the rows of `inputs`."""
     inputs, labels = inputs.on(device), labels.to(device)
-    network.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.preserve_format)
+    network.to(device)
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  torch's stub has no such
     optimiser = _optimiser(network, recipe, device)
     start, first_step, so_far = 0, 0, 0.0
     if checkpoint is not None:
         start, first_step, so_far = checkpoint.epoch, checkpoint.step, checkpoint.loss
         restore(network, optimiser, checkpoint)
-    saved_at = began = time.monotonic()
+    saved_at = time.monotonic()
     forward = torch.compile(network) if device.type == "cuda" else network
     network.train()
     with _arithmetic(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for epoch in range(start, recipe.epochs):
             for group in optimiser.param_groups:
                 group["lr"] = recipe.rate(epoch)
+            began = time.monotonic()
             batches = epoch_batches(len(inputs), recipe.batch, generator(seed, "order", epoch))
             total = torch.tensor(so_far, dtype=torch.float64, device=device)
             for step, (rows, raw) in enumerate(fetched(inputs, batches[first_step:], device), first_step):
@@ -95,7 +98,7 @@ def train(
                     hooks.save(take(network, optimiser, epoch, step + 1, float(total)))
                     saved_at = time.monotonic()
                 if stop:
-                    raise Stopped
+                    raise StoppedError
             mean = float(total) / len(batches)
             _refuse_divergence(mean, epoch, recipe)
             hooks.progress(Progress(epoch + 1, recipe.epochs, mean, time.monotonic() - began))
@@ -107,7 +110,7 @@ def epoch_batches(n: int, batch: int, order: torch.Generator) -> list[Tensor]:
     rows = torch.randperm(n, generator=order)
     batch = min(batch, n)
     missing = -n % batch
-    return list(torch.cat([rows, rows[:missing]]).split(batch))
+    return list(torch.split(torch.cat([rows, rows[:missing]]), batch))
 
 
 def take(
@@ -146,7 +149,7 @@ def _step(
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
         value = loss(forward(views), labels[rows])
     optimiser.zero_grad(set_to_none=True)
-    value.backward()
+    torch.autograd.backward(value)
     optimiser.step()
     return value.detach().double()
 

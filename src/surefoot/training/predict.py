@@ -15,7 +15,7 @@ def predict(networks: Sequence[nn.Module], inputs: Inputs, device: torch.device)
     """Logits (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
     inputs = inputs.on(device)
     parts = []
-    rows = torch.arange(len(inputs)).split(ROWS_AT_ONCE)
+    rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
     with torch.inference_mode(), _evaluating(networks):
         for some, raw in fetched(inputs, rows, device):
             views = inputs.test_views(raw, some.to(device)).float()
