@@ -15,6 +15,11 @@ from surefoot.errors import InputError
 Event = dict[str, Any]
 
 
+def sensible_workers(device: str) -> int:
+    """A process per core on a CPU; one on a GPU."""
+    return 1 if device == "cuda" else len(os.sched_getaffinity(0))
+
+
 def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> None:
     """Share the order's seeds between workers and wait; `tell` hears of each epoch and each network done.
 

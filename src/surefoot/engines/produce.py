@@ -1,6 +1,5 @@
 """One network from its spec to its logits in the store; goes on where it was stopped."""
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -15,18 +14,18 @@ from torch import nn
 
 from surefoot.engines.orders import Order
 from surefoot.errors import InputError
-from surefoot.networks import Network, build_network, load_weights
 from surefoot.predictions import Predictions
-from surefoot.recipes import Protocol, Recipe, Spec
-from surefoot.seeds import derive_seed, generator
+from surefoot.recipes import Protocol, Spec
+from surefoot.seeds import derive_seed
 from surefoot.store import Draft, Store
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split, Task
-from surefoot.training.batches import Inputs, Points, joined
+from surefoot.training.batches import Inputs, joined
 from surefoot.training.inputs import task_inputs
 from surefoot.training.loop import Hooks, Progress, train
 from surefoot.training.objectives import classification_loss
 from surefoot.training.predict import predict
+from surefoot.training.start import initial_network
 from surefoot.version import VERSION
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -94,33 +93,10 @@ def produce(spec: Spec, workshop: Workshop, store: Store, *, listener: Listener 
         draft.finish(_facts(spec, workshop, draft))
 
 
-def initial_network(spec: Spec, workshop: Workshop) -> Network:
-    """A network as training begins: pretrained where the recipe says so, its last layer drawn anew."""
-    recipe, task = spec.recipe, workshop.task
-    samples = workshop.inputs[Split.TRAIN]
-    options: dict[str, Any] = {}
-    if recipe.network == "mlp":
-        inputs = (
-            samples.values.shape[1]
-            if isinstance(samples, Points)
-            else samples.pixels.shape[1] * recipe.view**2
-        )
-        options = {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
-    elif isinstance(samples, Points):
-        raise InputError(
-            f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
-        )
-    elif ":" not in recipe.network:
-        options = {"channels": samples.pixels.shape[1], "small_stem": recipe.stem == "small"}
-    start = generator(task.identity, recipe.digest, spec.seed, "initialisation")
-    network = build_network(recipe.network, len(task.class_names), generator=start, **options)
-    if recipe.pretrained is not None:
-        _load_pretrained(network, recipe, workshop.weights)
-    return network
-
-
 def _carry_out(phase: Phase, spec: Spec, workshop: Workshop, draft: Draft, listener: Listener) -> None:
-    network = initial_network(spec, workshop)
+    network = initial_network(
+        spec.recipe, workshop.task, workshop.inputs, seed=spec.seed, weights=workshop.weights
+    )
     inputs = joined([workshop.inputs[split] for split in phase.trained])
     labels = np.concatenate([workshop.task.splits[split].labels for split in phase.trained])
     seed = derive_seed(workshop.task.identity, spec.recipe.digest, spec.seed, phase.name)
@@ -154,26 +130,6 @@ def _predictions(network: nn.Module, workshop: Workshop, split: Split) -> Predic
     return Predictions.from_logits(
         logits, samples.labels, class_names=task.class_names, groups=samples.groups, ids=samples.ids
     )
-
-
-def _load_pretrained(network: Network, recipe: Recipe, path: Path | None) -> None:
-    if path is None:
-        raise InputError(
-            f"the recipe needs pretrained weights {recipe.pretrained}; say where with --weights FILE"
-        )
-    found = weights_digest(path)
-    if found != recipe.pretrained:
-        raise InputError(f"{path} is {found}, but the recipe was made with weights {recipe.pretrained}")
-    load_weights(network, path)
-
-
-def weights_digest(path: Path) -> str:
-    """What a weights file is called in a recipe: the start of its sha256."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _facts(spec: Spec, workshop: Workshop, draft: Draft) -> dict[str, Any]:

@@ -40,10 +40,6 @@ class Points:
         """What the network sees in testing."""
         return raw
 
-    def joined(self, other: "Points") -> "Points":
-        """Both, in this order."""
-        return Points(torch.cat([self.values, other.values]))
-
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -86,26 +82,24 @@ class Images:
         crops = centre_crops(self.heights[rows], self.widths[rows], self.share)
         return normalise(resample(_floating(raw), crops, self.view))
 
-    def joined(self, other: "Images") -> "Images":
-        """Both, in this order, padded to the larger shape."""
-        height, width = (max(self.pixels.shape[axis], other.pixels.shape[axis]) for axis in (2, 3))
-        pixels = torch.cat([_padded(each.pixels, height, width) for each in (self, other)])
-        heights, widths = (torch.cat([getattr(self, n), getattr(other, n)]) for n in ("heights", "widths"))
-        return replace(self, pixels=pixels, heights=heights, widths=widths)
-
 
 Inputs = Points | Images
 
 
 def joined(parts: Sequence[Inputs]) -> Inputs:
-    """Parts of one task, so of one kind, in this order."""
-    first, *others = parts
-    for other in others:
-        if (isinstance(first, Points) and isinstance(other, Points)) or (isinstance(first, Images) and isinstance(other, Images)):
-            first = first.joined(other)
-        else:
-            raise AssertionError("points and images in one task")
-    return first
+    """Parts of one task, in this order; images are padded to the largest shape."""
+    points = [part for part in parts if isinstance(part, Points)]
+    images = [part for part in parts if isinstance(part, Images)]
+    if points:
+        assert not images, "points and images in one task"
+        return Points(torch.cat([part.values for part in points]))
+    height, width = (max(part.pixels.shape[axis] for part in images) for axis in (2, 3))
+    return replace(
+        images[0],
+        pixels=torch.cat([_padded(part.pixels, height, width) for part in images]),
+        heights=torch.cat([part.heights for part in images]),
+        widths=torch.cat([part.widths for part in images]),
+    )
 
 
 def fetched(

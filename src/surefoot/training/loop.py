@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +69,13 @@ def train(
     device: torch.device,
     hooks: Hooks = Hooks(),  # noqa: B008  frozen
     checkpoint: Checkpoint | None = None,
+    rate: Callable[[int], float] | None = None,
 ) -> None:
-    """Train a network in place; `labels` go by the rows of `inputs`."""
+    """Train a network in place; `labels` go by the rows of `inputs`, `rate` replaces the recipe's."""
     inputs, labels = inputs.on(device), labels.to(device)
     network.to(device)
     if device.type == "cuda":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  torch's stub has no such
+        cast(Any, network).to(memory_format=torch.channels_last)  # torch's types have no such word
     optimiser = _optimiser(network, recipe, device)
     start, first_step, so_far = 0, 0, 0.0
     if checkpoint is not None:
@@ -85,7 +87,7 @@ def train(
     with _arithmetic(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for epoch in range(start, recipe.epochs):
             for group in optimiser.param_groups:
-                group["lr"] = recipe.rate(epoch)
+                group["lr"] = (rate or recipe.rate)(epoch)
             began = time.monotonic()
             batches = epoch_batches(len(inputs), recipe.batch, generator(seed, "order", epoch))
             total = torch.tensor(so_far, dtype=torch.float64, device=device)

@@ -1,0 +1,149 @@
+"""`surefoot train`, `surefoot tune` and `surefoot status`: networks into the store."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surefoot.errors import InputError
+
+if TYPE_CHECKING:
+    from surefoot.recipes import Recipe
+
+TaskName = Annotated[str, typer.Argument(help="A task's name (see 'surefoot ls tasks') or its TOML file.")]
+Root = Annotated[Path | None, typer.Option(help="Where the task's published files lie.")]
+RecipeFile = Annotated[Path | None, typer.Option(help="A recipe, such as 'surefoot tune' writes.")]
+Values = Annotated[
+    list[str] | None, typer.Option("--set", help="A value of the recipe, e.g. epochs=12; repeat for more.")
+]
+Weights = Annotated[Path | None, typer.Option(help="Pretrained weights: .safetensors, .pth or .pth.tar.")]
+StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
+Cache = Annotated[Path | None, typer.Option(help="Where decoded images are kept.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+
+
+def train(
+    task: TaskName,
+    root: Root = None,
+    recipe: RecipeFile = None,
+    values: Values = None,
+    weights: Weights = None,
+    members: Annotated[int, typer.Option(min=1, help="How many networks, by seed from 0.")] = 1,
+    store: StoreFolder = Path("runs"),
+    cache: Cache = None,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
+) -> None:
+    """Train networks and keep their weights and logits. The same command goes on where it was stopped."""
+    from surefoot.cli.training_view import watch
+    from surefoot.decoding import default_cache
+    from surefoot.engines.local import carry_out, sensible_workers
+    from surefoot.engines.orders import Order
+
+    chosen = _device(device)
+    order = Order(
+        task=task,
+        root=None if root is None else str(root),
+        recipe=_recipe(recipe, values, weights),
+        seeds=tuple(range(members)),
+        store=str(store),
+        cache=str(cache or default_cache()),
+        weights=None if weights is None else str(weights),
+        device=chosen,
+    )
+    with watch(order) as tell:
+        try:
+            carry_out(order, workers=workers or sensible_workers(chosen), tell=tell)
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on from here", err=True)
+            raise typer.Exit(130) from None
+    typer.echo(f"{members} networks of {task} in {store}")
+
+
+def tune(
+    task: TaskName,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the recipe (TOML).")],
+    root: Root = None,
+    recipe: RecipeFile = None,
+    values: Values = None,
+    weights: Weights = None,
+    rate: Annotated[list[float] | None, typer.Option(help="A learning rate to try; repeat for more.")] = None,
+    most_epochs: Annotated[
+        int, typer.Option(min=1, help="The most epochs before a plateau is declared.")
+    ] = 96,
+    patience: Annotated[int, typer.Option(min=1, help="Epochs without improvement that are a plateau.")] = 5,
+    cache: Cache = None,
+    device: Device = "auto",
+) -> None:
+    """Search learning rate and epochs on the task's validation split; never looks at unfamiliar data."""
+    import torch
+
+    from surefoot.cli.training_view import describe_trials, watch_trials
+    from surefoot.decoding import default_cache
+    from surefoot.recipes import write_recipe
+    from surefoot.tasks import task_named
+    from surefoot.training.inputs import task_inputs
+    from surefoot.training.tune import RATES, Bench
+    from surefoot.training.tune import tune as search
+
+    base = _recipe(recipe, values, weights)
+    found = task_named(task, root=root)
+    inputs = task_inputs(found, base, cache=cache or default_cache())
+    rates = tuple(rate or RATES)
+    with watch_trials(rates) as tell:
+        bench = Bench(
+            found, inputs, base, torch.device(_device(device)), weights, patience, most_epochs, tell
+        )
+        best, trials = search(bench, rates)
+    comment = describe_trials(found.name, trials)
+    write_recipe(best, output, comment=comment)
+    typer.echo(comment)
+    typer.echo(f"best: learning rate {best.learning_rate:g}, {best.epochs} epochs; recipe: {output}")
+
+
+def status(
+    store: StoreFolder = Path("runs"),
+) -> None:
+    """What is done, running, stopped, with times."""
+    from surefoot.cli.terminal import print_tables
+    from surefoot.cli.training_view import status_table
+    from surefoot.store import Store
+
+    if not store.is_dir():
+        raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' made")
+    print_tables([status_table(Store(store))])
+
+
+def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
+    from surefoot.recipes import Recipe, read_recipe, recipe_from
+    from surefoot.training.start import weights_digest
+
+    given = dict(_value(text) for text in values or ())
+    if weights is not None:
+        given["pretrained"] = weights_digest(weights)
+    return recipe_from(given, base=Recipe() if file is None else read_recipe(file))
+
+
+def _value(text: str) -> tuple[str, Any]:
+    """`epochs=12` as a name and a value, read as TOML would."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text!r} has no '='; allowed: NAME=VALUE, such as epochs=12")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()  # a word without quotes
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; allowed: auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', and torch finds none here; allowed: auto, cpu")
+    return name

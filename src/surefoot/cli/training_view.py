@@ -1,0 +1,87 @@
+"""Training as a person watches it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from surefoot.cli.terminal import notes
+from surefoot.report.tables import Table
+
+if TYPE_CHECKING:
+    from surefoot.engines.orders import Order
+    from surefoot.store import Found, Store
+    from surefoot.training.tune import Glimpse, Trial
+
+
+@contextmanager
+def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar for the whole order in epochs, and the last network's epoch and loss beside it."""
+    phases = 2 if order.recipe.protocol == "paper" else 1
+    each = phases * order.recipe.epochs
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=notes(), transient=True
+    ) as bar:
+        task = bar.add_task(f"training {len(order.seeds)} networks", total=each * len(order.seeds))
+        done: dict[int, int] = {}
+
+        def tell(event: dict[str, Any]) -> None:
+            seed = event.get("seed")
+            if event["event"] == "epoch" and seed is not None:
+                before = order.recipe.epochs if event["phase"] == "final" else 0
+                done[seed] = before + event["epoch"]
+                text = f"seed {seed}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.4f}"
+                bar.update(task, description=text)
+            elif event["event"] in ("done", "elsewhere") and seed is not None:
+                done[seed] = each
+            bar.update(task, completed=sum(done.values()))
+
+        yield tell
+
+
+@contextmanager
+def watch_trials(rates: tuple[float, ...]) -> Iterator[Callable[["Glimpse"], None]]:
+    """The trial at work: learning rate, epoch, validation error and NLL."""
+    with Progress(
+        TextColumn("{task.description}"), TimeElapsedColumn(), console=notes(), transient=True
+    ) as bar:
+        task = bar.add_task(f"trying {len(rates)} learning rates", total=None)
+
+        def tell(seen: "Glimpse") -> None:
+            where = f"rate {seen.learning_rate:g} ({rates.index(seen.learning_rate) + 1} of {len(rates)})"
+            bar.update(
+                task, description=f"{where}, epoch {seen.epoch}: error {seen.error:.4f}, NLL {seen.nll:.4f}"
+            )
+
+        yield tell
+
+
+def describe_trials(task: str, trials: "list[Trial]") -> str:
+    """What the search found, for people and for the recipe's file."""
+    lines = [f"found by 'surefoot tune {task}' on validation:"]
+    for trial in trials:
+        if trial.diverged:
+            lines.append(f"learning rate {trial.learning_rate:g}: diverged")
+        else:
+            facts = f"{trial.epochs} epochs, error {trial.error:.4f}, NLL {trial.nll:.4f}"
+            lines.append(f"learning rate {trial.learning_rate:g}: {facts}")
+    return "\n".join(lines)
+
+
+def status_table(store: "Store") -> Table:
+    """A row per network."""
+    rows = tuple(_row(found) for found in store.found())
+    return Table(
+        f"Networks in {store.root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
+    )
+
+
+def _row(found: "Found") -> tuple[str, ...]:
+    epochs = [entry for entry in found.log if "epoch" in entry]
+    last = epochs[-1] if epochs else {}
+    at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
+    spent = sum(float(entry["seconds"]) for entry in epochs)
+    loss = f"{last['loss']:.4f}" if last else ""
+    return (found.task, found.recipe, str(found.seed), str(found.state), at, loss, f"{spent:.1f}")

@@ -1,0 +1,148 @@
+"""Learning rate and number of epochs, searched on validation with the paper's plateau rule.
+
+At each learning rate: train until the validation error has not improved for some epochs, then a third as
+many epochs again at a tenth of the rate. The recipe that ends with the lowest error wins; of equals, the one
+with the lower NLL. Unfamiliar data have no part in it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from surefoot.errors import InputError
+from surefoot.metrics import label_error, nll
+from surefoot.networks import Network
+from surefoot.predictions import Predictions
+from surefoot.recipes import Recipe
+from surefoot.seeds import derive_seed
+from surefoot.tasks.base import Split, Task
+from surefoot.training.batches import Inputs
+from surefoot.training.loop import Hooks, Progress, train
+from surefoot.training.objectives import classification_loss
+from surefoot.training.predict import predict
+from surefoot.training.start import initial_network
+
+RATES = (0.1, 0.03, 0.01, 0.003, 0.001)
+MOST_EPOCHS = 96
+PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one learning rate came to."""
+
+    learning_rate: float
+    epochs: int  # all of them, the last quarter at a tenth of the rate
+    error: float  # on validation, at the end
+    nll: float
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """A trial after an epoch."""
+
+    learning_rate: float
+    epoch: int
+    error: float
+    nll: float
+
+
+class _Plateau(Exception):  # noqa: N818  a signal, not an error
+    """The validation error has stopped falling."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What every trial is given."""
+
+    task: Task
+    inputs: Mapping[Split, Inputs]
+    recipe: Recipe
+    device: torch.device
+    weights: Path | None = None
+    patience: int = PATIENCE
+    most_epochs: int = MOST_EPOCHS
+    tell: Callable[[Glimpse], None] = lambda _: None
+
+
+def tune(bench: Bench, rates: Sequence[float] = RATES) -> tuple[Recipe, list[Trial]]:
+    """The best recipe found, and every trial."""
+    if Split.VAL not in bench.task.splits:
+        raise InputError(f"task {bench.task.name!r} has no val split; needed: one, to search on")
+    trials = [try_rate(bench, rate) for rate in rates]
+    sound = [trial for trial in trials if not trial.diverged]
+    if not sound:
+        raise InputError(
+            f"training diverged at every learning rate of {', '.join(map(str, rates))}; try lower ones"
+        )
+    best = min(sound, key=lambda trial: (trial.error, trial.nll))
+    return replace(bench.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
+
+
+def try_rate(bench: Bench, rate: float) -> Trial:
+    """Train to the plateau, then a third as many epochs at a tenth of the rate."""
+    recipe = replace(bench.recipe, learning_rate=rate, epochs=bench.most_epochs)
+    network = initial_network(recipe, bench.task, bench.inputs, seed=0, weights=bench.weights)
+    try:
+        reached = _to_the_plateau(bench, network, recipe)
+        last = max(1, math.ceil(reached / 3))
+        _run(bench, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
+    except InputError:
+        return Trial(rate, bench.most_epochs, math.nan, math.nan, diverged=True)
+    error, loss = _validate(bench, network)
+    bench.tell(Glimpse(rate, reached + last, error, loss))
+    return Trial(rate, reached + last, error, loss)
+
+
+def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
+    """Epochs until the error has not fallen for `patience` of them, less those."""
+    best, best_epoch = (math.inf, math.inf), 0
+
+    def look(progress: Progress) -> None:
+        nonlocal best, best_epoch
+        found = _validate(bench, network)
+        bench.tell(Glimpse(recipe.learning_rate, progress.epoch, *found))
+        if found < best:
+            best, best_epoch = found, progress.epoch
+        if progress.epoch - best_epoch >= bench.patience:
+            raise _Plateau
+
+    try:
+        _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, look)
+    except _Plateau:
+        pass
+    return max(1, best_epoch)
+
+
+def _run(
+    bench: Bench,
+    network: Network,
+    recipe: Recipe,
+    purpose: str,
+    rate: Callable[[int], float],
+    look: Callable[[Progress], None],
+) -> None:
+    train(
+        network,
+        bench.inputs[Split.TRAIN],
+        torch.from_numpy(bench.task.splits[Split.TRAIN].labels),
+        partial(classification_loss, kind=bench.task.kind),
+        recipe,
+        seed=derive_seed(bench.task.identity, recipe.learning_rate, "tune", purpose),
+        device=bench.device,
+        hooks=Hooks(look),
+        rate=rate,
+    )
+
+
+def _validate(bench: Bench, network: Network) -> tuple[float, float]:
+    logits = predict([network], bench.inputs[Split.VAL], bench.device)
+    if not torch.isfinite(logits).all():
+        raise InputError("the logits are not finite")
+    said = Predictions.from_logits(logits, bench.task.splits[Split.VAL].labels)
+    return label_error(said), nll(said)
