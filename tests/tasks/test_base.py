@@ -19,7 +19,9 @@ def points(prefix, labels, **optional):
 
 
 def unlabelled(ids):
-    return Samples(ids=np.asarray(ids), labels=unlabelled_labels(len(ids), ONE, 2), inputs=np.zeros((len(ids), 2)))
+    return Samples(
+        ids=np.asarray(ids), labels=unlabelled_labels(len(ids), ONE, 2), inputs=np.zeros((len(ids), 2))
+    )
 
 
 def task(**splits):
@@ -45,25 +47,34 @@ def test_an_unfamiliar_file_is_nowhere_else_under_any_name(tmp_path, other):
 
     def files(prefix, *names):
         ids = np.asarray([f"{prefix}{name}" for name in names])
-        labels = np.arange(len(names)) % 2 if prefix != "unlabelled" else unlabelled_labels(len(names), ONE, 2)
+        labels = (
+            np.arange(len(names)) % 2 if prefix != "unlabelled" else unlabelled_labels(len(names), ONE, 2)
+        )
         return Samples(ids=ids, labels=labels, inputs=ImageFiles(tmp_path, names))
 
     splits = {Split.TRAIN: files("train", "x.jpg", "y.jpg"), Split.TEST_UNFAMILIAR: files("test", "u.jpg")}
     Task("t", ONE, ("a", "b"), splits)
     splits[other] = files(other.value, "link.jpg", "z.jpg")
-    with pytest.raises(InputError, match=f"file '.*u.jpg' is in both {other} and|file '.*u.jpg' is in both test_unf"):
+    with pytest.raises(
+        InputError, match=f"file '.*u.jpg' is in both {other} and|file '.*u.jpg' is in both test_unf"
+    ):
         Task("t", ONE, ("a", "b"), splits)
 
 
 @pytest.mark.parametrize("other", [Split.TRAIN, Split.VAL, Split.UNLABELLED])
 def test_the_content_of_an_unfamiliar_file_is_nowhere_else(other):
     whole = task(
-        train=points("t", [0, 1]), val=points("v", [0, 1]), test_unfamiliar=points("u", [0, 1]), unlabelled=unlabelled(["g0", "g1"])
+        train=points("t", [0, 1]),
+        val=points("v", [0, 1]),
+        test_unfamiliar=points("u", [0, 1]),
+        unlabelled=unlabelled(["g0", "g1"]),
     )
     contents = {split: [f"{split}{row}" for row in range(2)] for split in whole.splits}
     refuse_shared_content(whole, contents)
     contents[other][1] = "test_unfamiliar0"
-    with pytest.raises(InputError, match=rf"1 unfamiliar pictures are also in {other}, such as u0 = .1; allowed: none"):
+    with pytest.raises(
+        InputError, match=rf"1 unfamiliar pictures are also in {other}, such as u0 = .1; allowed: none"
+    ):
         refuse_shared_content(whole, contents)
 
 
@@ -73,13 +84,15 @@ def test_files_that_cannot_be_opened_are_not_one_content():
 
 
 def test_every_class_is_trained_on():
-    with pytest.raises(InputError, match=r"class 'b' has no training samples \(2 in test_unfamiliar, such as u0\)"):
+    with pytest.raises(
+        InputError, match=r"class 'b' has no training samples \(2 in test_unfamiliar, such as u0\)"
+    ):
         task(train=points("t", [0, 0]), test_unfamiliar=points("u", [1, 1]))
-    with pytest.raises(InputError, match="class 'b' has no training samples .nor any others."):
+    with pytest.raises(InputError, match=r"class 'b' has no training samples .nor any others."):
         task(train=points("t", [0, 0]))
-    with pytest.raises(InputError, match="'t' has no training samples"):
+    with pytest.raises(InputError, match=r"'t' has no training samples"):
         task(val=points("t", [0, 1]))
-    with pytest.raises(InputError, match="two or more"):
+    with pytest.raises(InputError, match=r"two or more"):
         Task("t", ONE, ("a",), {Split.TRAIN: points("t", [0])})
 
 

@@ -7,8 +7,15 @@ import pytest
 
 from surefoot import IGNORE, InputError
 from surefoot.tasks import TASKS, BuiltIn, Official, Split, entry_named, task_named
-from surefoot.tasks.letters import CLASS_NAMES, FAMILIAR_FACES, UNFAMILIAR_FACES, UNLABELLED_FACES, load_letters
-from surefoot.tasks.toy import GRID, TOYS, load_toy, test_grid as grid_of_points
+from surefoot.tasks.letters import (
+    CLASS_NAMES,
+    FAMILIAR_FACES,
+    UNFAMILIAR_FACES,
+    UNLABELLED_FACES,
+    load_letters,
+)
+from surefoot.tasks.toy import GRID, TOYS, load_toy
+from surefoot.tasks.toy import test_grid as grid_of_points
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
@@ -58,7 +65,13 @@ def letters():
 class TestLetters:
     def test_sizes_faces_and_labels(self, letters):
         counts = {split.value: len(samples) for split, samples in letters.splits.items()}
-        assert counts == {"train": 4160, "val": 1040, "test_familiar": 2080, "test_unfamiliar": 2080, "unlabelled": 1240}
+        assert counts == {
+            "train": 4160,
+            "val": 1040,
+            "test_familiar": 2080,
+            "test_unfamiliar": 2080,
+            "unlabelled": 1240,
+        }
         assert letters.class_names == tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
         faces = {split: set(samples.groups.tolist()) for split, samples in letters.splits.items()}
         assert faces[Split.TRAIN] == faces[Split.VAL] == faces[Split.TEST_FAMILIAR] == set(FAMILIAR_FACES)
@@ -66,7 +79,9 @@ class TestLetters:
         assert faces[Split.UNLABELLED] == set(UNLABELLED_FACES)
         assert not set(FAMILIAR_FACES) & set(UNFAMILIAR_FACES) & set(UNLABELLED_FACES)
         for split in (Split.TRAIN, Split.VAL, *TESTED):
-            assert set(letters.class_counts(split).tolist()) == {len(letters.splits[split]) // len(CLASS_NAMES)}
+            assert set(letters.class_counts(split).tolist()) == {
+                len(letters.splits[split]) // len(CLASS_NAMES)
+            }
         assert (letters.splits[Split.UNLABELLED].labels == IGNORE).all()
 
     def test_pictures_show_something_and_no_two_are_the_same(self, letters):
@@ -86,15 +101,21 @@ class TestLetters:
 
         train = letters.splits[Split.TRAIN]
         means = np.stack([flat(train)[train.labels == label].mean(axis=0) for label in range(26)])
-        right = [(flat(letters.splits[s]) @ means.T).argmax(axis=1) == letters.splits[s].labels for s in TESTED]
+        right = [
+            (flat(letters.splits[s]) @ means.T).argmax(axis=1) == letters.splits[s].labels for s in TESTED
+        ]
         familiar, unfamiliar = (each.mean() for each in right)
         assert familiar > unfamiliar > 3 / 26
 
     def test_the_same_every_time(self, letters):
-        again = load_letters()
-        assert again.identity == letters.identity != load_letters(seed=1).identity
+        few = dict.fromkeys(Split, 2)
+        one, again, other = (load_letters(seed=seed, per_glyph=few) for seed in (0, 0, 1))
+        assert one.identity == again.identity != other.identity
         for split in Split:
-            assert np.array_equal(again.splits[split].inputs, letters.splits[split].inputs)
+            pictures = one.splits[split].inputs
+            assert np.array_equal(again.splits[split].inputs, pictures)
+            assert not np.array_equal(other.splits[split].inputs, pictures)
+            assert np.array_equal(letters.splits[split].inputs[: len(pictures)], pictures)
 
 
 def test_tasks_in_display_order():
@@ -117,18 +138,24 @@ def test_every_entry_is_complete(entry, tmp_path):
             assert source.published.startswith("http")
             assert source.terms
             assert source.citation
-        with pytest.raises(InputError, match="needed: "):
+        with pytest.raises(InputError, match=r"needed: "):
             task_named(entry.name, root=tmp_path)
         with pytest.raises(InputError, match=f"task '{entry.name}' needs a root folder"):
             task_named(entry.name)
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(InputError, match="unknown task 'cat'; have: toy, letters, gender, cat-dog, animals, objects"):
+    with pytest.raises(
+        InputError, match=r"unknown task 'cat'; have: toy, letters, gender, cat-dog, animals, objects"
+    ):
         task_named("cat")
-    with pytest.raises(InputError, match="unknown toy 'moons'; have: wave, rings, spiral, checkers"):
+    with pytest.raises(
+        InputError, match=r"task 'toy' has no variant 'moons'; have: wave, rings, spiral, checkers"
+    ):
         task_named("toy/moons")
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match=r"task 'letters' has no variant 'x'; have: none"):
+        task_named("letters/x")
+    with pytest.raises(InputError, match=r"No such file"):
         task_named("nowhere.toml")
     assert task_named("toy").name == "toy/wave"
     assert Path("nowhere.toml").exists() is False

@@ -55,7 +55,10 @@ def test_conditions_hold_where_they_should(familiar, expected):
 @pytest.mark.parametrize(
     ("familiar", "message"),
     [
-        ({"age": {"atleast": 18}}, "familiar.age: unknown operator 'atleast'; have: equals, in, not_in, at_least, at_most, above, below, missing"),
+        (
+            {"age": {"atleast": 18}},
+            "familiar.age: unknown operator 'atleast'; have: equals, in, not_in, at_least, at_most, above, below, missing",
+        ),
         ({"age": 18}, r"familiar.age is 18; allowed: a table such as { at_least = 18 }"),
         ({"age": {}}, "familiar.age is {}"),
         ({"age": {"in": 18}}, "familiar.age.in is 18; allowed: a list of values"),
@@ -66,8 +69,14 @@ def test_conditions_hold_where_they_should(familiar, expected):
         ({"age": {"at_least": float("nan")}}, "allowed: a number"),
         ({"age": {"missing": "yes"}}, "allowed: true or false"),
         ({"age": {"equals": [1]}}, "allowed: a number, text, a date"),
-        ({"agee": {"equals": 1}}, "familiar.agee: no such column; have: age, height, site, glasses, day, empty"),
-        ({"site": {"at_least": 18}}, r"familiar.site.at_least is 18, but the column holds text \('x' in row 0\); allowed: text"),
+        (
+            {"agee": {"equals": 1}},
+            "familiar.agee: no such column; have: age, height, site, glasses, day, empty",
+        ),
+        (
+            {"site": {"at_least": 18}},
+            r"familiar.site.at_least is 18, but the column holds text \('x' in row 0\); allowed: text",
+        ),
         ({"age": {"equals": "18"}}, r"the column holds numbers \(17 in row 0\)"),
         ({"age": {"equals": True}}, "the column holds numbers"),
         ({"glasses": {"equals": 1}}, "the column holds true or false"),
@@ -81,11 +90,17 @@ def test_bad_conditions_are_refused(familiar, message):
 
 def test_the_row_that_is_no_number_is_named():
     table = pa.table({"age": ["18", "30", "unknown"]})
-    with pytest.raises(InputError, match="holds text .'unknown' in row 2."):
+    with pytest.raises(InputError, match=r"holds text .'unknown' in row 2."):
         holding(parse_conditions({"age": {"at_least": 18}}), table)
 
 
-ORDER = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt, "below": operator.lt, "equals": operator.eq}
+ORDER = {
+    "at_least": operator.ge,
+    "at_most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+    "equals": operator.eq,
+}
 numbers = st.integers(-50, 50) | st.floats(-50, 50).map(lambda x: round(x, 1))
 
 
@@ -99,7 +114,8 @@ def test_orderings_are_python_s_and_missing_fulfils_none(values, name, limit):
 def test_in_and_not_in_part_what_is_there(values, chosen):
     table = pa.table({"x": pa.array(values, pa.string())})
     inside, outside, missing = (
-        holding(parse_conditions({"x": test}), table) for test in ({"in": chosen}, {"not_in": chosen}, {"missing": True})
+        holding(parse_conditions({"x": test}), table)
+        for test in ({"in": chosen}, {"not_in": chosen}, {"missing": True})
     )
     assert (inside.astype(int) + outside + missing == 1).all()
     assert inside.tolist() == [value in chosen and value is not None for value in values]

@@ -61,7 +61,9 @@ def test_the_order_of_rows_decides_nothing(tmp_path):
 
 def test_parquet_is_the_same_as_csv(tmp_path):
     one = load_task(faces(tmp_path, pictures=False))
-    columns = list(zip(*[line.split(",") for line in (tmp_path / "manifest.csv").read_text().splitlines()], strict=True))
+    columns = list(
+        zip(*[line.split(",") for line in (tmp_path / "manifest.csv").read_text().splitlines()], strict=True)
+    )
     values = {name: [int(v) for v in found] if name == "age" else found for name, *found in columns}
     pyarrow.parquet.write_table(pa.table(values), tmp_path / "manifest.parquet")
     other = load_task(description(tmp_path, FACES.replace("manifest.csv", "manifest.parquet")))
@@ -69,7 +71,11 @@ def test_parquet_is_the_same_as_csv(tmp_path):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 99)), min_size=30, max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 99)), min_size=30, max_size=80
+    )
+)
 def test_keep_together_parts_nobody(tmp_path, rows):
     rows = [(f"{i}.jpg", label, age, f"p{person}") for i, (person, label, age) in enumerate(rows)]
     rows += [(f"{label}{i}.jpg", label, 30, f"single{label}{i}") for label in "ab" for i in range(20)]
@@ -100,7 +106,10 @@ site = { not_in = ["new"] }
 [splits]
 column = "split"
 """
-SPLIT_ROWS = [(f"{i:02d}.jpg", "ab"[i % 2], "new" if i >= 20 else "old", s) for i, s in enumerate(["train"] * 10 + ["val"] * 4 + ["test"] * 10 + ["train", "val"])]
+SPLIT_ROWS = [
+    (f"{i:02d}.jpg", "ab"[i % 2], "new" if i >= 20 else "old", s)
+    for i, s in enumerate(["train"] * 10 + ["val"] * 4 + ["test"] * 10 + ["train", "val"])
+]
 
 
 def test_a_column_says_the_splits_and_unfamiliar_training_rows_are_left_out(tmp_path):
@@ -112,11 +121,13 @@ def test_a_column_says_the_splits_and_unfamiliar_training_rows_are_left_out(tmp_
 
 
 def test_val_may_be_a_share_of_train(tmp_path):
-    rows = [(path, label, site, "train" if split == "val" else split) for path, label, site, split in SPLIT_ROWS]
+    rows = [
+        (path, label, site, "train" if split == "val" else split) for path, label, site, split in SPLIT_ROWS
+    ]
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
     task = load_task(description(tmp_path, COLUMN + "val = 0.5\n"))
     assert sizes(task) == {"train": 7, "val": 7, "test_familiar": 6, "test_unfamiliar": 4}
-    with pytest.raises(InputError, match="neither val rows nor splits.val"):
+    with pytest.raises(InputError, match=r"neither val rows nor splits.val"):
         load_task(description(tmp_path, COLUMN))
 
 
@@ -126,7 +137,9 @@ def test_a_column_that_parts_a_person_is_refused(tmp_path):
     load_task(description(tmp_path, COLUMN + 'keep_together = "person"\n'))
     rows[22] = (*SPLIT_ROWS[22], "p3")
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split", "person"), rows)
-    with pytest.raises(InputError, match=r"person 'p3' is in train \(row 3\) and in test_unfamiliar \(row 22\)"):
+    with pytest.raises(
+        InputError, match=r"person 'p3' is in train \(row 3\) and in test_unfamiliar \(row 22\)"
+    ):
         load_task(description(tmp_path, COLUMN + 'keep_together = "person"\n'))
 
 
@@ -145,8 +158,15 @@ test = 0.25
 
 
 def test_many_labels_with_ignored_ones(tmp_path):
-    rows = [(f"{i:02d}.jpg", ("cat; dog", "dog", "", "bird")[i % 4], ("cat;bird", "cat", "", "")[i % 4], "voc") for i in range(16)]
-    table(tmp_path / "manifest.csv", ("path", "labels", "difficult", "source"), [*rows, ("u.jpg", "cat", "", "coco")])
+    rows = [
+        (f"{i:02d}.jpg", ("cat; dog", "dog", "", "bird")[i % 4], ("cat;bird", "cat", "", "")[i % 4], "voc")
+        for i in range(16)
+    ]
+    table(
+        tmp_path / "manifest.csv",
+        ("path", "labels", "difficult", "source"),
+        [*rows, ("u.jpg", "cat", "", "coco")],
+    )
     task = load_task(description(tmp_path, MANY))
     assert task.kind is LabelKind.MANY_LABELS
     assert task.class_names == ("bird", "cat", "dog")
@@ -170,7 +190,11 @@ def test_classes_in_the_order_given_and_ids_of_their_own(tmp_path):
 
 def test_numbers_that_name_stay_as_written(tmp_path):
     text = FACES.replace('"gender"', '"code"').replace('groups = "person"', 'groups = "age"')
-    table(tmp_path / "manifest.csv", ("path", "code", "age"), [(f"{i}.jpg", ("01", "1")[i % 2], 30) for i in range(20)])
+    table(
+        tmp_path / "manifest.csv",
+        ("path", "code", "age"),
+        [(f"{i}.jpg", ("01", "1")[i % 2], 30) for i in range(20)],
+    )
     task = load_task(description(tmp_path, text))
     assert task.class_names == ("01", "1")
     assert set(task.splits[TRAIN].groups.tolist()) == {"30"}
@@ -201,8 +225,14 @@ def test_each_picture_once(tmp_path):
     before = load_task(file)
     assert sum(sizes(before).values()) == 61
     where = {path: split for split, s in before.splits.items() for path in s.inputs.paths}
-    train, test = ([p for p, s in where.items() if s is split and int(p[:3]) // 3 % 2 == 0] for split in (TRAIN, FAMILIAR))
-    unfamiliar, opposite = "000.jpg", next(p for p, s in where.items() if s is TRAIN and int(p[:3]) // 3 % 2 == 1)
+    train, test = (
+        [p for p, s in where.items() if s is split and int(p[:3]) // 3 % 2 == 0]
+        for split in (TRAIN, FAMILIAR)
+    )
+    unfamiliar, opposite = (
+        "000.jpg",
+        next(p for p, s in where.items() if s is TRAIN and int(p[:3]) // 3 % 2 == 1),
+    )
     (images / train[0]).write_bytes((images / test[0]).read_bytes())  # the test keeps it
     (images / train[1]).write_bytes((images / unfamiliar).read_bytes())  # no one knows whether it is familiar
     (images / train[2]).write_bytes((images / opposite).read_bytes())  # no one knows its label
@@ -224,7 +254,11 @@ def test_each_picture_once(tmp_path):
         ('label = "gender"', 'label = "gender"\nlabels = "age"', "exactly one of the two"),
         ('label = "gender"', 'label = "gender"\nignored = "age"', "task.ignored goes with task.labels"),
         ('label = "gender"', "label = 3", "task.label is 3; allowed: text"),
-        ('label = "gender"', 'label = "gender"\nclasses = ["f", "x"]', "label 'm' in row 3 is no class; allowed: f, x"),
+        (
+            'label = "gender"',
+            'label = "gender"\nclasses = ["f", "x"]',
+            "label 'm' in row 3 is no class; allowed: f, x",
+        ),
         ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
         ("[task]", "[task]\nlable = 1", "unknown key task.lable; have: name, manifest"),
         ("[splits]", "[split]", "unknown key split; have: task, familiar, splits, unlabelled"),
@@ -245,7 +279,11 @@ def test_each_picture_once(tmp_path):
 def test_bad_descriptions_are_refused(tmp_path, old, new, message):
     file = faces(tmp_path, 12, pictures=False)
     if "no training" in message:
-        table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), [("a", "f", 30, ""), ("b", "m", 40, "")])
+        table(
+            tmp_path / "manifest.csv",
+            ("path", "gender", "age", "person"),
+            [("a", "f", 30, ""), ("b", "m", 40, "")],
+        )
     description(tmp_path, FACES.replace(old, new))
     with pytest.raises(InputError, match=message):
         load_task(file)
@@ -271,10 +309,10 @@ def test_bad_rows_are_named(tmp_path, rows, message):
 def test_bad_split_values_and_columns_are_named(tmp_path):
     rows = [*SPLIT_ROWS, ("x.jpg", "a", "old", "dev")]
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
-    with pytest.raises(InputError, match="'split' is 'dev' in row 26; allowed: train, val, test"):
+    with pytest.raises(InputError, match=r"'split' is 'dev' in row 26; allowed: train, val, test"):
         load_task(description(tmp_path, COLUMN))
     table(tmp_path / "manifest.csv", ("path", "path", "site", "split"), SPLIT_ROWS)
-    with pytest.raises(InputError, match="column 'path' occurs 2 times"):
+    with pytest.raises(InputError, match=r"column 'path' occurs 2 times"):
         load_task(description(tmp_path, COLUMN))
 
 

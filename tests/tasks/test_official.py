@@ -22,7 +22,12 @@ def ids(task, split):
 
 
 FOLDS = [
-    [(f"a{fold}.jpg", 18, 0, 1), (f"b{fold}.jpg", 59, 1, 1), (f"c{fold}.jpg", 17, 1, 2), (f"d{fold}.jpg", 60, 0, 1)]
+    [
+        (f"a{fold}.jpg", 18, 0, 1),
+        (f"b{fold}.jpg", 59, 1, 1),
+        (f"c{fold}.jpg", 17, 1, 2),
+        (f"d{fold}.jpg", 60, 0, 1),
+    ]
     for fold in range(1, 6)
 ]
 
@@ -37,7 +42,12 @@ class TestGender:
         assert ids(task, UNFAMILIAR) == ["c4.jpg", "c5.jpg", "d4.jpg", "d5.jpg"]
         assert task.remarks == ("6 unfamiliar faces of folds 1 to 3 are left out",)
         unfamiliar = task.splits[UNFAMILIAR]
-        assert dict(zip(unfamiliar.ids.tolist(), unfamiliar.labels.tolist(), strict=True)) == {"c4.jpg": 1, "d4.jpg": 0, "c5.jpg": 1, "d5.jpg": 0}
+        assert dict(zip(unfamiliar.ids.tolist(), unfamiliar.labels.tolist(), strict=True)) == {
+            "c4.jpg": 1,
+            "d4.jpg": 0,
+            "c5.jpg": 1,
+            "d5.jpg": 0,
+        }
         assert unfamiliar.groups.tolist() == ["10 to 19", "60 to 69"] * 2
         assert unfamiliar.attributes["age"].to_pylist() == [17, 60, 17, 60]
         assert unfamiliar.inputs.file(0) == (tmp_path / "LFW+_Release/lfw+_jpg24/c4.jpg").resolve()
@@ -56,18 +66,20 @@ class TestGender:
     def test_what_is_not_as_published_is_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"no labels; needed: LFW\+_Release/lfw\+_labels.mat"):
             load_gender(tmp_path)
-        with pytest.raises(InputError, match="gender of a1.jpg is 2; allowed: 0 and 1"):
+        with pytest.raises(InputError, match=r"gender of a1.jpg is 2; allowed: 0 and 1"):
             load_gender(lfw_tree(tmp_path / "a", [[(n, a, 2, r) for n, a, _, r in fold] for fold in FOLDS]))
-        with pytest.raises(InputError, match="4 folds; needed: 5"):
+        with pytest.raises(InputError, match=r"4 folds; needed: 5"):
             load_gender(lfw_tree(tmp_path / "b", FOLDS[:4]))
         with pytest.raises(InputError, match=r"labels.mat: not as published \(KeyError: 'age'\)"):
             load_gender(lfw_tree(tmp_path / "c", FOLDS, attributes=("years", "gender", "race")))
         lfw_tree(tmp_path / "d", FOLDS)
         (tmp_path / "d/LFW+_Release/lfw+_labels.mat").write_bytes(b"no HDF5")
-        with pytest.raises(InputError, match="labels.mat: not as published"):
+        with pytest.raises(InputError, match=r"labels.mat: not as published"):
             load_gender(tmp_path / "d")
-        with pytest.raises(InputError, match="leaves the image root"):
-            load_gender(lfw_tree(tmp_path / "e", [[(f"../{n}", a, g, r) for n, a, g, r in fold] for fold in FOLDS]))
+        with pytest.raises(InputError, match=r"leaves the image root"):
+            load_gender(
+                lfw_tree(tmp_path / "e", [[(f"../{n}", a, g, r) for n, a, g, r in fold] for fold in FOLDS])
+            )
 
 
 class TestCatDog:
@@ -94,20 +106,23 @@ class TestCatDog:
     def test_bad_lists_are_refused(self, tmp_path):
         lists = pets_tree(tmp_path) / "Oxford_IIIT_Pets" / "annotations"
         (lists / "test.txt").write_text("x 1 3 1\n")
-        with pytest.raises(InputError, match="species 3 in line 1; allowed: 1 and 2"):
+        with pytest.raises(InputError, match=r"species 3 in line 1; allowed: 1 and 2"):
             load_cat_dog(tmp_path)
         (lists / "test.txt").write_text("x 1 1\n")
-        with pytest.raises(InputError, match="test.txt: not as published"):
+        with pytest.raises(InputError, match=r"test.txt: not as published"):
             load_cat_dog(tmp_path)
         (lists / "test.txt").write_text("Cat_1_trainval0 1 1 1\n")
-        with pytest.raises(InputError, match="'Cat_1_trainval0' is in both train and test_familiar"):
+        with pytest.raises(InputError, match=r"'Cat_1_trainval0' is in both train and test_familiar"):
             load_cat_dog(tmp_path)
 
 
 class TestAnimals:
     def test_leaves_are_walked_and_sorted_by_number(self, tmp_path):
         synsets = read_synsets(imagenet_tree(tmp_path) / "ILSVRC2012/ILSVRC2012_devkit_t12/data/meta.mat")
-        found = {name: [leaf.number for leaf in subclasses(synsets, name)] for name in ("mammal", "bird", "herptile", "fish")}
+        found = {
+            name: [leaf.number for leaf in subclasses(synsets, name)]
+            for name in ("mammal", "bird", "herptile", "fish")
+        }
         assert found == {"mammal": [1, 2, 3], "bird": [10, 11], "herptile": [20, 21, 22], "fish": [30, 31]}
 
     def test_first_half_rounded_up_is_familiar_and_draws_are_even(self, tmp_path):
@@ -136,7 +151,11 @@ class TestAnimals:
 
     def test_validation_labels_follow_the_names(self, tmp_path):
         task = load_animals(imagenet_tree(tmp_path))
-        lines = (tmp_path / "ILSVRC2012/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt").read_text().split()
+        lines = (
+            (tmp_path / "ILSVRC2012/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt")
+            .read_text()
+            .split()
+        )
         for split in (FAMILIAR, UNFAMILIAR):
             samples = task.splits[split]
             for path, wnid in zip(samples.inputs.paths, samples.groups.tolist(), strict=True):
@@ -145,14 +164,16 @@ class TestAnimals:
     def test_what_is_missing_is_said(self, tmp_path):
         imagenet_tree(tmp_path)
         (tmp_path / "ILSVRC2012/ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG").unlink()
-        with pytest.raises(InputError, match="99 images for the 100 labels"):
+        with pytest.raises(InputError, match=r"99 images for the 100 labels"):
             load_animals(tmp_path)
         meta = tmp_path / "ILSVRC2012/ILSVRC2012_devkit_t12/data/meta.mat"
         meta.write_bytes(b"MATLAB 5.0 MAT-file" + bytes(200))
-        with pytest.raises(InputError, match="meta.mat: not as published"):
+        with pytest.raises(InputError, match=r"meta.mat: not as published"):
             load_animals(tmp_path)
         meta.unlink()
-        with pytest.raises(InputError, match="no hierarchy; needed: ILSVRC2012/ILSVRC2012_devkit_t12/data/meta.mat"):
+        with pytest.raises(
+            InputError, match=r"no hierarchy; needed: ILSVRC2012/ILSVRC2012_devkit_t12/data/meta.mat"
+        ):
             load_animals(tmp_path)
 
 
@@ -163,13 +184,26 @@ class TestObjects:
     @pytest.fixture
     def root(self, tmp_path):
         train = [(f"t{i}", EVERY) for i in range(9)]
-        val = [("v0", [("person", True)]), ("v1", [("person", True), ("person", False), ("tvmonitor", False)]), ("v2", [])]
+        val = [
+            ("v0", [("person", True)]),
+            ("v1", [("person", True), ("person", False), ("tvmonitor", False)]),
+            ("v2", []),
+        ]
         voc_tree(tmp_path, train, val)
         return coco_tree(
             tmp_path,
             [
                 (7, [("tv", 49.9), ("couch", 50), ("dining table", 4000)]),
-                (3, [("airplane", 10), ("airplane", 60), ("zebra", 900), ("motorcycle", 1), ("potted plant", 1)]),
+                (
+                    3,
+                    [
+                        ("airplane", 10),
+                        ("airplane", 60),
+                        ("zebra", 900),
+                        ("motorcycle", 1),
+                        ("potted plant", 1),
+                    ],
+                ),
                 (5, []),
             ],
         )
@@ -185,12 +219,20 @@ class TestObjects:
         task = load_objects(root)
         assert task.kind is LabelKind.MANY_LABELS
         assert len(task.class_names) == 20
-        assert self.labels(task, FAMILIAR) == {"voc/v0": {"person": IGNORE}, "voc/v1": {"person": 1, "tvmonitor": 1}, "voc/v2": {}}
+        assert self.labels(task, FAMILIAR) == {
+            "voc/v0": {"person": IGNORE},
+            "voc/v1": {"person": 1, "tvmonitor": 1},
+            "voc/v2": {},
+        }
 
     def test_coco_is_unfamiliar_and_small_alone_is_ignored(self, root):
         task = load_objects(root)
         assert self.labels(task, UNFAMILIAR) == {
-            "coco/COCO_val2014_000000000003.jpg": {"aeroplane": 1, "motorbike": IGNORE, "pottedplant": IGNORE},
+            "coco/COCO_val2014_000000000003.jpg": {
+                "aeroplane": 1,
+                "motorbike": IGNORE,
+                "pottedplant": IGNORE,
+            },
             "coco/COCO_val2014_000000000005.jpg": {},
             "coco/COCO_val2014_000000000007.jpg": {"tvmonitor": IGNORE, "sofa": 1, "diningtable": 1},
         }
@@ -210,14 +252,16 @@ class TestObjects:
     def test_what_is_not_as_published_is_refused(self, root):
         annotations = root / "VOCdevkit/VOC2012/Annotations"
         (annotations / "v0.xml").write_text("<annotation><object><name>unicorn</name></object></annotation>")
-        with pytest.raises(InputError, match="v0.xml: object 'unicorn'; allowed: aeroplane"):
+        with pytest.raises(InputError, match=r"v0.xml: object 'unicorn'; allowed: aeroplane"):
             load_objects(root)
         (annotations / "v0.xml").write_text("<annotation>")
         with pytest.raises(InputError, match=r"v0.xml: not as published \(ParseError"):
             load_objects(root)
         (annotations / "v0.xml").unlink()
-        with pytest.raises(InputError, match="v0.xml: No such file"):
+        with pytest.raises(InputError, match=r"v0.xml: No such file"):
             load_objects(root)
         (root / "MSCOCO/annotations/instances_val2014.json").write_text('{"images": []}')
-        with pytest.raises(InputError, match=r"instances_val2014.json: not as published \(KeyError: 'categories'\)"):
+        with pytest.raises(
+            InputError, match=r"instances_val2014.json: not as published \(KeyError: 'categories'\)"
+        ):
             load_objects(root)

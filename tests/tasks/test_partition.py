@@ -39,7 +39,9 @@ def test_what_belongs_together_stays_together(rows, wanted):
 def test_the_order_of_rows_does_not_matter(strata, chance):
     wanted = {TRAIN: 0.5, VAL: 0.2, TEST: 0.3}
     rows = list(enumerate(strata))
-    one = dict(zip(range(len(rows)), partition([str(i) for i, _ in rows], strata, wanted, seed=3), strict=True))
+    one = dict(
+        zip(range(len(rows)), partition([str(i) for i, _ in rows], strata, wanted, seed=3), strict=True)
+    )
     chance.shuffle(rows)
     other = partition([str(i) for i, _ in rows], [s for _, s in rows], wanted, seed=3)
     assert {i: split for (i, _), split in zip(rows, other, strict=True)} == one

@@ -33,7 +33,10 @@ def test_a_user_s_task_comes_back_from_anywhere(tmp_path):
     assert file == tmp_path / "runs" / "one" / "split.toml"
     again = load_task(file)
     same(task, again)
-    assert again.splits[Split.TRAIN].attributes["age"].to_pylist() == task.splits[Split.TRAIN].attributes["age"].to_pylist()
+    assert (
+        again.splits[Split.TRAIN].attributes["age"].to_pylist()
+        == task.splits[Split.TRAIN].attributes["age"].to_pylist()
+    )
     document = tomllib.loads(file.read_text())
     assert document["task"]["identity"] == task.identity
     assert document["task"]["images"] == "../.."
@@ -62,12 +65,12 @@ def test_a_built_in_task_is_written_for_reading(tmp_path):
     write_resolved(task, tmp_path / "rings.csv")
     rows = pyarrow.csv.read_csv(tmp_path / "rings.csv")
     assert rows.num_rows == sum(len(each) for each in task.splits.values())
-    with pytest.raises(InputError, match="column 'path' is empty in row 0"):
+    with pytest.raises(InputError, match=r"column 'path' is empty in row 0"):
         load_task(tmp_path / "rings.toml")
 
 
 def test_only_csv(tmp_path):
-    with pytest.raises(InputError, match="unknown file type '.txt'; have: .csv"):
+    with pytest.raises(InputError, match=r"unknown file type '.txt'; have: .csv"):
         write_resolved(load_toy("rings"), tmp_path / "x.txt")
 
 
@@ -75,13 +78,13 @@ def test_bad_resolved_files_are_refused(tmp_path):
     file = write_resolved(load_task(faces(tmp_path)), tmp_path / "split.csv")
     text = file.read_text()
     file.write_text(text + "val = 0.2\n")
-    with pytest.raises(InputError, match="unknown key splits.val; have: resolved"):
+    with pytest.raises(InputError, match=r"unknown key splits.val; have: resolved"):
         load_task(file)
-    file.write_text(text + '[familiar]\nage = { equals = 3 }\n')
-    with pytest.raises(InputError, match="beside splits.resolved"):
+    file.write_text(text + "[familiar]\nage = { equals = 3 }\n")
+    with pytest.raises(InputError, match=r"beside splits.resolved"):
         load_task(file)
     file.write_text(text)
     manifest = tmp_path / "split.csv"
     manifest.write_text(manifest.read_text().replace('"val"', '"valid"', 1))
-    with pytest.raises(InputError, match="'split' is 'valid' in row .*; allowed: train, val, test_familiar"):
+    with pytest.raises(InputError, match=r"'split' is 'valid' in row .*; allowed: train, val, test_familiar"):
         load_task(file)

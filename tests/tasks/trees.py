@@ -124,10 +124,22 @@ def imagenet_tree(root, per_leaf=10):
     home = root / "ILSVRC2012"
     data = home / "ILSVRC2012_devkit_t12" / "data"
     data.mkdir(parents=True)
-    fields = [("ILSVRC2012_ID", object), ("WNID", object), ("words", object), ("num_children", object), ("children", object)]
+    fields = [
+        ("ILSVRC2012_ID", object),
+        ("WNID", object),
+        ("words", object),
+        ("num_children", object),
+        ("children", object),
+    ]
     synsets = np.zeros((len(NODES), 1), dtype=fields)
     for row, (number, (wnid, children)) in enumerate(NODES.items()):
-        synsets[row, 0] = (float(number), wnid, f"the {wnid}", float(len(children)), np.array([children], dtype=float))
+        synsets[row, 0] = (
+            float(number),
+            wnid,
+            f"the {wnid}",
+            float(len(children)),
+            np.array([children], dtype=float),
+        )
     savemat(data / "meta.mat", {"synsets": synsets})
     leaves = [(number, wnid) for number, (wnid, children) in NODES.items() if not children]
     truth = []
@@ -149,7 +161,9 @@ def voc_tree(root, train, val):
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (home / folder).mkdir(parents=True)
     for split, pictures in (("train", train), ("val", val)):
-        (home / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{name}\n" for name, _ in pictures))
+        (home / "ImageSets" / "Main" / f"{split}.txt").write_text(
+            "".join(f"{name}\n" for name, _ in pictures)
+        )
         for name, things in pictures:
             objects = "".join(
                 f"<object><name>{thing}</name><difficult>{int(hard)}</difficult><part><name>head</name></part></object>"
