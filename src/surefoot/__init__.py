@@ -14,16 +14,16 @@ if TYPE_CHECKING:
         load_calibration,
         save_calibration,
     )
-    from surefoot.checks import IGNORE
     from surefoot.errors import InputError
+    from surefoot.kinds import IGNORE, LabelKind
     from surefoot.prediction_files import read_predictions, write_predictions
-    from surefoot.predictions import LabelKind, Predictions
+    from surefoot.predictions import Predictions
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
-    "IGNORE": "surefoot.checks",
+    "IGNORE": "surefoot.kinds",
     "InputError": "surefoot.errors",
-    "LabelKind": "surefoot.predictions",
+    "LabelKind": "surefoot.kinds",
     "Predictions": "surefoot.predictions",
     "Temperature": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
 
 CLASS_NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
