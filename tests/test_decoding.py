@@ -187,6 +187,20 @@ def test_images_of_different_shapes_share_a_buffer(folder):
     assert decoded.offsets[-1] == decoded.buffer.size
 
 
+def test_images_are_counted_from_either_end(folder):
+    decoded = decode_images(files_of(folder), Size(20), cache=folder / "cache")
+    assert np.array_equal(decoded[-1], decoded[11])
+    assert len(list(decoded)) == 12
+    with pytest.raises(IndexError):
+        decoded[12]
+
+
+def test_a_long_thin_image_does_not_fill_the_memory(tmp_path):
+    Image.new("RGB", (20_000, 1)).save(tmp_path / "line.png")
+    with pytest.raises(InputError, match=r"line.png \(3200000 x 160 pixels at this size\)"):
+        decode_images([str(tmp_path / "line.png")], Size(160), cache=tmp_path / "cache")
+
+
 def test_squares_are_one_array(folder):
     decoded = decode_images(files_of(folder), Size(16, Fit.SQUARE), cache=folder / "cache")
     array = decoded.as_array()

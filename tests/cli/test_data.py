@@ -163,6 +163,18 @@ def test_decode_names_what_it_cannot_read(surefoot, file, tmp_path):
     assert f"note: 1 image cannot be read: {lost} (no such file)\n" in done.stderr
 
 
+def test_what_is_made_in_memory_needs_no_decoding(surefoot):
+    assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is made in memory\n"
+
+
+def test_names_cannot_write_to_the_terminal_what_they_like(surefoot, file, tmp_path):
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("004.jpg", "\x1b[31m004.jpg"))
+    done = surefoot("data", "check", file, check=1)
+    assert "?[31m004.jpg (no such file)" in done.stdout
+    assert "\x1b[31m" not in done.stdout
+
+
 def test_tasks_are_listed(surefoot):
     done = surefoot("ls", "tasks")
     for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):

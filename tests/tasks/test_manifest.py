@@ -1,7 +1,10 @@
 """A user's TOML and table become a task, or one sentence that says why not."""
 
 import random
+import re
+import time
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +15,11 @@ from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind
 from surefoot.tasks.base import Split
+from surefoot.tasks.description import ByShare, read_description
 from surefoot.tasks.manifest import load_task
 from tests.tasks.trees import FACES, description, faces, picture, table
 
+ROOT = Path(__file__).parents[2]
 TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR
 
 
@@ -306,6 +311,28 @@ def test_bad_rows_are_named(tmp_path, rows, message):
         load_task(description(tmp_path, FACES))
 
 
+def test_an_image_root_that_is_not_there_is_said(tmp_path):
+    file = faces(tmp_path, 12, text=FACES.replace('images = "images"', 'images = "pictures"'))
+    with pytest.raises(InputError, match=r"the image root .*pictures is no folder; see task.images"):
+        load_task(file)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
+def test_the_examples_are_well_formed(example):
+    found = read_description(example)
+    assert found.name == example.stem
+    assert found.unlabelled is not None
+    assert str(found.manifest).startswith(str(ROOT / "examples" / "data"))
+
+
+def test_the_documented_keys_are_the_real_ones(tmp_path):
+    text = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), flags=re.DOTALL)[1]
+    found = read_description(description(tmp_path, text))
+    assert [str(each) for each in found.familiar] == ["age at_least 18", "age below 60"]
+    assert found.splits == ByShare(0.2, 0.4, 0, "person")
+    assert found.repeated_once
+
+
 def test_bad_split_values_and_columns_are_named(tmp_path):
     rows = [*SPLIT_ROWS, ("x.jpg", "a", "old", "dev")]
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
@@ -317,8 +344,6 @@ def test_bad_split_values_and_columns_are_named(tmp_path):
 
 
 def test_a_hundred_thousand_rows_are_read_in_seconds(tmp_path):
-    import time
-
     rows = [(f"{i % 100}/{i}.jpg", "fm"[i % 2], i % 90, f"p{i // 3}") for i in range(100_000)]
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
     start = time.perf_counter()

@@ -28,6 +28,7 @@ def table(path, header, rows):
 
 
 def description(folder, text):
+    (folder / "images").mkdir(parents=True, exist_ok=True)
     file = folder / "task.toml"
     file.write_text(text, encoding="utf-8")
     return file
@@ -50,6 +51,7 @@ test = 0.4
 
 def faces(folder, count=60, text=FACES, pictures=True):
     """Faces: of every five, one is a child and one is old; every two are of one person."""
+    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i in range(count):
         age = (10, 30, 40, 50, 70)[i % 5]
