@@ -13,14 +13,14 @@ SOURCE = Path(surefoot.__file__).parent
 
 # From the ground up: a room may import from its own line and from the lines above it, never from below.
 STOREYS = (
-    {"version", "errors", "defaults"},
+    {"version", "errors", "defaults", "kinds"},
     {"files"},
-    {"checks", "combine"},
+    {"checks", "combine", "decoding"},
     {"outcomes"},
     {"predictions"},
     {"prediction_tables"},
     {"prediction_files", "statistics"},
-    {"metrics"},
+    {"metrics", "tasks"},
     {"calibrators"},
     {"scoring"},
     {"report"},

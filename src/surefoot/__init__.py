@@ -15,17 +15,17 @@ if TYPE_CHECKING:
         load_calibration,
         save_calibration,
     )
-    from surefoot.checks import IGNORE
     from surefoot.errors import InputError
+    from surefoot.kinds import IGNORE, LabelKind
     from surefoot.prediction_files import read_predictions, write_predictions
-    from surefoot.predictions import LabelKind, Predictions
+    from surefoot.predictions import Predictions
     from surefoot.scoring import evaluate, paired_differences
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
-    "IGNORE": "surefoot.checks",
+    "IGNORE": "surefoot.kinds",
     "InputError": "surefoot.errors",
-    "LabelKind": "surefoot.predictions",
+    "LabelKind": "surefoot.kinds",
     "Predictions": "surefoot.predictions",
     "Temperature": "surefoot.calibrators",
     "evaluate": "surefoot.scoring",

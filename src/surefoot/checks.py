@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from surefoot.errors import InputError
+from surefoot.kinds import IGNORE as IGNORE
 
-IGNORE = -100
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
 LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
 

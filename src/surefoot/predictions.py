@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -28,14 +27,8 @@ from surefoot.checks import (
 )
 from surefoot.combine import average_sigmoid, average_softmax
 from surefoot.errors import InputError
+from surefoot.kinds import LabelKind as LabelKind
 from surefoot.outcomes import Outcomes, judge_many_labels, judge_one_label
-
-
-class LabelKind(StrEnum):
-    """One label per row (softmax) or any number of them (sigmoid per class)."""
-
-    ONE_LABEL = "one_label"
-    MANY_LABELS = "many_labels"
 
 
 @dataclass(frozen=True, eq=False)

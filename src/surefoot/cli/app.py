@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.calibrate import apply, calibrate
+from surefoot.cli.data import data
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.version import VERSION
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 for command in (evaluate, calibrate, apply, ls):
     app.command()(command)
+app.add_typer(data, name="data")
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
 
 PLAIN_WIDTH = 150  # where there is no terminal to ask
 

@@ -4,19 +4,10 @@ import csv
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
+from surefoot.report.table import Table as Table
 from surefoot.scoring import GROUP_METRICS, Evaluation, GroupScores, Score
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column names and rows of text; the first column is a name, the others are numbers."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:

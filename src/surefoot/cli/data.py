@@ -1,0 +1,225 @@
+"""`surefoot data`: look at a task before training on it."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from surefoot.report.table import Table
+    from surefoot.tasks import Task
+    from surefoot.tasks.inspection import Finding
+    from surefoot.tasks.layouts import Place
+
+data = typer.Typer(
+    help="Check, show and decode the images of a task.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SHOWN = 5  # samples that a finding names in the terminal
+
+Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
+Root = Annotated[Path | None, typer.Option(help="Folder with the published files of a task of the paper.")]
+Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Go on without images that cannot be read.")]
+
+
+class Format(StrEnum):
+    """How the findings are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Side(StrEnum):
+    """What a size in pixels is the size of."""
+
+    SHORT = "short"
+    SQUARE = "square"
+
+
+@data.command()
+def check(
+    task: Which,
+    root: Root = None,
+    contact_sheet: Annotated[
+        Path | None, typer.Option(help="Write a picture (.png) of familiar and unfamiliar samples per label.")
+    ] = None,
+    resolved: Annotated[
+        Path | None, typer.Option(help="Write the resolved split (.csv), with a .toml that reads it again.")
+    ] = None,
+    skip_unreadable: Skip = False,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="How to print the findings.")
+    ] = Format.TABLE,
+) -> None:
+    """Count a task's samples, open every image, and look for leaks. Exits with 1 if something is wrong."""
+    from dataclasses import replace
+
+    from surefoot.cli.terminal import progress
+    from surefoot.tasks.inspection import inspect
+
+    loaded = _load(task, root)
+    with progress("opening every image", sum(len(each) for each in loaded.splits.values())) as tick:
+        findings = inspect(loaded, tick=tick)
+    if skip_unreadable:
+        findings = [replace(each, serious=each.serious and each.name != "unreadable") for each in findings]
+    if output_format is Format.JSON:
+        _print_json(loaded, findings)
+    else:
+        _print_tables(loaded, findings)
+    _write(loaded, contact_sheet, resolved)
+    if any(finding.serious for finding in findings):
+        raise typer.Exit(1)
+
+
+@data.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of 'surefoot ls tasks'.")],
+    root: Root = None,
+) -> None:
+    """What must lie where for a task, what is missing, where it is published and under which terms.
+
+    Exits with 1 if something needed is missing.
+    """
+    from surefoot.cli.terminal import print_tables
+    from surefoot.report.table import Table
+    from surefoot.tasks import BuiltIn, entry_named
+
+    entry = entry_named(name)
+    typer.echo(f"{entry.title}: {entry.description}")
+    if isinstance(entry, BuiltIn):
+        names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
+        typer.echo(f"Built in: made in seconds, nothing to download. Use it as: {names}")
+        return
+    rows = tuple(
+        (_where(root, p), f"{p.source.title}: {p.what}", _state(root, p)) for p in entry.layout.places
+    )
+    print_tables([Table(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
+    for source in entry.layout.sources():
+        typer.echo(f"{source.title}: {source.published}\n  terms: {source.terms}\n  cite: {source.citation}")
+    if root is not None and entry.layout.missing(root):
+        raise typer.Exit(1)
+
+
+@data.command()
+def decode(
+    task: Which,
+    root: Root = None,
+    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels.")] = 256,
+    fit: Annotated[Side, typer.Option(help="Of the short side, or of both sides.")] = Side.SHORT,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where the arrays go; otherwise $SUREFOOT_CACHE or ~/.cache/surefoot.")
+    ] = None,
+    skip_unreadable: Skip = False,
+) -> None:
+    """Decode a task's images once; from then on they are read from the cache."""
+    from surefoot.cli.terminal import print_tables, progress
+    from surefoot.decoding import Fit, Size, default_cache, unreadable_text
+    from surefoot.report.table import Table
+    from surefoot.tasks import ImageFiles
+    from surefoot.tasks.decoded import decode_readable_task, decode_task
+
+    loaded = _load(task, root)
+    if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
+        typer.echo(f"nothing to decode: {task} is made in memory")
+        return
+    decode_all = decode_readable_task if skip_unreadable else decode_task
+    place = default_cache() if cache is None else cache
+    with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
+        decoded = decode_all(loaded, Size(size, Fit(fit.value)), cache=place, tick=tick)
+    rows = [
+        (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
+        for split, each in decoded.items()
+    ]
+    print_tables([Table("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
+    left_out = tuple(image for each in decoded.values() for image in each.unreadable)
+    if left_out:
+        typer.echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
+    typer.echo(f"cache: {place}", err=True)
+
+
+def _load(name: str, root: Path | None) -> "Task":
+    from surefoot.cli.terminal import busy
+    from surefoot.tasks import task_named
+
+    with busy(f"reading {name}"):
+        return task_named(name, root=root)
+
+
+def _where(root: Path | None, place: "Place") -> str:
+    """Where it was found; otherwise where it may lie."""
+    found = None if root is None else place.find(root)
+    if root is None or found is None:
+        return "\nor ".join(place.paths)
+    return found.relative_to(root).as_posix()
+
+
+def _state(root: Path | None, place: "Place") -> str:
+    if root is None:
+        return f"optional: {place.optional}" if place.optional else "needed"
+    if place.find(root) is not None:
+        return "there"
+    return f"missing: {place.optional}" if place.optional else "MISSING"
+
+
+def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> None:
+    if contact_sheet is not None:
+        from surefoot.cli.terminal import busy
+        from surefoot.tasks.contact_sheet import write_contact_sheet
+
+        with busy("drawing the contact sheet"):
+            write_contact_sheet(task, contact_sheet)
+        typer.echo(f"contact sheet: {contact_sheet}", err=True)
+    if resolved is not None:
+        from surefoot.tasks import write_resolved
+
+        typer.echo(f"resolved split: {resolved}, to be read by {write_resolved(task, resolved)}", err=True)
+
+
+def _print_tables(task: "Task", findings: "list[Finding]") -> None:
+    from surefoot.cli.terminal import print_tables
+
+    print_tables(_tables(task))
+    typer.echo(f"split {task.identity}")
+    for remark in task.remarks:
+        typer.echo(f"note: {remark}")
+    for finding in findings:
+        typer.echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
+        for sample in finding.samples[:SHOWN]:
+            typer.echo("    " + "".join(each if each.isprintable() else "?" for each in sample))
+        if len(finding.samples) > SHOWN:
+            typer.echo(f"    and {len(finding.samples) - SHOWN:,} more; --format json names all")
+    if not any(finding.serious for finding in findings):
+        typer.echo("no problems" + (", but read the notes" if findings else ""))
+
+
+def _tables(task: "Task") -> "list[Table]":
+    from surefoot.report.table import Table
+    from surefoot.tasks.counts import attribute_counts, label_counts
+
+    tables = [Table(f"{task.name}: samples per label", *label_counts(task))]
+    tables += [Table(name, *counted) for name, counted in attribute_counts(task).items()]
+    return tables
+
+
+def _print_json(task: "Task", findings: "list[Finding]") -> None:
+    import json
+    from dataclasses import asdict
+
+    from surefoot.tasks.counts import attribute_counts, label_counts
+
+    counted = {"label": label_counts(task), **attribute_counts(task)}
+    document = {
+        "task": task.name,
+        "identity": task.identity,
+        "classes": task.class_names,
+        "samples": {split.value: len(each) for split, each in task.splits.items()},
+        "counts": {
+            name: [dict(zip(h, row, strict=True)) for row in rows] for name, (h, rows) in counted.items()
+        },
+        "remarks": task.remarks,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    typer.echo(json.dumps(document, indent=2))

@@ -1,0 +1,93 @@
+"""One image file's bytes become pixels: 8 bits, red green blue, upright."""
+
+import io
+import math
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # never those that run another program
+PAPER = (255, 255, 255, 255)  # what shows through where an image is transparent
+SPARE = 2  # a JPEG is first decoded at no less than this many times the wanted size
+
+# What Pillow raises on files that are damaged, or only look like images.
+UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+
+
+class Fit(StrEnum):
+    """How an image is brought to size."""
+
+    SHORT_SIDE = "short"  # the shorter side has that many pixels, the shape is kept
+    SQUARE = "square"  # both sides have, whatever the shape was; nothing is cut off
+
+
+@dataclass(frozen=True)
+class Size:
+    """So many pixels, on the short side or on both."""
+
+    pixels: int
+    fit: Fit = Fit.SHORT_SIDE
+
+    def of(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height that an image gets.
+
+        >>> Size(160).of(640, 480), Size(160, Fit.SQUARE).of(640, 480)
+        ((213, 160), (160, 160))
+        """
+        if self.fit is Fit.SQUARE:
+            return self.pixels, self.pixels
+        short = min(width, height)
+        return tuple(max(1, round(side * self.pixels / short)) for side in (width, height))  # type: ignore[return-value]
+
+
+def decode(data: bytes, size: Size) -> NDArray[np.uint8]:
+    """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
+        upright = ImageOps.exif_transpose(image)
+        plain = _plain(upright)
+        wanted = size.of(*plain.size)
+        if math.prod(wanted) > (Image.MAX_IMAGE_PIXELS or math.inf):
+            raise ValueError(f"{wanted[0]} x {wanted[1]} pixels at this size")
+        small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
+        return np.asarray(small)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Eight bits of red, green and blue."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):
+        return _from_sixteen_bits(image)
+    if image.mode == "F":
+        raise ValueError("numbers with fractions have no known white")
+    if image.has_transparency_data:
+        shown = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", shown.size, PAPER), shown).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_sixteen_bits(image: Image.Image) -> Image.Image:
+    """0 to 65535 becomes 0 to 255."""
+    values: NDArray[Any] = np.asarray(image)
+    if image.mode == "I" and (image.format != "PNG" or values.max(initial=0) > 65535):
+        raise ValueError("32-bit whole numbers have no known white")
+    return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")

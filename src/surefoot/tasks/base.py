@@ -1,0 +1,199 @@
+"""What a task is: samples by split, and the rules that none may break."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from surefoot.errors import InputError
+from surefoot.kinds import IGNORE, LabelKind
+from surefoot.tasks.images import ImageFiles
+
+
+class Split(StrEnum):
+    """What samples are for. Unfamiliar ones are for testing, and for nothing else."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST_FAMILIAR = "test_familiar"
+    TEST_UNFAMILIAR = "test_unfamiliar"
+    UNLABELLED = "unlabelled"
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The samples of one split. What they look like is `inputs`: image files, or an array in memory."""
+
+    ids: NDArray[np.str_]  # (n,) each its own
+    labels: NDArray[np.int64]  # (n,) class index, or (n, classes) 0 / 1 / IGNORE
+    inputs: ImageFiles | NDArray[Any]
+    groups: NDArray[np.str_] | None = None  # (n,) the subgroup: a breed, a subclass, a font
+    attributes: pa.Table | None = None  # any further columns
+
+    def __post_init__(self) -> None:
+        for name in ("labels", "inputs", "groups", "attributes"):
+            values = getattr(self, name)
+            assert values is None or len(values) == len(self.ids), name
+        _refuse_twice(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Any) -> "Samples":
+        """The named rows, by index or by mask."""
+        index = np.arange(len(self))[np.asarray(rows)]
+        files = self.inputs
+        return replace(
+            self,
+            ids=self.ids[index],
+            labels=self.labels[index],
+            inputs=files.take(index.tolist()) if isinstance(files, ImageFiles) else files[index],
+            groups=None if self.groups is None else self.groups[index],
+            attributes=None if self.attributes is None else self.attributes.take(index),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A classification task with familiar and unfamiliar samples.
+
+    Building one enforces: no sample, and no file, in two splits (so nothing unfamiliar is in train, val or
+    among the unlabelled); every class has training samples; the unlabelled carry no labels. Whether two
+    files hold the same picture is seen when they are opened: `refuse_shared_content`.
+    """
+
+    name: str
+    kind: LabelKind
+    class_names: tuple[str, ...]
+    splits: Mapping[Split, Samples]
+    remarks: tuple[str, ...] = ()  # what a person should know of how the splits came about
+
+    def __post_init__(self) -> None:
+        kept = {split: self.splits[split] for split in Split if len(self.splits.get(split, ()))}
+        object.__setattr__(self, "splits", MappingProxyType(kept))
+        if len(self.class_names) < 2:
+            raise InputError(f"task {self.name!r} has classes {list(self.class_names)}; needed: two or more")
+        for split, samples in kept.items():
+            self._check_labels(split, samples)
+        _refuse_shared("sample", {split: samples.ids.tolist() for split, samples in kept.items()})
+        _refuse_shared("file", {split: _real_files(samples) for split, samples in kept.items()})
+        self._refuse_empty_classes()
+
+    def _check_labels(self, split: Split, samples: Samples) -> None:
+        shape = (len(samples),) if self.kind is LabelKind.ONE_LABEL else (len(samples), len(self.class_names))
+        assert samples.labels.shape == shape, (split, samples.labels.shape, shape)
+        if split is Split.UNLABELLED:
+            assert (samples.labels == IGNORE).all()
+        elif self.kind is LabelKind.ONE_LABEL:
+            assert ((samples.labels >= 0) & (samples.labels < len(self.class_names))).all()
+        else:
+            assert np.isin(samples.labels, (0, 1, IGNORE)).all()
+
+    def _refuse_empty_classes(self) -> None:
+        train = self.splits.get(Split.TRAIN)
+        if train is None:
+            raise InputError(f"task {self.name!r} has no training samples; needed: some of every class")
+        counts = self.class_counts(Split.TRAIN)
+        empty = [name for name, count in zip(self.class_names, counts, strict=True) if not count]
+        if empty:
+            raise InputError(
+                f"class {empty[0]!r} has no training samples ({self._whereabouts(empty[0])}); "
+                "needed: some of every class"
+            )
+
+    def _whereabouts(self, name: str) -> str:
+        label, found = self.class_names.index(name), []
+        for split, samples in self.splits.items():
+            labels = samples.labels
+            has = labels == label if self.kind is LabelKind.ONE_LABEL else labels[:, label] == 1
+            if has.any():
+                found.append(f"{int(has.sum())} in {split}, such as {samples.ids[has][0]}")
+        return "; ".join(found) or "nor any others"
+
+    def class_counts(self, split: Split) -> NDArray[np.int64]:
+        """Samples per class; of many labels, those that have it."""
+        labels = self.splits[split].labels
+        if self.kind is LabelKind.MANY_LABELS:
+            return np.asarray((labels == 1).sum(axis=0), dtype=np.int64)
+        return np.bincount(labels[labels != IGNORE], minlength=len(self.class_names)).astype(np.int64)
+
+    def label_text(self, split: Split, row: int) -> tuple[str, str]:
+        """A row's label or labels in words, `;` between them, and those ignored."""
+        labels = self.splits[split].labels
+        if self.kind is LabelKind.ONE_LABEL:
+            label = int(labels[row])
+            return ("" if label == IGNORE else self.class_names[label]), ""
+        if split is Split.UNLABELLED:
+            return "", ""
+        present, ignored = (np.flatnonzero(labels[row] == value) for value in (1, IGNORE))
+        return ";".join(self.class_names[i] for i in present), ";".join(self.class_names[i] for i in ignored)
+
+    @cached_property
+    def identity(self) -> str:
+        """sha256 of the resolved split: kind, class names, and (split, id, labels, ignored, group) by id.
+
+        The same on every machine and for any order of the manifest's rows. What the pictures look like is
+        no part of it: the cache of decoded images goes by their content.
+        """
+        digest = hashlib.sha256()
+        digest.update(_line([str(self.kind), *self.class_names]))
+        for split, samples in self.splits.items():
+            for row in np.argsort(samples.ids, kind="stable").tolist():
+                group = "" if samples.groups is None else str(samples.groups[row])
+                digest.update(_line([split, str(samples.ids[row]), *self.label_text(split, row), group]))
+        return digest.hexdigest()
+
+
+def refuse_shared_content(task: Task, contents: Mapping[Split, list[str]]) -> None:
+    """Raise if the very picture of an unfamiliar sample is also in train, val or among the unlabelled."""
+    unfamiliar = contents.get(Split.TEST_UNFAMILIAR, [])
+    place = {content: row for row, content in enumerate(unfamiliar) if content}  # "": it cannot be opened
+    for split in (Split.TRAIN, Split.VAL, Split.UNLABELLED):
+        shared = [(row, place[c]) for row, c in enumerate(contents.get(split, [])) if c in place]
+        if shared:
+            ours, theirs = shared[0]
+            raise InputError(
+                f"{len(shared)} unfamiliar pictures are also in {split}, such as "
+                f"{task.splits[Split.TEST_UNFAMILIAR].ids[theirs]} = {task.splits[split].ids[ours]}; "
+                "allowed: none (see 'surefoot data check')"
+            )
+
+
+def unlabelled_labels(count: int, kind: LabelKind, classes: int) -> NDArray[np.int64]:
+    """Labels that say nothing."""
+    return np.full((count,) if kind is LabelKind.ONE_LABEL else (count, classes), IGNORE, dtype=np.int64)
+
+
+def _line(values: list[str]) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+
+
+def _real_files(samples: Samples) -> list[str]:
+    if not isinstance(samples.inputs, ImageFiles):
+        return []
+    return [os.path.realpath(file) if os.path.islink(file) else file for file in samples.inputs.files()]  # noqa: PTH114
+
+
+def _refuse_twice(ids: NDArray[np.str_]) -> None:
+    names, counts = np.unique(ids, return_counts=True)
+    if len(names) < len(ids):
+        name = names[counts > 1][0]
+        rows = ", ".join(str(row) for row in np.flatnonzero(ids == name)[:5])
+        raise InputError(f"sample {str(name)!r} occurs {counts.max()} times (rows {rows}); allowed: once")
+
+
+def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:
+    seen: dict[str, Split] = {}
+    for split, here in names.items():
+        for name in here:
+            if seen.setdefault(name, split) is not split:
+                raise InputError(f"{what} {name!r} is in both {seen[name]} and {split}; allowed: one split")

@@ -1,0 +1,118 @@
+"""A picture of a task: familiar and unfamiliar samples of every label, as in the paper's figure 2."""
+
+import io
+import random
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from surefoot.decoding.images import read_pixels
+from surefoot.decoding.pixels import Size
+from surefoot.errors import InputError
+from surefoot.files import replacing
+from surefoot.kinds import LabelKind
+from surefoot.tasks.base import Samples, Split, Task
+from surefoot.tasks.draws import shuffled
+from surefoot.tasks.images import ImageFiles
+from surefoot.tasks.letters import font_file
+
+PER_SIDE = 6
+MOST_LABELS = 40
+CELL, GAP, MARGIN, TITLE = 80, 4, 16, 150  # pixels
+STEP, TOP = CELL + GAP, MARGIN + 28
+LEFT = (MARGIN + TITLE, MARGIN + TITLE + PER_SIDE * STEP + 24)  # of the familiar and of the unfamiliar side
+WIDTH = LEFT[1] + PER_SIDE * STEP + MARGIN
+SIDES = {"familiar": (Split.TEST_FAMILIAR, Split.TRAIN), "unfamiliar": (Split.TEST_UNFAMILIAR,)}
+INK, GREY, PAPER = (20, 20, 20), (225, 225, 225), (255, 255, 255)
+
+
+def write_contact_sheet(task: Task, path: str | Path, *, seed: int = 0) -> None:
+    """Write a PNG: a row per label, samples drawn by lot; points of the plane are drawn as such."""
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"{path}: unknown file type {Path(path).suffix!r}; have: .png")
+    points = task.splits[Split.TRAIN].inputs
+    in_plane = not isinstance(points, ImageFiles) and points.ndim == 2
+    sheet = _plane(task) if in_plane else _sheet(task, seed)
+    with replacing(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _sheet(task: Task, seed: int) -> Image.Image:
+    names = task.class_names[:MOST_LABELS]
+    more = len(task.class_names) - len(names)
+    sheet = Image.new("RGB", (WIDTH, TOP + len(names) * STEP + MARGIN + (STEP if more else 0)), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    for label, name in enumerate(names):
+        _write(draw, (MARGIN, TOP + label * STEP + CELL // 2 - 9), name, TITLE - GAP)
+    if more:
+        _write(draw, (MARGIN, TOP + len(names) * STEP + GAP), f"and {more} more labels", WIDTH)
+    for left, (title, splits) in zip(LEFT, SIDES.items(), strict=True):
+        _write(draw, (left, MARGIN), title, PER_SIDE * STEP)
+        samples = next((task.splits[split] for split in splits if split in task.splits), None)
+        for label in range(len(names)):
+            found = [] if samples is None else islice(_pictures(task, samples, label, seed), PER_SIDE)
+            blanks = repeat(Image.new("RGB", (CELL, CELL), GREY))
+            for column, cell in enumerate(islice(chain(found, blanks), PER_SIDE)):
+                sheet.paste(cell, (left + column * STEP, TOP + label * STEP))
+    return sheet
+
+
+def _pictures(task: Task, samples: Samples, label: int, seed: int) -> Iterator[Image.Image]:
+    """Pictures that have a label, in an order drawn by lot; those that cannot be read are passed over."""
+    labels = samples.labels
+    has = labels == label if task.kind is LabelKind.ONE_LABEL else labels[:, label] == 1
+    for row in shuffled(np.flatnonzero(has).tolist(), random.Random(f"surefoot sheet {seed} {label}")):
+        pixels = _pixels(samples, row)
+        if pixels is not None:
+            yield _cell(pixels)
+
+
+def _pixels(samples: Samples, row: int) -> NDArray[np.uint8] | None:
+    if not isinstance(samples.inputs, ImageFiles):
+        return np.asarray(samples.inputs[row], dtype=np.uint8)
+    pixels = read_pixels(str(samples.inputs.file(row)), Size(CELL))
+    return None if isinstance(pixels, str) else pixels
+
+
+def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
+    """The middle of a picture, as a square."""
+    height, width = pixels.shape[:2]
+    short = min(height, width)
+    top, left = (height - short) // 2, (width - short) // 2
+    middle = Image.fromarray(np.ascontiguousarray(pixels[top : top + short, left : left + short]))
+    return middle.resize((CELL, CELL), Image.Resampling.BICUBIC)
+
+
+def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, width: int) -> None:
+    """One line of anybody's text: nothing in it is read as markup, and it ends where the room does."""
+    font = ImageFont.truetype(font_file("DejaVuSans"), size=15, layout_engine=ImageFont.Layout.BASIC)
+    shown = "".join(character if character.isprintable() else "?" for character in text[:200])
+    while draw.textlength(shown, font=font) > width:
+        shown = shown.removesuffix("…")[:-1] + "…"
+    draw.text(place, shown, fill=INK, font=font)
+
+
+def _plane(task: Task) -> Image.Image:
+    """Training points, and the truth on both sides of the test: blue and red, pale where unfamiliar."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    panels: Any = figure.subplots(1, 2, sharex=True, sharey=True)
+    colours = np.asarray(["#0072b2", "#d55e00"])
+    for axes, splits in zip(
+        panels, ((Split.TRAIN,), (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)), strict=True
+    ):
+        for split in splits:
+            samples = task.splits[split]
+            points = np.asarray(samples.inputs)
+            alpha = 0.25 if split is Split.TEST_UNFAMILIAR else 1
+            axes.scatter(*points.T, s=3, c=colours[samples.labels], alpha=alpha, linewidths=0)
+        axes.set(aspect="equal", title=", pale: ".join(splits), xlim=(-1, 1), ylim=(-1, 1))
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=100)
+    return Image.open(out)

@@ -1,0 +1,155 @@
+"""Which of twenty objects are there: familiar is PASCAL VOC 2012, unfamiliar MS COCO 2014."""
+
+import json
+import math
+import random
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.decoding.parallel import in_parallel
+from surefoot.errors import InputError
+from surefoot.kinds import IGNORE, LabelKind
+from surefoot.tasks.base import Samples, Split, Task
+from surefoot.tasks.draws import shuffled
+from surefoot.tasks.images import ImageFiles
+from surefoot.tasks.layouts import (
+    COCO,
+    PLACES,
+    VOC,
+    WITHOUT_G,
+    Layout,
+    Place,
+    below,
+    reading,
+    unlabelled_split,
+)
+
+COCO_NAMES = {  # VOC's name: COCO's
+    "aeroplane": "airplane",
+    "bicycle": "bicycle",
+    "bird": "bird",
+    "boat": "boat",
+    "bottle": "bottle",
+    "bus": "bus",
+    "car": "car",
+    "cat": "cat",
+    "chair": "chair",
+    "cow": "cow",
+    "diningtable": "dining table",
+    "dog": "dog",
+    "horse": "horse",
+    "motorbike": "motorcycle",
+    "person": "person",
+    "pottedplant": "potted plant",
+    "sheep": "sheep",
+    "sofa": "couch",
+    "train": "train",
+    "tvmonitor": "tv",
+}
+CLASS_NAMES = tuple(COCO_NAMES)
+SMALL = 50  # square pixels: a COCO object below is too small to be asked for
+TRAINING_SHARE = 0.8
+SEED = 1234  # the authors'
+
+VOC_HOMES = ("VOCdevkit/VOC2012", "VOC2012")
+COCO_HOMES = ("MSCOCO", ".")
+
+
+IMAGES = Place(VOC, "images", below(VOC_HOMES, "JPEGImages"))
+ANNOTATIONS = Place(VOC, "annotations", below(VOC_HOMES, "Annotations"))
+TRAIN = Place(VOC, "list of training images", below(VOC_HOMES, "ImageSets/Main/train.txt"))
+VAL = Place(VOC, "list of validation images", below(VOC_HOMES, "ImageSets/Main/val.txt"))
+COCO_IMAGES = Place(COCO, "validation images", below(COCO_HOMES, "val2014"))
+INSTANCES = Place(COCO, "annotations", below(COCO_HOMES, "annotations/instances_val2014.json"))
+UNLABELLED = Place(
+    PLACES, "unlabelled images", ("Places365", "places365_standard", "unlabelled/places365"), WITHOUT_G
+)
+LAYOUT = Layout((IMAGES, ANNOTATIONS, TRAIN, VAL, COCO_IMAGES, INSTANCES, UNLABELLED))
+
+
+def load_objects(root: Path) -> Task:
+    """VOC train cut 80 to 20 by the authors' lot, VOC val and COCO val for testing."""
+    images, annotations = IMAGES.require(root), ANNOTATIONS.require(root)
+    mixed = shuffled(_names(TRAIN.require(root)), random.Random(SEED))
+    count = math.ceil(len(mixed) * TRAINING_SHARE)
+    names = {
+        Split.TRAIN: mixed[:count],
+        Split.VAL: mixed[count:],
+        Split.TEST_FAMILIAR: _names(VAL.require(root)),
+    }
+    unfamiliar = _coco(COCO_IMAGES.require(root), INSTANCES.require(root))
+    return Task(
+        name="objects",
+        kind=LabelKind.MANY_LABELS,
+        class_names=CLASS_NAMES,
+        splits={split: _voc(images, annotations, found) for split, found in names.items()}
+        | {Split.TEST_UNFAMILIAR: unfamiliar}
+        | unlabelled_split(UNLABELLED, root, LabelKind.MANY_LABELS, len(CLASS_NAMES)),
+    )
+
+
+def _names(file: Path) -> list[str]:
+    with reading(file):
+        return file.read_text(encoding="ascii").split()
+
+
+def _voc(images: Path, annotations: Path, names: list[str]) -> Samples:
+    labels = list(in_parallel(lambda name: _voc_labels(annotations / f"{name}.xml"), names))
+    return Samples(
+        ids=np.asarray([f"voc/{name}" for name in names], dtype=np.str_),
+        labels=np.asarray(labels, dtype=np.int64).reshape(-1, len(CLASS_NAMES)),
+        inputs=ImageFiles(images, tuple(f"{name}.jpg" for name in names)),
+    )
+
+
+def _voc_labels(file: Path) -> NDArray[np.int64]:
+    with reading(file):
+        found = [
+            (_voc_class(thing.findtext("name"), file), thing.findtext("difficult", "0").strip() == "1")
+            for thing in ElementTree.parse(file).getroot().iter("object")
+        ]
+    return labels_of(found)
+
+
+def _voc_class(name: str | None, file: Path) -> int:
+    if name not in COCO_NAMES:
+        raise InputError(f"{file}: object {name!r}; allowed: {', '.join(CLASS_NAMES)}")
+    return CLASS_NAMES.index(name)
+
+
+def labels_of(found: Iterable[tuple[int, bool]]) -> NDArray[np.int64]:
+    """1 for a class that is clearly there, IGNORE where every one of its objects is hard to see, else 0.
+
+    >>> labels_of([(0, True), (1, True), (1, False)])[:3].tolist()
+    [-100, 1, 0]
+    """
+    labels = np.zeros(len(CLASS_NAMES), dtype=np.int64)
+    for place, hard in found:
+        labels[place] = 1 if not hard else (labels[place] or IGNORE)
+    return labels
+
+
+def _coco(images: Path, file: Path) -> Samples:
+    """Every validation image, also those without any of the twenty."""
+    with reading(file):
+        document: dict[str, Any] = json.loads(file.read_bytes())
+        ours = {theirs: place for place, theirs in enumerate(COCO_NAMES.values())}
+        classes = {each["id"]: ours[each["name"]] for each in document["categories"] if each["name"] in ours}
+        if len(classes) != len(ours):
+            raise InputError(f"{file}: {len(classes)} of the {len(ours)} categories")
+        found: dict[int, list[tuple[int, bool]]] = {int(each["id"]): [] for each in document["images"]}
+        for thing in document["annotations"]:
+            if thing["category_id"] in classes:
+                found[thing["image_id"]].append((classes[thing["category_id"]], thing["area"] < SMALL))
+        names = {int(each["id"]): str(each["file_name"]) for each in document["images"]}
+    order = sorted(names)
+    return Samples(
+        ids=np.asarray([f"coco/{names[number]}" for number in order], dtype=np.str_),
+        labels=np.asarray([labels_of(found[number]) for number in order]).reshape(-1, len(CLASS_NAMES)),
+        inputs=ImageFiles(images, tuple(names[number] for number in order)),
+    )
