@@ -63,6 +63,20 @@ class TestEveryBackbone:
             assert not layer.bias.any()
 
 
+def test_convolutions_have_he_s_scale_and_norms_start_fresh():
+    """Over the outputs in ResNet, over the inputs in DenseNet: as torchvision's."""
+    resnet = build_network("resnet18", 2, generator=seeded()).state_dict()
+    densenet = build_network("densenet161", 2, generator=seeded()).state_dict()
+    assert resnet["conv1.weight"].std().item() == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)
+    assert densenet["features.conv0.weight"].std().item() == pytest.approx((2 / (3 * 49)) ** 0.5, rel=0.05)
+    for state, norm in ((resnet, "bn1"), (densenet, "features.norm0")):
+        assert (state[f"{norm}.weight"] == 1).all()
+        assert (state[f"{norm}.running_var"] == 1).all()
+        assert not state[f"{norm}.bias"].any()
+        assert not state[f"{norm}.running_mean"].any()
+        assert state[f"{norm}.num_batches_tracked"] == 0
+
+
 def test_threads_that_build_at_once_do_not_disturb_each_other():
     alone = small(seed=4).state_dict()
     together = {}
@@ -91,10 +105,10 @@ def test_other_numbers_of_channels(name, channels):
 def test_the_small_stem_keeps_images_four_times_as_large(name):
     sizes = []
     for small_stem in (False, True):
-        network = build_network(name, 2, generator=seeded(), small_stem=small_stem).eval()
+        network = build_network(name, 2, generator=seeded(), small_stem=small_stem).to("meta").eval()
         block = network.features.denseblock1 if name == "densenet161" else network.layer1
         block.register_forward_pre_hook(lambda _, maps: sizes.append(tuple(maps[0].shape[2:])))
-        network(torch.zeros(1, 3, 32, 32))
+        network(torch.zeros(1, 3, 32, 32, device="meta"))
     assert sizes == [(8, 8), (32, 32)]
 
 
@@ -135,6 +149,8 @@ REFUSED = {
     "all dropped": (("mlp", 2), {"layer_dropout": 1.0}, "layer_dropout is 1.0; allowed: a rate from 0 to below 1"),
     "less than nothing dropped": (("mlp", 2), {"head_dropout": -0.1}, "head_dropout is -0.1; allowed: a rate"),
     "not a number": (("mlp", 2), {"head_dropout": float("nan")}, "head_dropout is nan; allowed: a rate"),
+    "a word for a flag": (("resnet18", 2), {"small_stem": "no"}, "small_stem is 'no'; allowed: True, False"),
+    "one width": (("mlp", 2), {"hidden": 8}, "hidden is 8; allowed: a list of whole numbers"),
     "no width": (("mlp", 2), {"hidden": (8, 0)}, "hidden is 0; allowed: a whole number from 1"),
     "unknown head": (("mlp", 2), {"head": "cauchy"}, "unknown head 'cauchy'; have: linear, gaussian"),
 }  # fmt: skip
