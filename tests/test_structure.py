@@ -17,6 +17,7 @@ STOREYS = (
     {"files"},
     {"checks", "combine", "decoding"},
     {"outcomes"},
+    {"networks"},
     {"predictions"},
     {"prediction_tables"},
     {"prediction_files", "statistics"},

@@ -1,0 +1,104 @@
+"""What stands behind a backbone: features in, logits out, and samples of them from one backbone pass."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+LEAST_VARIANCE = 1e-6  # keeps the square root's slope finite where the softplus has gone to 0
+LARGEST_CHUNK = 2**25  # dropped features held at once while sampling: 128 MiB of float32
+
+
+class LinearHead(nn.Linear):
+    """z = W d + b, where d are the features after dropout (none unless a rate is given)."""
+
+    def __init__(self, width: int, classes: int, *, dropout: float = 0.0) -> None:
+        super().__init__(width, classes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (n, classes); features are dropped in training mode only."""
+        return super().forward(self.dropout(features))
+
+    def sample_logits(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
+        """Logits (samples, n, classes) that differ by what is dropped and by noise, in any mode.
+
+        d_s = m_s * f / (1 - p), m_s ~ Bernoulli(1 - p): Monte Carlo dropout at the head alone, so the
+        backbone runs once (Gal & Ghahramani, ICML 2016). The generator is on the features' device.
+        """
+        counts = _chunks(samples, LARGEST_CHUNK // max(1, features.numel()))
+        return torch.cat([self._sample(features, count, generator) for count in counts])
+
+    def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
+        dropped = _drop(features, self.dropout.p, samples, generator)
+        return F.linear(dropped, self.weight, self.bias).float().expand(samples, -1, -1)
+
+
+class GaussianHead(LinearHead):
+    """z ~ N(W d + b, softplus(V d + c)): a second head gives each logit's variance.
+
+    Kendall & Gal, "What uncertainties do we need in Bayesian deep learning for computer vision?",
+    NeurIPS 2017. They predict log variance; softplus is as positive and cannot overflow.
+    """
+
+    def __init__(self, width: int, classes: int, *, dropout: float = 0.0) -> None:
+        super().__init__(width, classes, dropout=dropout)
+        self.variance = nn.Linear(width, classes)
+
+    def mean_and_variance(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits' mean and variance, (n, classes) each; in training mode both see the same dropout."""
+        return self._mean_and_variance(self.dropout(features))
+
+    def _mean_and_variance(self, dropped: Tensor) -> tuple[Tensor, Tensor]:
+        mean = F.linear(dropped, self.weight, self.bias).float()
+        # float32 also under autocast: a sum of many samples' softmax is made of these
+        return mean, F.softplus(self.variance(dropped).float()) + LEAST_VARIANCE
+
+    def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
+        dropped = _drop(features, self.dropout.p, samples, generator)
+        mean, variance = self._mean_and_variance(dropped)
+        return add_noise(mean.expand(samples, -1, -1), variance, generator)
+
+
+def add_noise(mean: Tensor, variance: Tensor, generator: Generator) -> Tensor:
+    """mean + sqrt(variance) * e, e ~ N(0, 1) drawn anew for each element of `mean`.
+
+    For the training loss, expand the mean first: `add_noise(mean.expand(samples, -1, -1), variance, g)`.
+    """
+    noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+    return mean + variance.sqrt() * noise
+
+
+def _drop(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
+    """(samples, n, width) dropped copies; (1, n, width) where nothing is dropped."""
+    if rate == 0:
+        return features.unsqueeze(0)
+    kept = torch.empty((samples, *features.shape), device=features.device, dtype=features.dtype)
+    kept.bernoulli_(1 - rate, generator=generator)
+    return kept.mul_(features / (1 - rate))
+
+
+def _chunks(total: int, largest: int) -> Iterator[int]:
+    """Sizes that add up to `total`, none above `largest`, which is taken as at least 1."""
+    size = max(1, largest)
+    return (min(size, total - start) for start in range(0, total, size))
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """A kind of head: built from the width of the features."""
+
+    name: str
+    title: str
+    formula: str
+    reference: str
+    build: Callable[..., LinearHead]
+
+
+HEADS: tuple[HeadKind, ...] = (
+    HeadKind("linear", "Linear", "z = W d + b", "Glorot & Bengio, AISTATS 2010", LinearHead),
+    HeadKind("gaussian", "Linear with logit variance", "z ~ N(W d + b, softplus(V d + c))",
+             "Kendall & Gal, NeurIPS 2017", GaussianHead),
+)  # fmt: skip

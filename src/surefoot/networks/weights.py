@@ -1,0 +1,129 @@
+"""Pretrained weights into a network, with a report of what went where. A wrong file changes nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from surefoot.errors import InputError
+from surefoot.networks.network import Network
+from surefoot.networks.weight_files import read_weights
+
+ENOUGH = 0.9  # of the names in the file or the backbone, the share that must match in name and shape
+COUNTER = "num_batches_tracked"  # files from before PyTorch 0.4.1 have none, and nothing here reads it
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A tensor that both have, in different shapes."""
+
+    name: str
+    in_file: tuple[int, ...]
+    in_network: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What became of each tensor; names as in published files."""
+
+    path: str
+    matched: tuple[str, ...]  # loaded
+    left_out: tuple[str, ...]  # the file's last layer, where it was not asked for
+    missing: tuple[str, ...]  # in the backbone, not in the file: left as initialised
+    unexpected: tuple[str, ...]  # in the file only
+    mismatched: tuple[Mismatch, ...]  # left as initialised
+
+    def sentence(self) -> str:
+        """The report in one line."""
+        parts = [f"{self.path}: {len(self.matched)} tensors loaded"]
+        for title, names in (
+            ("left out", self.left_out),
+            ("missing", self.missing),
+            ("unexpected", self.unexpected),
+            ("of another shape", tuple(mismatch.name for mismatch in self.mismatched)),
+        ):
+            if names:
+                parts.append(f"{len(names)} {title} ({_some(names)})")
+        return ", ".join(parts)
+
+
+def load_weights(network: Network, path: str | Path) -> WeightsReport:
+    """Put the file's backbone into the network; the last layer stays as initialised."""
+    return _load(network, path, read_weights(path), head={})
+
+
+def load_weights_and_head(network: Network, path: str | Path) -> WeightsReport:
+    """Put the file's backbone and its last layer into the network; refused if the last layer does not fit."""
+    tensors = read_weights(path)
+    head = {f"{network.published_head}.{name}": own for name, own in network.head.state_dict().items()}
+    for name, own in head.items():
+        found = tensors.get(name)
+        if found is None or found.shape != own.shape:
+            got = "missing" if found is None else f"of shape {tuple(found.shape)}"
+            raise InputError(f"{path}: last layer's {name} is {got}; allowed: shape {tuple(own.shape)}")
+    return _load(network, path, tensors, head=head)
+
+
+def _load(
+    network: Network, path: str | Path, tensors: dict[str, Tensor], *, head: dict[str, Tensor]
+) -> WeightsReport:
+    wanted = {**_backbone(network), **head}
+    report = _compare(str(path), tensors, wanted, network.published_head)
+    _refuse_wrong_file(network, report)
+    with torch.no_grad():
+        for name in report.matched:
+            wanted[name].copy_(tensors[name])  # converts float16, and moves to the network's device
+    return report
+
+
+def _backbone(network: Network) -> dict[str, Tensor]:
+    """The backbone's own tensors, not copies, by published name."""
+    return {
+        name.removeprefix(network.published_prefix): tensor
+        for name, tensor in network.state_dict().items()
+        if not _is_under(network.head_name, name)
+    }
+
+
+def _compare(
+    path: str, tensors: dict[str, Tensor], wanted: dict[str, Tensor], last_layer: str
+) -> WeightsReport:
+    both = [name for name in tensors if name in wanted]
+    extra = [name for name in tensors if name not in wanted]
+    matched = [name for name in both if tensors[name].shape == wanted[name].shape]
+    return WeightsReport(
+        path=path,
+        matched=tuple(matched),
+        left_out=tuple(name for name in extra if _is_under(last_layer, name)),
+        missing=tuple(name for name in wanted if name not in tensors and not name.endswith(COUNTER)),
+        unexpected=tuple(name for name in extra if not _is_under(last_layer, name)),
+        mismatched=tuple(
+            Mismatch(name, tuple(tensors[name].shape), tuple(wanted[name].shape))
+            for name in both
+            if tensors[name].shape != wanted[name].shape
+        ),
+    )
+
+
+def _refuse_wrong_file(network: Network, report: WeightsReport) -> None:
+    """Another architecture's file: ResNet-34 holds all of ResNet-18's names, so extra ones count too."""
+    matched = sum(not name.endswith(COUNTER) for name in report.matched)
+    others = (
+        *report.missing,
+        *(mismatch.name for mismatch in report.mismatched),
+        *(name for name in report.unexpected if not name.endswith(COUNTER)),
+    )
+    if matched < ENOUGH * (matched + len(others)):
+        raise InputError(
+            f"{report.path} does not fit network {network.name!r}: {matched} of {matched + len(others)} "
+            f"tensors match, not {_some(others)}; allowed: weights of the same architecture"
+        )
+
+
+def _is_under(module: str, name: str) -> bool:
+    return module != "" and name.startswith(f"{module}.")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
