@@ -64,7 +64,7 @@ def test_round_trips_are_exact(draw, members, suffix, tmp_path):
 @given(data=st.data())
 def test_round_trips_of_any_numbers_are_exact(suffix, tmp_path, data):
     width = data.draw(st.sampled_from([32, 64]))
-    number = st.floats(allow_nan=False, allow_infinity=False, width=width)
+    number = st.floats(-(2.0**100), 2.0**100, width=width)
     rows = data.draw(st.lists(st.tuples(number, number, number), min_size=1, max_size=8))
     logits = np.array(rows, dtype=f"f{width // 8}")
     predictions = Predictions.from_logits(logits, [0] * len(rows))
@@ -102,9 +102,40 @@ def test_labels_by_index_by_name_and_where_names_are_numbers(tmp_path):
         ("prob_0,prob_1,label\n0.5,0.5,1\n1,0,0\n", [1, 0]),
         ("prob_3,prob_7,label\n0.5,0.5,7\n1,0,3\n", [1, 0]),
         ("prob_1,prob_0,label\n0.5,0.5,1\n1,0,0\n", [0, 1]),
+        ("prob_1,prob_0,prob_unsure,label\n1,0,0,1\n0,1,0,0\n", [0, 1]),
+        ("prob_1,prob_0,prob_unsure,label\n1,0,0,1\n0,1,0,0\n0,0,1,unsure\n", [0, 1, 2]),
+        ("logit_cat,logit_dog,label\n1,0,1.0\n1,0,-100\n", [1, IGNORE]),
+        ("logit_a, logit_b, label\n1,0,b\n", [1]),
     ):
         (tmp_path / "p.csv").write_text(text)
         assert read_predictions(tmp_path / "p.csv").labels.tolist() == labels
+
+
+@pytest.mark.parametrize("names", [("1", "2", "3"), ("2", "1", "0"), ("3", "5", "8"), ("a", "1", "c")])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_class_names_that_are_numbers_do_not_move_the_labels(names, suffix, tmp_path):
+    predictions = Predictions.from_logits(np.eye(3), [1, 2, 0], class_names=names)
+    write_predictions(predictions, tmp_path / f"p{suffix}")
+    again = read_predictions(tmp_path / f"p{suffix}")
+    assert again.labels.tolist() == [1, 2, 0]
+    assert again.class_names == names
+
+
+def test_odd_names_of_columns_are_classes_all_the_same(tmp_path):
+    pq.write_table(
+        pa.table({'logit_a"b': [1.0], "logit_x,y": [2.0], "logit_l\nm": [3.0], "label": ["l\nm"]}),
+        tmp_path / "p.parquet",
+    )
+    found = read_predictions(tmp_path / "p.parquet")
+    assert found.class_names == ('a"b', "x,y", "l\nm")
+    assert found.labels.tolist() == [2]
+
+
+def test_the_ending_may_be_in_capitals(tmp_path):
+    for name in ("P.NPZ", "P.Parquet", "P.CSV"):
+        write_predictions(draw_one_label(5), tmp_path / name)
+        assert read_predictions(tmp_path / name).n == 5
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_one_column_is_binary(tmp_path):
@@ -169,8 +200,12 @@ REFUSED = {
     "p.parquet no lists": (parquet, {"logits": [1.0], "label": [0]}, "has type double; allowed: lists of numbers"),
     "p.parquet gap": (parquet, {"logits": [[1.0, None]], "label": [0]}, "'logits' is empty in row"),
     "p.parquet gap in labels": (parquet, {"logits": TWO, "label": [0, None]}, "'label' is empty in row 1"),
-    "p.parquet text label": (parquet, {"logits": TWO, "label": ["x", "y"]}, "is text, but the file names no classes"),
+    "p.parquet text label": (parquet, {"logits": TWO, "label": ["x", "y"]}, "label 'x' in row 0 is not a class; allowed: whole numbers, as the file names no"),
     "p.parquet two labels": (parquet, {"logits": TWO, "label": [0, 1], "labels": TWO}, "both 'label' and 'labels'"),
+    "p.parquet fraction": (parquet, {"logit_0": [1.0], "logit_1": [2.0], "label": [0.7]}, "label '0.7' in row 0 is not a class"),
+    "p.parquet fraction without names": (parquet, {"logits": TWO, "label": [0.7, 1.0]}, "row 0 are 0.7; allowed: whole numbers"),
+    "p.parquet labels without classes": (parquet, {"logits": TWO, "label_a": [0, 1]}, "'label_a' without 'logit_<class>' columns"),
+    "p.csv NaN": (csv, "logit_a,logit_b,label\n1,nan,a\n", "logits hold NaN in row 0, column 1"),
     "p.csv single class": (csv, "logit_a,label\n1,0\n", "a single class 'a'; allowed: two or more"),
     "p.csv not a class": (csv, "logit_a,logit_b,label\n1,0,c\n", "label 'c' in row 0 is not a class; allowed: a, b"),
     "p.csv text": (csv, "logit_a,logit_b,label\n1,2,a\nx,2,a\n", "'logit_a' has type string with 'x' in row 1; allowed: numbers"),
@@ -212,6 +247,29 @@ def test_refuses_truncated_and_corrupt_files(suffix, tmp_path):
         with pytest.raises(InputError) as refused:
             read_predictions(path)
         assert str(refused.value).startswith(f"{path}: {suffix} data that cannot be read (")
+
+
+def test_refuses_a_single_array_and_damage_inside_a_compressed_one(tmp_path):
+    path = tmp_path / "p.npz"
+    with path.open("wb") as file:
+        np.save(file, np.eye(3))
+    with pytest.raises(InputError, match="not a zip archive"):
+        read_predictions(path)
+    np.savez_compressed(
+        path, logits=np.random.default_rng(0).standard_normal((50, 3)), labels=np.zeros(50, int)
+    )
+    whole = path.read_bytes()
+    for place in range(60, 1100, 13):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(InputError):
+            read_predictions(path)
+
+
+def test_a_list_does_not_fit_into_a_csv(tmp_path):
+    predictions = draw_one_label(2, attributes={"tags": [["a"], ["b", "c"]]})
+    with pytest.raises(InputError, match=r"column 'tags' has type list.*; a .csv holds numbers and text"):
+        write_predictions(predictions, tmp_path / "p.csv")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refuses_a_zip_that_is_no_npz(tmp_path):

@@ -66,6 +66,24 @@ def test_one_probability_becomes_two_classes():
     assert np.allclose(Predictions.from_probs([0.9, 0.2], [1, 0]).probs(), [[0.1, 0.9], [0.8, 0.2]])
 
 
+def test_a_column_of_logits_with_a_column_of_labels_is_binary():
+    for make, column in (
+        (Predictions.from_logits, [[2.0], [-1.0]]),
+        (Predictions.from_probs, [[0.9], [0.2]]),
+    ):
+        predictions = make(column, [[1], [0]])
+        assert (predictions.kind, predictions.classes) == (LabelKind.ONE_LABEL, 2)
+
+
+def test_grouping_by_a_column_that_cannot_group():
+    predictions = draw_one_label(
+        2, attributes={"tags": [["a"], ["b", "c"]], "age": [0.5, 1.5], "meta": [{"a": 1}, {"a": 2}]}
+    )
+    for column in ("tags", "age", "meta"):
+        with pytest.raises(InputError, match="allowed: a list of text or whole numbers"):
+            predictions.grouped_by(column)
+
+
 def test_many_labels_by_shape():
     predictions = Predictions.from_probs([[0.9, 0.2], [0.0, 1.0]], [[1, 0], [IGNORE, 1]])
     assert predictions.kind is LabelKind.MANY_LABELS
@@ -140,7 +158,8 @@ REFUSED = {
     "shapes": (lambda: Predictions.from_logits(LOGITS, [[0, 1], [0, 1]]), "shapes must be equal"),
     "no rows": (lambda: Predictions.from_logits(np.zeros((0, 3)), []), "no rows"),
     "no rows of probs": (lambda: Predictions.from_probs(np.zeros((0, 3)), []), "no rows"),
-    "single class": (lambda: Predictions.from_logits([[1.0]], [[1]]), "1 class; allowed: two or more"),
+    "too large": (lambda: Predictions.from_logits([[1e200, 0.0]], [0]), "allowed: up to 1e\\+100 in size"),
+    "groups of lists": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[["a"], ["b", "c"]]), "allowed: a list of text or whole numbers"),
     "ragged": (lambda: Predictions.from_logits([[1.0, 2.0], [1.0]], [0, 0]), "not a rectangular array"),
     "text logits": (lambda: Predictions.from_logits([["a", "b"]], [0]), "allowed: numbers"),
     "four dimensions": (lambda: Predictions.from_logits(np.zeros((1, 1, 1, 2)), [0]), r"shape \(1, 1, 1, 2\); allowed"),

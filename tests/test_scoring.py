@@ -57,6 +57,32 @@ def test_groups_widen_the_intervals():
         assert ratio == pytest.approx(3, rel=0.25), name
 
 
+def test_one_group_has_no_interval_and_two_a_wide_one():
+    predictions = draw_one_label(400, sharpness=3)
+    one = dataclasses.replace(predictions, groups=np.array(["a"] * 400))
+    two = dataclasses.replace(predictions, groups=np.array(["a", "b"] * 200))
+    alone, pair, free = (
+        evaluate(p, resamples=200, metrics=PAPER).sides["familiar"] for p in (one, two, predictions)
+    )
+    assert math.isnan(alone.metrics["nll"].low)
+    assert (alone.independent, pair.independent, free.independent) == (1, 2, 400)
+    widths = [scores.metrics["nll"].high - scores.metrics["nll"].low for scores in (pair, free)]
+    assert widths[0] > widths[1]
+
+
+def test_the_gap_of_a_count_of_zero_is_honest():
+    """0 of 43 against 71 of 540: the gap's lower end must allow for what 0 of 43 leaves open."""
+    sure = np.tile([0.999, 0.001], (43, 1))
+    familiar = Predictions.from_probs(sure, [0] * 43)
+    unfamiliar = Predictions.from_probs(np.tile([0.999, 0.001], (540, 1)), [1] * 71 + [0] * 469)
+    gap = evaluate(familiar, unfamiliar, resamples=100).gap["e99"]
+    low_u, high_u = clopper_pearson(71, 540)
+    _, high_f = clopper_pearson(0, 43)
+    rate = 71 / 540
+    assert gap.low == pytest.approx(rate - math.hypot(rate - low_u, high_f))
+    assert gap.high == pytest.approx(rate + (high_u - rate))
+
+
 def test_proportions_have_exact_intervals():
     predictions = draw_one_label(300, sharpness=8)
     score = evaluate(predictions, resamples=20).sides["familiar"].metrics["e99"]
@@ -104,9 +130,9 @@ def test_groups_have_values_and_a_worst():
     assert [(group.group, group.n) for group in found.groups] == [("bad", 100), ("good", 300)]
     worst = found.worst("label_error")
     assert (worst.group, worst.n) == ("bad", 100)
-    assert worst.value == found.groups[0].metrics["label_error"] > 0.5
+    assert worst.metrics["label_error"].k / 100 == worst.metrics["label_error"].value > 0.5
     expected = ece(dataclasses.replace(labels_wrong, labels=labels).take(groups == "good"))
-    assert found.groups[1].metrics["ece"] == pytest.approx(expected)
+    assert found.groups[1].metrics["ece"].value == pytest.approx(expected)
 
 
 def test_many_labels():

@@ -9,27 +9,32 @@ if TYPE_CHECKING:
     from surefoot import metrics
     from surefoot.calibrators import (
         Temperature,
+        fit_calibration,
         fit_member_temperatures,
         fit_temperature,
         load_calibration,
         save_calibration,
     )
-    from surefoot.checks import IGNORE
     from surefoot.errors import InputError
+    from surefoot.kinds import IGNORE, LabelKind
     from surefoot.prediction_files import read_predictions, write_predictions
-    from surefoot.predictions import LabelKind, Predictions
+    from surefoot.predictions import Predictions
+    from surefoot.scoring import evaluate, paired_differences
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
-    "IGNORE": "surefoot.checks",
+    "IGNORE": "surefoot.kinds",
     "InputError": "surefoot.errors",
-    "LabelKind": "surefoot.predictions",
+    "LabelKind": "surefoot.kinds",
     "Predictions": "surefoot.predictions",
     "Temperature": "surefoot.calibrators",
+    "evaluate": "surefoot.scoring",
+    "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators",
     "fit_temperature": "surefoot.calibrators",
     "load_calibration": "surefoot.calibrators",
     "metrics": "surefoot.metrics",
+    "paired_differences": "surefoot.scoring",
     "read_predictions": "surefoot.prediction_files",
     "save_calibration": "surefoot.calibrators",
     "write_predictions": "surefoot.prediction_files",
@@ -44,10 +49,13 @@ __all__ = [
     "Predictions",
     "Temperature",
     "__version__",
+    "evaluate",
+    "fit_calibration",
     "fit_member_temperatures",
     "fit_temperature",
     "load_calibration",
     "metrics",
+    "paired_differences",
     "read_predictions",
     "save_calibration",
     "write_predictions",

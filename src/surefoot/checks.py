@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from surefoot.errors import InputError
+from surefoot.kinds import IGNORE as IGNORE
 
-IGNORE = -100
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
+LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
 
 
 def _as_tensor(name: str, values: Any) -> Tensor:
@@ -56,7 +57,10 @@ def _fits(labels: Tensor) -> bool:
 
 
 def as_keys(name: str, values: Any) -> NDArray[Any]:
-    keys = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    try:
+        keys = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    except ValueError as error:
+        raise InputError(f"{name}: not a plain list; allowed: a list of text or whole numbers") from error
     if keys.dtype.kind == "O" and all(isinstance(value, str) for value in keys.flat):
         keys = keys.astype(str)
     if keys.ndim != 1 or keys.dtype.kind not in "Uiub":
@@ -81,6 +85,8 @@ def check_logits(logits: Tensor) -> None:
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise InputError(f"logits hold {first_not_finite(logits[0] if members == 1 else logits)}; "
                          "allowed: finite numbers")  # fmt: skip
+    if max(abs(float(low)), abs(float(high))) > LARGEST_LOGIT:
+        raise InputError(f"logits from {low:g} to {high:g}; allowed: up to {LARGEST_LOGIT:g} in size")
 
 
 def first_not_finite(values: Tensor) -> str:

@@ -1,8 +1,11 @@
 """What the metrics know of each decision, in float64.
 
-A decision is a row (one label) or a row's answer for one class (many labels). Logits are read once, about a
-thousand rows at a time, so that the work stays in the processor's cache and nothing as large as the
-logits is ever made a second time.
+A decision is a row (one label) or a row's answer for one class (many labels). Softmax logits are read about a
+thousand rows at a time, so that the work stays in the processor's cache and nothing as large as the logits is
+made a second time; many labels keep about fifty bytes for each label that is not ignored.
+
+Confidences are rounded to twelve decimals: probabilities that were equal on paper (0.7, three votes of five)
+differ in the last bit after a logarithm and an exponential, and must tie all the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from surefoot.combine import average_sigmoid, average_softmax
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
+DECIMALS = 12
 NUMBERS_AT_ONCE = 150_000  # logits held in float64 at a time, so that they stay in the second-level cache
 
 
@@ -96,10 +100,35 @@ class Outcomes:
     def reweighted(self, row_weight: Array) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
         again = replace(self, weight=row_weight[self.row])
-        for rankings in ("block_rankings", "pooled_ranking", "score_rankings"):
-            if rankings in self.__dict__:
-                again.__dict__[rankings] = self.__dict__[rankings]
+        # What was sorted once need not be sorted again; frozen or not, a cached property lives in __dict__.
+        again.__dict__.update(
+            block_rankings=self.block_rankings,
+            pooled_ranking=self.pooled_ranking,
+            score_rankings=self.score_rankings,
+        )
         return again
+
+    def split_by(self, member_of: Index) -> Iterator["Outcomes"]:
+        """The decisions of each group in turn, where `member_of[row]` is a row's group from 0."""
+        order = np.argsort(member_of[self.row], kind="stable")  # block by block within a group
+        block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
+        counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
+        for chosen in np.split(order, np.cumsum(counts)[:-1]):
+            yield self._only(chosen, np.bincount(block_of[chosen], minlength=len(self.blocks)))
+
+    def _only(self, chosen: Index, block_sizes: Index) -> "Outcomes":
+        ends = np.cumsum(block_sizes).tolist()
+        return Outcomes(
+            log_p_true=self.log_p_true[chosen],
+            squared_error=self.squared_error[chosen],
+            confidence=self.confidence[chosen],
+            correct=self.correct[chosen],
+            entropy=self.entropy[chosen],
+            row=self.row[chosen],
+            blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
+            score=None if self.score is None else self.score[chosen],
+            positive=None if self.positive is None else self.positive[chosen],
+        )
 
     def counted(self, values: Array) -> Array:
         return values if self.weight is None else values * self.weight
@@ -114,7 +143,8 @@ class Outcomes:
 
     @cached_property
     def score_rankings(self) -> tuple[Ranking, ...]:
-        assert self.score is not None
+        if self.score is None:
+            return ()
         return tuple(Ranking.of(self.score[block]) for block in self.blocks)
 
     @cached_property
@@ -154,7 +184,7 @@ def judge_one_label(logits: Tensor, labels: Tensor) -> Outcomes:
     return Outcomes(
         log_p_true=log_p_true,
         squared_error=squared_error,
-        confidence=confidence,
+        confidence=confidence.round(DECIMALS),
         correct=correct.astype(bool),
         entropy=entropy,
         row=rows.numpy(),
@@ -185,27 +215,37 @@ def judge_many_labels(logits: Tensor, labels: Tensor) -> Outcomes:
     log_odds = torch.empty(logits.shape[2], logits.shape[1], dtype=torch.float64)
     for part, chunk in chunks(logits, average_sigmoid):
         log_odds[:, part] = chunk.T
-    known = labels.T >= 0
-    class_index, row = torch.nonzero(known, as_tuple=True)
-    score = log_odds[known]
-    positive = labels.T[known] == 1
-    # Signed towards the truth, every fact is a function of one number.
-    towards_truth = torch.where(positive, score, -score)
-    log_p_true = F.logsigmoid(towards_truth)
-    magnitude = score.abs()
-    confidence = torch.sigmoid(magnitude)
-    ends = torch.cumsum(torch.bincount(class_index, minlength=len(log_odds)), 0).tolist()
+    ends = torch.cumsum((labels >= 0).sum(dim=0), 0).tolist()
+    blocks = tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
+    facts = torch.empty(5, ends[-1], dtype=torch.float64)
+    positive, row = torch.empty(ends[-1], dtype=torch.bool), torch.empty(ends[-1], dtype=torch.int64)
+    for block, of_class, label in zip(blocks, log_odds, labels.T, strict=True):
+        row[block] = known = torch.nonzero(label >= 0).squeeze(1)
+        positive[block] = label[known] == 1
+        _judge_sigmoid(of_class[known], positive[block], facts[:, block])
+    log_p_true, squared_error, confidence, score, entropy = facts.numpy()
     return Outcomes(
-        log_p_true=log_p_true.numpy(),
-        squared_error=torch.sigmoid(-towards_truth).square().numpy(),
-        confidence=confidence.numpy(),
-        correct=((score >= 0) == positive).numpy(),  # a probability of exactly one half says 'present'
-        entropy=(F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)).numpy(),
+        log_p_true=log_p_true,
+        squared_error=squared_error,
+        confidence=confidence.round(DECIMALS),
+        correct=(score >= 0) == positive.numpy(),  # a probability of exactly one half says 'present'
+        entropy=entropy,
         row=row.numpy(),
-        blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
-        score=score.numpy(),
+        blocks=blocks,
+        score=score,
         positive=positive.numpy(),
     )
+
+
+def _judge_sigmoid(score: Tensor, positive: Tensor, facts: Tensor) -> None:
+    """Fill the facts of one class. Signed towards the truth, every one is a function of one number."""
+    towards_truth = torch.where(positive, score, -score)
+    facts[0] = F.logsigmoid(towards_truth)
+    facts[1] = torch.sigmoid(-towards_truth).square_()
+    magnitude = score.abs()
+    facts[2] = torch.sigmoid(magnitude)
+    facts[3] = score
+    facts[4] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
 
 
 def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tuple[slice, Tensor]]:

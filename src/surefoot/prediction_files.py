@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import pyarrow as pa
 
 from surefoot.errors import InputError
 from surefoot.files import replacing
-from surefoot.prediction_tables import from_table, read_csv, read_parquet, to_table, write_csv, write_parquet
+from surefoot.prediction_tables import (
+    from_table,
+    read_csv,
+    read_parquet,
+    to_list_table,
+    to_wide_table,
+    write_csv,
+    write_parquet,
+)
 from surefoot.predictions import LabelKind, Predictions
 
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
@@ -30,7 +39,15 @@ def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -
         return read(file, unlabelled)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pa.ArrowException) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        pa.ArrowException,
+    ) as error:
         reason = (
             getattr(error, "strerror", None)
             or f"{file.suffix} data that cannot be read ({_first_line(error)})"
@@ -51,9 +68,9 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         if suffix == ".npz":
             _write_npz(predictions, temporary)
         elif suffix == ".parquet":
-            write_parquet(to_table(predictions, wide=False), temporary)
+            write_parquet(to_list_table(predictions), temporary)
         else:
-            write_csv(to_table(predictions, wide=True), temporary)
+            write_csv(to_wide_table(predictions), temporary)
 
 
 def _from(read_table: Callable[[Path], pa.Table]) -> Callable[[Path, LabelKind | None], Predictions]:
@@ -65,9 +82,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _read_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not a zip archive, or a truncated one")
     with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InputError("a single array; allowed: an .npz with logits or probs, and labels")
         unknown = sorted(set(file.files) - set(ARRAYS))
         if unknown:
             raise InputError(f"unknown array {unknown[0]!r}; allowed: {', '.join(ARRAYS)}")
@@ -129,4 +146,7 @@ def _write_npz(predictions: Predictions, path: Path) -> None:
         with pa.ipc.new_stream(sink, predictions.attributes.schema) as stream:
             stream.write_table(predictions.attributes)
         arrays["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
-    np.savez(path, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
+    given = {name: array for name, array in arrays.items() if array is not None}
+    assert not any(array.dtype.hasobject for array in given.values()), "numpy would pickle these"
+    with path.open("wb") as file:  # given a name, numpy would add an ending of its own
+        np.savez(file, **given)

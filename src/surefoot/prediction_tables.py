@@ -3,6 +3,8 @@
 `logits` or `probs` as a list column, or wide as `logit_<class>` / `prob_<class>` (a lone `logit` or `prob`
 is one-logit binary); `label`, or for many labels the list column `labels` or wide `label_<class>`;
 optionally `groups`, `ids`, `novelty`. Any further column is kept as an attribute.
+
+A `label` is a class name or an index. Where any class name is itself a whole number, it is always a name.
 """
 
 import json
@@ -17,11 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from surefoot.checks import IGNORE
 from surefoot.errors import InputError
 from surefoot.predictions import LabelKind, Predictions
 
 METADATA = b"surefoot"
-WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+WHOLE_NUMBER = re.compile(r"([+-]?\d+)(\.0+)?")
 
 
 def read_parquet(path: Path) -> pa.Table:
@@ -32,7 +35,9 @@ def read_parquet(path: Path) -> pa.Table:
 def read_csv(path: Path) -> pa.Table:
     """A csv file as a table; what names things (ids, groups, labels) stays text as it is written."""
     as_text = {"ids": pa.string(), "groups": pa.string(), "label": pa.string()}
-    return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
+    options = pyarrow.csv.ConvertOptions(column_types=as_text, null_values=[""])
+    table = pyarrow.csv.read_csv(path, convert_options=options)
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
@@ -42,6 +47,9 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 
 def write_csv(table: pa.Table, path: Path) -> None:
     """A table as a csv file."""
+    for field in table.schema:
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise InputError(f"column {field.name!r} has type {field.type}; a .csv holds numbers and text")
     pyarrow.csv.write_csv(table, path)
 
 
@@ -49,8 +57,9 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predicti
     """Predictions from a table; without labels only if `unlabelled` says of which kind they are."""
     _refuse_repeated(table.column_names)
     scale, scores, names, used = _scores(table)
-    names = _stored_class_names(table) or names
-    labels, label_columns = _labels(table, names)
+    stored = _stored(table)
+    names = stored.get("class_names") or names
+    labels, label_columns = _labels(table, None if stored.get("label") == "index" else names)
     if labels is None and unlabelled is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
     build = Predictions.from_logits if scale == "logit" else Predictions.from_probs
@@ -68,32 +77,41 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predicti
     )
 
 
-def to_table(predictions: Predictions, *, wide: bool) -> pa.Table:
-    """The table of predictions: list columns, or one column per class."""
-    columns: dict[str, Any] = {}
-    names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
+def to_list_table(predictions: Predictions) -> pa.Table:
+    """The predictions with list columns, exact to the bit."""
     logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
-    if wide:
-        columns |= {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
-    else:
-        columns["logits"] = _list_column(logits[0] if len(logits) == 1 else logits.transpose(1, 0, 2))
+    columns = {"logits": _list_column(logits[0] if len(logits) == 1 else logits.transpose(1, 0, 2))}
     if predictions.kind is LabelKind.ONE_LABEL:
-        columns["label"] = labels
-    elif wide:
-        columns |= {f"label_{name}": labels[:, i] for i, name in enumerate(names)}
+        columns["label"] = pa.array(labels)
     else:
         columns["labels"] = _list_column(labels)
-    columns |= {
-        key: getattr(predictions, key) for key in ("groups", "ids") if getattr(predictions, key) is not None
-    }
+    stored = json.dumps({"class_names": predictions.class_names, "label": "index"})
+    return _with_the_rest(columns, predictions).replace_schema_metadata({METADATA: stored})
+
+
+def to_wide_table(predictions: Predictions) -> pa.Table:
+    """The predictions of one member with a column per class; labels by class name."""
+    names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
+    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
+    if predictions.kind is LabelKind.ONE_LABEL:
+        columns["label"] = [names[label] if label >= 0 else str(label) for label in labels.tolist()]
+    else:
+        columns |= {f"label_{name}": labels[:, i] for i, name in enumerate(names)}
+    return _with_the_rest(columns, predictions)
+
+
+def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Table:
+    keys = ("groups", "ids")
+    columns |= {key: getattr(predictions, key) for key in keys if getattr(predictions, key) is not None}
     if predictions.novelty is not None:
         columns["novelty"] = predictions.novelty.numpy()
     table = pa.table(columns)
-    for name in [] if predictions.attributes is None else predictions.attributes.column_names:
-        assert predictions.attributes is not None
-        table = table.append_column(predictions.attributes.schema.field(name), predictions.attributes[name])
-    stored = json.dumps({"class_names": predictions.class_names})
-    return table.replace_schema_metadata({METADATA: stored})
+    attributes = predictions.attributes
+    for name in [] if attributes is None else attributes.column_names:
+        assert attributes is not None
+        table = table.append_column(attributes.schema.field(name), attributes[name])
+    return table
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:
@@ -105,7 +123,7 @@ def _refuse_repeated(names: Sequence[str]) -> None:
 def _scores(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     """Whether logits or probs, their array, class names where columns name them, and the columns used."""
     found = {
-        scale: [name for name in table.column_names if re.fullmatch(f"{scale}(s|_.+)?", name)]
+        scale: [name for name in table.column_names if re.fullmatch(f"{scale}(s|_.+)?", name, re.DOTALL)]
         for scale in ("logit", "prob")
     }
     given = [scale for scale, columns in found.items() if columns]
@@ -142,6 +160,7 @@ def _labels(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
     if len(given) > 1:
         raise InputError(f"both {given[0]!r} and {given[1]!r}; allowed: one kind of label column")
     if not given:
+        _refuse_nameless_labels(table, names)
         return None, []
     if given == ["label"]:
         return _class_indices(table["label"], names), given
@@ -154,27 +173,36 @@ def _labels(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
     return np.column_stack([_numbers(table, name) for name in ordered]), ordered
 
 
-def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
-    """Labels as class indices.
+def _refuse_nameless_labels(table: pa.Table, names: list[str] | None) -> None:
+    wide = [name for name in table.column_names if name.startswith("label_")]
+    if names is None and wide:
+        raise InputError(
+            f"{wide[0]!r} without 'logit_<class>' columns; needed: classes by name in both, or in none"
+        )
 
-    Text is a class name, a whole number an index; but where all class names are whole numbers, a whole
-    number is a name too.
-    """
+
+def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
+    """Labels as class indices; names are looked up where the classes have names."""
     _refuse_gaps(column, "label")
     values = column.to_numpy()
-    numbered = names is not None and all(WHOLE_NUMBER.fullmatch(name) for name in names)
-    if values.dtype.kind in "iufb" and not numbered:
+    if names is None and values.dtype.kind in "iufb":
         return values
-    text = [str(value) for value in (values if values.dtype.kind != "f" else values.astype(np.int64))]
-    if not numbered and all(WHOLE_NUMBER.fullmatch(label) for label in text):
-        return np.array([int(label) for label in text])
-    if names is None:
-        raise InputError(f"label {text[0]!r} in row 0 is text, but the file names no classes")
-    place = {name: index for index, name in enumerate(names)} | {"-100": -100}
-    for row, label in enumerate(text):
-        if label not in place:
-            raise InputError(f"label {label!r} in row {row} is not a class; allowed: {_listed(names)}")
-    return np.array([place[label] for label in text])
+    text = [str(int(value)) if isinstance(value, bool) else str(value) for value in values.tolist()]
+    place = {} if names is None else {name: index for index, name in enumerate(names)}
+    numbered = any(WHOLE_NUMBER.fullmatch(name) for name in place)
+    return np.array([_class_index(label, row, place, numbered) for row, label in enumerate(text)])
+
+
+def _class_index(label: str, row: int, place: dict[str, int], numbered: bool) -> int:
+    if label in place:
+        return place[label]
+    whole = WHOLE_NUMBER.fullmatch(label)
+    if whole and (not numbered or int(whole[1]) == IGNORE):
+        return int(whole[1])
+    if whole and whole[1] in place:
+        return place[whole[1]]
+    allowed = _listed(list(place)) if place else "whole numbers, as the file names no classes"
+    raise InputError(f"label {label!r} in row {row} is not a class; allowed: {allowed}")
 
 
 def _listed(names: list[str]) -> str:
@@ -247,7 +275,8 @@ def _refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
         raise InputError(f"column {name!r} is empty in row {row}; allowed: a value in every row")
 
 
-def _stored_class_names(table: pa.Table) -> list[str] | None:
+def _stored(table: pa.Table) -> dict[str, Any]:
+    """What `to_list_table` noted in the file."""
     stored = (table.schema.metadata or {}).get(METADATA)
-    names = None if stored is None else json.loads(stored).get("class_names")
-    return None if names is None else [str(name) for name in names]
+    found = {} if stored is None else json.loads(stored)
+    return found if isinstance(found, dict) else {}

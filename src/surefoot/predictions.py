@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -28,14 +27,8 @@ from surefoot.checks import (
 )
 from surefoot.combine import average_sigmoid, average_softmax
 from surefoot.errors import InputError
+from surefoot.kinds import LabelKind as LabelKind
 from surefoot.outcomes import Outcomes, judge_many_labels, judge_one_label
-
-
-class LabelKind(StrEnum):
-    """One label per row (softmax) or any number of them (sigmoid per class)."""
-
-    ONE_LABEL = "one_label"
-    MANY_LABELS = "many_labels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +81,13 @@ class Predictions:
         A probability of exactly 0 has no logarithm; it is read as the smallest positive normal number of
         its type (1.2e-38 for float32, 2.2e-308 for float64).
         """
-        probabilities = as_float("probs", probs)
-        check_probability_range(probabilities)
-        if _kind_of(labels, optional.get("kind")) is LabelKind.MANY_LABELS:
-            return _build(_log_odds(probabilities), labels, **optional)
-        both = _with_members(probabilities)
-        if both.shape[2] == 1:
-            both = torch.cat([1 - both, both], dim=2)
-        check_probability_sums(both)
-        return _build(both.clamp(min=torch.finfo(both.dtype).tiny).log_(), labels, **optional)
+        given = as_float("probs", probs)
+        check_probability_range(given)
+        given = _with_members(given)
+        if given.shape[2] == 1 or _kind_of(labels, optional.get("kind")) is LabelKind.MANY_LABELS:
+            return _build(_log_odds(given), labels, **optional)
+        check_probability_sums(given)
+        return _build(given.clamp(min=torch.finfo(given.dtype).tiny).log_(), labels, **optional)
 
     @property
     def members(self) -> int:
@@ -142,6 +133,12 @@ class Predictions:
         logits = self.average().logits[0].to(torch.float64)
         return logits.softmax(dim=1) if self.kind is LabelKind.ONE_LABEL else logits.sigmoid()
 
+    def always_one_label(self) -> bool:
+        """Whether labels of the many-label kind look like one-hot ones."""
+        if self.kind is LabelKind.ONE_LABEL:
+            return False
+        return bool(((self.labels == 1).sum(dim=1) == 1).all() and (self.labels >= 0).all())
+
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
         index = np.arange(self.n)[rows if isinstance(rows, slice) else np.asarray(rows)]
@@ -169,7 +166,7 @@ class Predictions:
             raise InputError(
                 f"column {column!r} is empty in {values.null_count} rows; every row needs a group"
             )
-        return replace(self, groups=np.asarray(values.to_pylist()))
+        return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
 
 
 def _build(
@@ -184,6 +181,8 @@ def _build(
     attributes: pa.Table | Mapping[str, Any] | None = None,
 ) -> Predictions:
     logits = _with_members(logits)
+    if logits.shape[2] == 1 and np.ndim(labels) == 2 and np.shape(labels)[1] == 1:
+        labels = as_labels(labels).squeeze(1)  # one logit and one label a row, each in a column of its own
     kind = _kind_of(labels, kind)
     if logits.shape[2] == 1 and kind is LabelKind.ONE_LABEL:
         logits = _two_logits(logits)

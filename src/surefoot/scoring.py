@@ -12,9 +12,16 @@ from surefoot.calibrators import Calibration
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS, Metric, error_above, error_above_count
-from surefoot.outcomes import Array
+from surefoot.outcomes import Array, Outcomes
 from surefoot.predictions import LabelKind, Predictions
-from surefoot.statistics import NAN, centred_interval, resample_counts
+from surefoot.statistics import (
+    NAN,
+    Interval,
+    centred_interval,
+    difference_of_proportions,
+    few_samples_factor,
+    resample_counts,
+)
 
 ANYWHERE = (-np.inf, np.inf)
 GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
@@ -40,20 +47,11 @@ class Score:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One group's values, without intervals."""
+    """One group's scores; those that are proportions have exact intervals."""
 
     group: str
-    n: int
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Worst:
-    """The group on which a metric is worst."""
-
-    group: str
-    value: float
-    n: int
+    n: int  # rows with a label
+    metrics: Mapping[str, Score]
 
 
 @dataclass(frozen=True)
@@ -64,16 +62,16 @@ class SetScores:
     members: int
     classes: int
     kind: LabelKind
+    independent: int  # rows, or groups where there are groups: what the intervals rest on
     metrics: Mapping[str, Score]
     groups: tuple[GroupScores, ...] = ()
 
-    def worst(self, name: str) -> Worst | None:
-        """The group with the highest defined value of a metric for which lower is better."""
-        defined = [group for group in self.groups if np.isfinite(group.metrics[name])]
-        if not defined:
+    def worst(self, name: str) -> GroupScores | None:
+        """The group with the highest value of a metric for which lower is better; None if all are equal."""
+        defined = [group for group in self.groups if np.isfinite(group.metrics[name].value)]
+        if len({group.metrics[name].value for group in defined}) < 2:
             return None
-        highest = max(defined, key=lambda group: group.metrics[name])
-        return Worst(highest.group, highest.metrics[name], highest.n)
+        return max(defined, key=lambda group: group.metrics[name].value)
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,9 @@ def error_above_metric(threshold: float) -> Metric:
     if not 0 <= threshold < 1:
         raise InputError(f"confidence threshold {threshold:g}; allowed: at least 0 and below 1")
     return Metric(
-        name=f"error_above_{threshold:g}",
-        title=f"Error above {threshold:g}",
-        formula=f"error among confidence > {threshold:g}",
+        name=f"error_above_{threshold!r}",
+        title=f"Error above {threshold!r}",
+        formula=f"error among confidence > {threshold!r}",
         reference="Li & Hoiem, CVPR 2020, for other thresholds",
         function=partial(error_above, threshold=threshold),
         count=partial(error_above_count, threshold=threshold),
@@ -137,7 +135,9 @@ def evaluate(
             change[side] = differences(metrics, scored, spread[side])
     gap = {}
     if unfamiliar is not None:
-        gap = differences(metrics, [sides[s] for s in SIDES[::-1]], [spread[s][0] for s in SIDES[::-1]])
+        scored = [sides[side] for side in SIDES[::-1]]
+        gap = differences(metrics, scored, [spread[side][0] for side in SIDES[::-1]])
+        gap |= _exact_gaps(*scored)
     return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
 
 
@@ -170,8 +170,6 @@ def replicates(
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
     values = [np.full((len(metrics), resamples), NAN) for _ in versions]
-    for predictions in versions:
-        predictions.outcomes.block_rankings, predictions.outcomes.pooled_ranking  # noqa: B018  shared from here
     first = versions[0]
     for column, counts in enumerate(resample_counts(first.n, first.groups, resamples=resamples, rng=rng)):
         for into, predictions in zip(values, versions, strict=True):
@@ -186,29 +184,53 @@ def differences(
 ) -> dict[str, Score]:
     """The first less the second, metric by metric, with the interval of their resampled differences."""
     (a, b), found = scores, {}
+    factor = few_samples_factor(min(a.independent, b.independent))
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
-        value = a.metrics[metric.name].value - b.metrics[metric.name].value
-        interval = centred_interval(value, drawn, ANYWHERE)
-        found[metric.name] = Score(value, interval.low, interval.high)
+        ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
+        interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
+        if _is_frozen(ours) != _is_frozen(theirs):  # no resample of 0 of n holds an error: ask the exact ones
+            interval = difference_of_proportions(_interval(ours), _interval(theirs))
+        found[metric.name] = Score(interval.value, interval.low, interval.high)
     return found
 
 
+def _exact_gaps(a: SetScores, b: SetScores) -> dict[str, Score]:
+    """Differences of proportions between two independent sides."""
+    found = {}
+    for name, ours in a.metrics.items():
+        theirs = b.metrics[name]
+        if ours.n and theirs.n:
+            interval = difference_of_proportions(_interval(ours), _interval(theirs))
+            found[name] = Score(interval.value, interval.low, interval.high)
+    return found
+
+
+def _is_frozen(score: Score) -> bool:
+    return bool(score.n) and score.k in (0, score.n)
+
+
+def _interval(score: Score) -> Interval:
+    return Interval(score.value, score.low, score.high)
+
+
 def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
+    rows = np.unique(predictions.outcomes.row)
+    independent = len(rows) if predictions.groups is None else len(np.unique(predictions.groups[rows]))
+    factor = few_samples_factor(independent)
+    pairs = zip(metrics, spread, strict=True)
     return SetScores(
-        n=len(np.unique(predictions.outcomes.row)),
+        n=len(rows),
         members=predictions.members,
         classes=predictions.classes,
         kind=predictions.kind,
-        metrics={
-            metric.name: _score(metric, predictions, drawn)
-            for metric, drawn in zip(metrics, spread, strict=True)
-        },
+        independent=independent,
+        metrics={metric.name: _score(metric, predictions, drawn, factor) for metric, drawn in pairs},
         groups=_group_scores(predictions, metrics),
     )
 
 
-def _score(metric: Metric, predictions: Predictions, drawn: Array) -> Score:
-    interval = centred_interval(metric.function(predictions), drawn, metric.bounds)
+def _score(metric: Metric, predictions: Predictions, drawn: Array, factor: float) -> Score:
+    interval = centred_interval(metric.function(predictions), drawn, metric.bounds, factor=factor)
     count = metric.count(predictions) if metric.count else None
     if count is None:
         return Score(interval.value, interval.low, interval.high)
@@ -216,21 +238,28 @@ def _score(metric: Metric, predictions: Predictions, drawn: Array) -> Score:
     if independent or not np.isfinite(interval.low):
         return Score(count.value, count.low, count.high, count.k, count.n)
     # Decisions that belong together say less than as many apart: take the wider end of the two intervals.
-    return Score(count.value, min(count.low, interval.low), max(count.high, interval.high), count.k, count.n)
+    low, high = min(count.low, interval.low), max(count.high, interval.high)
+    return Score(count.value, low, high, count.k, count.n)
 
 
 def _group_scores(predictions: Predictions, metrics: Sequence[Metric]) -> tuple[GroupScores, ...]:
     if predictions.groups is None:
         return ()
     names, member_of = np.unique(predictions.groups, return_inverse=True)
-    rows_of = np.split(np.argsort(member_of, kind="stable"), np.cumsum(np.bincount(member_of))[:-1])
     wanted = [metric for metric in metrics if metric.name in GROUP_METRICS]
-    found = []
-    for name, rows in zip(names, rows_of, strict=True):
-        members = predictions.take(rows)
-        values = {metric.name: metric.function(members) for metric in wanted}
-        found.append(GroupScores(str(name), members.n, values))
-    return tuple(found)
+    parts = zip(names, predictions.outcomes.split_by(member_of), strict=True)
+    return tuple(_group(str(name), part, wanted) for name, part in parts if part.total)
+
+
+def _group(name: str, outcomes: Outcomes, metrics: Sequence[Metric]) -> GroupScores:
+    scores = {}
+    for metric in metrics:
+        count = metric.count(outcomes) if metric.count else None
+        if count is None:
+            scores[metric.name] = Score(metric.function(outcomes))
+        else:
+            scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
+    return GroupScores(name, len(np.unique(outcomes.row)), scores)
 
 
 def _refuse_unlike(familiar: Predictions, unfamiliar: Predictions) -> None:

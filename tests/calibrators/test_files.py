@@ -3,7 +3,7 @@ import json
 import pytest
 
 from surefoot import InputError, fit_temperature, load_calibration, save_calibration
-from surefoot.calibrators import CALIBRATORS, fit
+from surefoot.calibrators import CALIBRATORS, fit_calibration
 from surefoot.predictions import Predictions
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -11,14 +11,14 @@ from tests.conftest import draw_many_labels, draw_one_label
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: c.name)
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
 def test_what_is_saved_is_what_is_loaded(calibrator, draw, tmp_path):
-    fitted = fit(calibrator.name, draw(members=2, sharpness=2))
+    fitted = fit_calibration(calibrator.name, draw(members=2, sharpness=2))
     save_calibration(fitted, tmp_path / "c.json")
     assert load_calibration(tmp_path / "c.json") == fitted
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
 def test_the_file_is_readable(tmp_path):
-    fitted = fit("temperature", draw_one_label(sharpness=2))
+    fitted = fit_calibration("temperature", draw_one_label(sharpness=2))
     save_calibration(fitted, tmp_path / "c.json")
     document = json.loads((tmp_path / "c.json").read_text())
     assert document["kind"] == "temperature"
@@ -66,6 +66,29 @@ def test_missing_and_unwritable(tmp_path):
         load_calibration(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot write"):
         save_calibration(fit_temperature(draw_one_label()), tmp_path / "no" / "folder.json")
+
+
+def test_links_are_followed_and_devices_are_written_to(tmp_path):
+    import os
+    import threading
+
+    from surefoot.files import replacing
+
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    with replacing(tmp_path / "link.txt") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    heard = []
+    listener = threading.Thread(target=lambda: heard.append((tmp_path / "pipe").read_text()))
+    listener.start()
+    with replacing(tmp_path / "pipe") as temporary:
+        temporary.write_text("through")
+    listener.join()
+    assert heard == ["through"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

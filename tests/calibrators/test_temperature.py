@@ -11,6 +11,7 @@ from scipy.special import log_expit, log_softmax
 from surefoot import IGNORE, InputError, Predictions, fit_member_temperatures, fit_temperature
 from surefoot.calibrators import scale
 from surefoot.metrics import label_error, nll_unclipped
+from surefoot.statistics import few_samples_factor
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -108,7 +109,34 @@ def test_interval_is_wider_when_rows_come_in_groups():
     narrow, wide = fit_temperature(alone), fit_temperature(grouped)
     assert wide.temperature == pytest.approx(narrow.temperature)
     ratio = math.log(wide.high / wide.low) / math.log(narrow.high / narrow.low)
-    assert ratio == pytest.approx(3, rel=1e-6)
+    assert ratio == pytest.approx(3 * few_samples_factor(100) / few_samples_factor(900), rel=1e-6)
+
+
+def test_one_group_or_one_row_says_nothing_of_the_interval():
+    one_group = draw_one_label(400, groups=["a"] * 400, sharpness=2)
+    for predictions in (one_group, Predictions.from_logits([[2.0, 2.0, 2.0, -1.0]], [[1, 1, 0, 0]])):
+        fitted = fit_temperature(predictions)
+        assert (fitted.low, fitted.high) == (0, math.inf)
+    assert "unknown" in fitted.remarks()[-1]
+
+
+def test_rows_whose_slopes_cancel_are_not_separable():
+    """The same row again and again: each row's own slope is zero at the optimum, up to rounding."""
+    for size in (0.3, 1, 3, 7):
+        fitted = fit_temperature(
+            Predictions.from_logits([[2.0 * size, 2.0 * size, 2.0 * size, -1.0 * size]], [[1, 1, 0, 0]])
+        )
+        assert not fitted.separable
+        assert fitted.temperature / size == pytest.approx(2.0136574, rel=1e-6)
+    assert not fit_temperature(
+        Predictions.from_logits([[3.0, 1.0, 0.5, -1.0]] * 300, [[1, 0, 1, 0]] * 300)
+    ).separable
+
+
+def test_logits_that_say_nothing_get_a_temperature_of_one():
+    fitted = fit_temperature(Predictions.from_logits(np.zeros((9, 3)), [0, 1, 2] * 3))
+    assert fitted.temperature == 1
+    assert "no T changes anything" in fitted.remarks()[0]
 
 
 def test_separable_data_ends_at_a_bound_and_says_so():
@@ -132,6 +160,9 @@ def test_logits_against_the_labels_end_at_a_bound_and_say_so():
 def test_remarks_on_low_temperature_and_few_rows():
     assert fit_temperature(draw_one_label(5000, sharpness=2)).remarks() == []
     assert "below 1" in fit_temperature(draw_one_label(5000, sharpness=0.5)).remarks()[0]
+    close = fit_temperature(draw_one_label(1000, 4, sharpness=0.98, seed=4))
+    assert close.temperature < 1 < close.high
+    assert close.remarks() == []
     assert "rows are few" in fit_temperature(draw_one_label(50, sharpness=2)).remarks()[-1]
 
 
@@ -168,6 +199,9 @@ def test_a_member_each_and_after_averaging():
         [(members[i] / t.temperature).softmax(dim=1) for i, t in enumerate(fitted.members)]
     ).mean(dim=0)
     assert torch.allclose(calibrated.probs(), expected, atol=1e-12)
+    assert torch.equal(fitted.scale(members), calibrated.logits)
+    assert np.array_equal(fitted.scale(members.numpy()), calibrated.logits.numpy())
+    assert torch.allclose(fitted.module()(members), calibrated.logits, rtol=1e-6)
     after = fit_temperature(ensemble)
     assert after == fit_temperature(ensemble.average())
     assert after(ensemble).members == 1

@@ -48,7 +48,7 @@ def test_calibrate_writes_the_right_temperature(files, calibration):
     expected = fit_temperature(read_predictions(files / "val.npz"))
     assert load_calibration(calibration).temperature == expected.temperature
     done = surefoot("calibrate", files / "val.npz", "-o", files / "again.json")
-    assert f"T = {expected.temperature:.4f} (95% interval" in done.stdout
+    assert f"T = {expected.temperature:.5g} (95% interval" in done.stdout
     assert "again.json" in done.stderr
 
 
@@ -144,9 +144,28 @@ def test_conditions_decide_the_exit_code(files):
     assert "familiar.nll<0" not in done.stderr
 
 
-def test_an_undefined_number_fails_no_condition(tmp_path):
+def test_an_undefined_number_fails_no_condition_and_says_so(tmp_path):
     np.savez(tmp_path / "p.npz", probs=[[0.6, 0.4]], labels=[1])
-    surefoot("evaluate", tmp_path / "p.npz", "--fail-if", "familiar.e99>=0", "--resamples", 0)
+    done = surefoot("evaluate", tmp_path / "p.npz", "--fail-if", "familiar.e99>=0", "--resamples", 0)
+    assert "familiar.e99>=0 cannot fail: the number is undefined here" in done.stderr
+
+
+def test_a_condition_on_any_threshold(files):
+    options = ("evaluate", files / "f.parquet", "--resamples", 0, "--error-above", 0.9)
+    surefoot(*options, "--fail-if", "familiar.error_above_0.9>=0", check=1)
+
+
+def test_nothing_is_lost_by_writing_over_the_input(files, calibration):
+    before = (files / "u.parquet").read_bytes()
+    for arguments in (("apply", calibration, files / "u.parquet"), ("calibrate", files / "u.parquet")):
+        surefoot(*arguments, "-o", files / "u.parquet", check=2)
+    assert (files / "u.parquet").read_bytes() == before
+
+
+def test_one_hot_labels_are_remarked_on(tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.eye(3), labels=np.eye(3, dtype=int))
+    done = surefoot("evaluate", tmp_path / "p.npz", "--resamples", 0, "--format", "json")
+    assert "every row has exactly one label" in done.stderr
 
 
 BAD = {
@@ -157,8 +176,9 @@ BAD = {
     "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "platt"], "unknown method 'platt'; have: temperature"),
     "bad condition": (["evaluate", "f.parquet", "--fail-if", "e99>1"], "condition 'e99>1' cannot be read; allowed: SIDE.METRIC>NUMBER"),
     "bad side": (["evaluate", "f.parquet", "--fail-if", "test.e99>1"], "unknown side 'test'; have: familiar, unfamiliar, gap"),
-    "bad end": (["evaluate", "f.parquet", "--fail-if", "gap.e99.mean>1"], "unknown end 'mean'; have: value, low, high"),
+    "bad end": (["evaluate", "f.parquet", "u.parquet", "--fail-if", "gap.e99.mean>1"], "unknown metric 'e99.mean'; have: nll"),
     "bad number": (["evaluate", "f.parquet", "--fail-if", "gap.e99>x"], "'x' is not a number"),
+    "bad limit": (["evaluate", "f.parquet", "--fail-if", "gap.e99>nan"], "nothing is above or below 'nan'"),
     "condition on an absent side": (["evaluate", "f.parquet", "--fail-if", "gap.e99>1", "--resamples", "0"], "needs an UNFAMILIAR file"),
     "not a calibration": (["apply", "val.npz", "val.npz", "-o", "x.npz"], "val.npz is not a calibration file"),
     "threshold": (["evaluate", "f.parquet", "--error-above", "2"], "confidence threshold 2; allowed"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from surefoot import IGNORE, Predictions, metrics
 from surefoot.metrics import METRICS
 from surefoot.statistics import clopper_pearson
-from tests.conftest import draw_one_label
+from tests.conftest import draw_many_labels, draw_one_label
 
 
 @st.composite
@@ -106,6 +106,40 @@ def test_ties_count_with_the_mean_of_their_run():
     tied = Predictions.from_probs(np.tile([0.5 + 1e-9, 0.5 - 1e-9], (20, 1)), [0] * 10 + [1] * 10)
     assert metrics.ece(tied) == pytest.approx(0, abs=1e-8)
     assert metrics.aurc(tied) == pytest.approx(0.5)
+
+
+def test_probabilities_that_are_equal_on_paper_tie():
+    """Through a logarithm and back 0.7 comes out as two numbers; here every row has confidence 0.7."""
+    rows = [
+        [0.7, 0.2, 0.1],
+        [0.7, 0.1, 0.2],
+        [0.2, 0.7, 0.1],
+        [0.1, 0.7, 0.2],
+        [0.3, 0.0, 0.7],
+        [0.7, 0.3, 0.0],
+    ]
+    predictions = Predictions.from_probs(np.repeat(rows, 10, axis=0), np.repeat([0, 1, 1, 0, 2, 1], 10))
+    assert metrics.ece(predictions) == pytest.approx(0.2)
+    assert metrics.aurc(predictions) == pytest.approx(0.5)
+    assert metrics.error_above_count(predictions, 0.7).n == 0
+    for classes in range(2, 12):
+        share = np.full((1, classes), 0.01 / (classes - 1))
+        share[0, 0] = 0.99
+        assert metrics.e99_count(Predictions.from_probs(share, [0])).n == 0
+
+
+def test_debiasing_takes_a_run_of_ties_as_one_bin():
+    tied = Predictions.from_probs(np.tile([0.9, 0.1], (1000, 1)), [0] * 850 + [1] * 150)
+    assert metrics.debiased_l2(tied) == pytest.approx(math.sqrt(0.05**2 - 0.85 * 0.15 / 999))
+
+
+def test_splitting_by_group_is_taking_each_group():
+    for predictions in (draw_one_label(60), draw_many_labels(60)):
+        member_of = np.arange(60) % 7
+        for group, part in enumerate(predictions.outcomes.split_by(member_of)):
+            alone = predictions.take(member_of == group)
+            for metric in METRICS[:10]:
+                assert same(metric.function(part), metric.function(alone)), metric.name
 
 
 def test_e99_is_undefined_not_zero_when_nothing_is_sure():

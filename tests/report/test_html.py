@@ -71,6 +71,8 @@ def test_the_json_twin_holds_the_same_numbers(report):
     assert sum(bins["number"]) == 400
     assert len(twin["figures"]["temperature"]["temperature"]) == len(data.TEMPERATURES)
     assert twin["verdict"]
+    assert twin["calibration"]["kind"] == "temperature"
+    assert twin["sources"]["unfamiliar"] == "u.npz"
 
 
 def test_a_hundred_thousand_rows_make_a_light_page(tmp_path):
@@ -121,7 +123,7 @@ def test_risk_coverage_ends_at_the_error_rate():
     outcomes = draw_one_label(5000, 4).outcomes
     shown = data.risk_coverage(outcomes)
     assert len(shown.coverage) <= data.CURVE_POINTS
-    assert shown.coverage[-1] == 1
+    assert (shown.coverage[0], shown.coverage[-1]) == (0, 1)
     assert shown.risk[-1] == pytest.approx(1 - outcomes.correct.mean())
 
 
@@ -130,6 +132,10 @@ def test_temperature_curve_has_its_minimum_at_the_right_temperature():
     curve = data.temperature_curve(familiar, unfamiliar)
     assert curve.temperature[np.argmin(curve.familiar)] == pytest.approx(3, abs=0.5)
     assert curve.temperature[np.argmin(curve.unfamiliar)] == pytest.approx(5, abs=0.75)
+    for far in (40.0, 0.01):
+        wide = data.temperature_curve(familiar, unfamiliar, fitted=far)
+        assert wide.temperature[0] < far < wide.temperature[-1]
+        assert wide.fitted[0] == far
 
 
 CHROMIUM = shutil.which("chromium")

@@ -69,17 +69,24 @@ def test_latex_escapes_what_latex_reads():
 
 def test_csv_is_numeric(evaluation):
     rows = list(csv.DictReader(io.StringIO(to_csv(evaluation))))
-    assert len(rows) == 3 * len(evaluation.metrics)
+    assert len(rows) == 7 * len(evaluation.metrics)
+    parts = {**{s: e.metrics for s, e in evaluation.sides.items()}, "gap": evaluation.gap}
+    parts |= {f"{s} change": change for s, change in evaluation.change.items()}
+    parts |= {f"{s} uncalibrated": e.metrics for s, e in evaluation.uncalibrated.items()}
     for row in rows:
-        score = {**{s: e.metrics for s, e in evaluation.sides.items()}, "gap": evaluation.gap}[row["side"]][
-            row["metric"]
-        ]
+        score = parts[row["part"]][row["metric"]]
         assert row["value"] == ("" if math.isnan(score.value) else repr(score.value))
 
 
 def test_one_side_alone_has_no_gap():
     table = evaluation_tables(evaluate(draw_one_label(), resamples=0))[0]
     assert len(table.header) == 2
+
+
+def test_verdict_says_when_groups_are_few(evaluation):
+    assert verdict(evaluation)[-1].startswith(
+        "The intervals rest on only 2 familiar groups and 2 unfamiliar groups"
+    )
 
 
 def test_verdict_says_which_way(evaluation):
@@ -91,5 +98,5 @@ def test_verdict_says_which_way(evaluation):
     assert sentences[2].endswith("more than the 1% this allows.")
     assert "too low" in verdict(evaluate(draw_one_label(2000, sharpness=0.3), resamples=50))[0]
     assert "right on average" in verdict(evaluate(draw_one_label(500, seed=3), resamples=50))[0]
-    assert verdict(evaluation)[-1].startswith("Calibration moved familiar NLL from ")
+    assert verdict(evaluation)[-2].startswith("Calibration moved familiar NLL from ")
     assert "mean average precision" in verdict(evaluate(draw_many_labels(), resamples=10))[0]

@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from surefoot.calibrators.files import Calibration, load_calibration, save_calibration
+from surefoot.calibrators.files import (
+    Calibration,
+    calibration_document,
+    load_calibration,
+    save_calibration,
+)
 from surefoot.calibrators.temperature import (
     Evidence,
     MemberTemperatures,
@@ -44,7 +49,7 @@ def calibrator_named(name: str) -> Calibrator:
     raise InputError(f"unknown method {name!r}; have: {', '.join(each.name for each in CALIBRATORS)}")
 
 
-def fit(name: str, val: Predictions) -> Calibration:
+def fit_calibration(name: str, val: Predictions) -> Calibration:
     """Fit the named calibrator and keep, as evidence, what it did to `val`."""
     fitted = calibrator_named(name).fit(val)
     after = fitted(val)
@@ -59,8 +64,9 @@ __all__ = [
     "MemberTemperatures",
     "Temperature",
     "TemperatureModule",
+    "calibration_document",
     "calibrator_named",
-    "fit",
+    "fit_calibration",
     "fit_member_temperatures",
     "fit_temperature",
     "load_calibration",

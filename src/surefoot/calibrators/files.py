@@ -10,6 +10,7 @@ from surefoot.calibrators.temperature import Evidence, MemberTemperatures, Tempe
 from surefoot.errors import InputError
 from surefoot.files import replacing
 from surefoot.predictions import LabelKind
+from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
 
 Calibration = Temperature | MemberTemperatures
@@ -26,10 +27,14 @@ DEFINITIONS = {
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write the calibration as JSON."""
-    document = {"surefoot": VERSION, "format": FORMAT, **_as_dict(calibration), "definitions": DEFINITIONS}
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(calibration_document(calibration), indent=2, allow_nan=False) + "\n"
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def calibration_document(calibration: Calibration) -> dict[str, Any]:
+    """The calibration as plain data."""
+    return {"surefoot": VERSION, "format": FORMAT, **_as_dict(calibration), "definitions": DEFINITIONS}
 
 
 def load_calibration(path: str | Path) -> Calibration:
@@ -57,12 +62,13 @@ def _as_dict(calibration: Calibration) -> dict[str, Any]:
     return {
         "kind": calibration.kind,
         "temperature": calibration.temperature,
-        "interval": {"low": calibration.low, "high": high, "level": 0.95},
+        "interval": {"low": calibration.low, "high": high, "level": LEVEL},
         "n": calibration.n,
         "label_kind": str(calibration.label_kind),
         "classes": calibration.classes,
         "at_bound": calibration.at_bound,
         "separable": calibration.separable,
+        "flat": calibration.flat,
         "evidence": evidence,
         "remarks": calibration.remarks(),
     }
@@ -100,6 +106,7 @@ def _temperature(document: dict[str, Any]) -> Temperature:
         classes=int(document["classes"]),
         at_bound=bool(document["at_bound"]),
         separable=bool(document["separable"]),
+        flat=bool(document["flat"]),
         evidence=_evidence(document),
     )
 

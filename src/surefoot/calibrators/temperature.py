@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from surefoot.calibrators.scale import FEWEST_ROWS, Reading, best_scale, every
 from surefoot.errors import InputError
 from surefoot.predictions import LabelKind, Predictions
+from surefoot.statistics import NORMAL, few_samples_factor
 
 REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
 FEW_ROWS = 200
@@ -43,7 +44,8 @@ class Temperature:
     label_kind: LabelKind
     classes: int
     at_bound: bool = False
-    separable: bool = False
+    separable: bool = False  # every label is predicted correctly
+    flat: bool = False  # the logits say nothing at all: any T is as good, and 1 is taken
     evidence: Evidence | None = None
 
     def __call__(self, predictions: Predictions) -> Predictions:
@@ -58,12 +60,14 @@ class Temperature:
 
     def module(self) -> "TemperatureModule":
         """As a torch module, to put behind a network."""
-        return TemperatureModule(self.temperature)
+        return TemperatureModule(torch.tensor(self.temperature))
 
     def remarks(self) -> list[str]:
         """What the user should know before trusting this T, in plain words; empty when all is well."""
         remarks = []
-        if self.separable:
+        if self.flat:
+            remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
+        elif self.separable:
             remarks.append(
                 f"every label is predicted correctly, so the NLL falls for ever as T does: T = "
                 f"{self.temperature:.3g} is only where the search ends; use more validation data"
@@ -73,16 +77,14 @@ class Temperature:
                 f"T = {self.temperature:.3g} is where the search ends: the logits say nothing useful about "
                 "the labels; check that labels and classes are in the same order"
             )
-        elif self.temperature < 1:
+        elif self.high < 1:
             remarks.append(
                 f"T = {self.temperature:.3g} is below 1: the model is underconfident here, and dividing by T "
                 "makes it surer everywhere, on unfamiliar data too, where that usually does harm"
             )
         if self.n < FEW_ROWS or (not self.at_bound and self.high > WIDE * self.low):
-            remarks.append(
-                f"n = {self.n} rows are few for this fit: the 95% interval of T is "
-                f"{self.low:.3g} to {self.high:.3g}"
-            )
+            reach = "unknown" if self.high == math.inf else f"{self.low:.3g} to {self.high:.3g}"
+            remarks.append(f"n = {self.n} rows are few for this fit: the 95% interval of T is {reach}")
         return remarks
 
 
@@ -103,9 +105,19 @@ class MemberTemperatures:
                 f"the calibration was fitted for {len(self.members)} members, "
                 f"but the predictions have {predictions.members}"
             )
-        temperatures = torch.tensor([member.temperature for member in self.members], dtype=torch.float64)
-        divisor = temperatures.reshape(-1, 1, 1).to(predictions.logits.dtype)
-        return predictions.with_logits(predictions.logits / divisor)
+        return predictions.with_logits(self.scale(predictions.logits))
+
+    def scale(self, logits: Numbers) -> Numbers:
+        """Bare logits (members, n, classes), as a tensor or an array, each member divided by its T."""
+        values = [member.temperature for member in self.members]
+        if isinstance(logits, Tensor):
+            return logits / torch.tensor(values, dtype=logits.dtype, device=logits.device).reshape(-1, 1, 1)
+        return logits / np.array(values, dtype=logits.dtype).reshape(-1, 1, 1)
+
+    def module(self) -> "TemperatureModule":
+        """As a torch module, to put behind the stacked logits of the members."""
+        values = torch.tensor([member.temperature for member in self.members])
+        return TemperatureModule(values.reshape(-1, 1, 1))
 
     def remarks(self) -> list[str]:
         """Each member's remarks."""
@@ -113,13 +125,13 @@ class MemberTemperatures:
 
 
 class TemperatureModule(nn.Module):
-    """Divides logits by a fixed T; `T` is a buffer, so it moves and saves with the model."""
+    """Divides logits by a fixed T; it is a buffer, so it moves and saves with the model."""
 
     temperature: Tensor
 
-    def __init__(self, temperature: float) -> None:
+    def __init__(self, temperature: Tensor) -> None:
         super().__init__()
-        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+        self.register_buffer("temperature", temperature.to(torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
         return logits / self.temperature.to(logits.dtype)
@@ -138,23 +150,25 @@ def fit_temperature(val: Predictions) -> Temperature:
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
     labelled = (val if known.all() else val.take(known.numpy())).average()
     size = _size(labelled)
-    lowest, highest = 1 / (REACH * max(1.0, size)), REACH / min(1.0, size)
+    if not size and _is_flat(labelled):
+        return Temperature(
+            temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **_facts(labelled)
+        )
+    lowest, highest = 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
     scale, reading = best_scale(labelled, lowest, highest)
-    # At an inner optimum the rows' slopes cancel, so some are positive; none is where every row is right.
-    separable = not bool((reading.row_slopes > 0).any())
+    # At an inner optimum the rows' slopes cancel, so some are positive; if none is, look at the answers.
+    separable = not bool((reading.row_slopes > 0).any()) and _is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
-    factor = math.inf if at_bound else math.exp(1.96 * _relative_error(reading, scale, labelled.groups))
+    factor = math.inf if at_bound else _interval_factor(reading, scale, labelled.groups)
     return Temperature(
         temperature=1 / scale,
         low=1 / factor / scale,
         high=factor / scale,
-        n=labelled.n,
-        label_kind=val.kind,
-        classes=val.classes,
         at_bound=at_bound,
         separable=separable,
+        **_facts(labelled),
     )
 
 
@@ -172,18 +186,39 @@ def check_fits(predictions: Predictions, label_kind: LabelKind, classes: int) ->
         )
 
 
+def _facts(labelled: Predictions) -> dict[str, Any]:
+    return {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
+
+
 def _size(predictions: Predictions) -> float:
     """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
     logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
-    return max(float(logits.square().mean().sqrt()), 1e-30)
+    return float(logits.square().mean().sqrt())
 
 
-def _relative_error(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:
-    """Standard error of log T: the sandwich sqrt(sum g^2) / sum h, with g summed within groups if given."""
+def _is_flat(predictions: Predictions) -> bool:
+    logits = predictions.logits[0]
+    if predictions.kind is LabelKind.ONE_LABEL:
+        return bool((logits.amax(dim=1) == logits.amin(dim=1)).all())
+    return not bool(logits.any())
+
+
+def _is_separable(predictions: Predictions) -> bool:
+    """Whether every label has the top logit of its row, or for many labels the right sign."""
+    logits, labels = predictions.logits[0], predictions.labels
+    if predictions.kind is LabelKind.ONE_LABEL:
+        return bool((logits.gather(1, labels.unsqueeze(1)).squeeze(1) >= logits.amax(dim=1)).all())
+    return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
+
+
+def _interval_factor(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:
+    """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
     slopes = reading.row_slopes.numpy()
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, slopes)
-    return float(np.sqrt(slopes @ slopes)) / reading.second / scale
+    error = float(np.sqrt(slopes @ slopes)) / reading.second / scale
+    widened = NORMAL * few_samples_factor(len(slopes)) * error
+    return math.exp(widened) if widened < 700 else math.inf

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.inputs import read
+from surefoot.errors import InputError
+from surefoot.files import refuse_same_file
 
 
 def calibrate(
@@ -19,19 +21,22 @@ def calibrate(
     ] = None,
 ) -> None:
     """Fit a calibration on validation predictions. Never on the data it will be judged by."""
-    from surefoot.calibrators import MemberTemperatures, calibrator_named, fit, save_calibration
+    from surefoot.calibrators import MemberTemperatures, calibrator_named, fit_calibration, save_calibration
     from surefoot.cli.terminal import busy
 
     calibrator_named(method)
+    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
+        raise InputError(f"the calibration is JSON, and {output} names predictions; allowed: another ending")
+    refuse_same_file(val, output)
     predictions = read(val, group_by)
     with busy("fitting"):
-        fitted = fit(method, predictions)
+        fitted = fit_calibration(method, predictions)
     save_calibration(fitted, output)
     members = fitted.members if isinstance(fitted, MemberTemperatures) else (fitted,)
     for index, member in enumerate(members):
         name = "T" if len(members) == 1 else f"member {index}: T"
-        ends = "" if member.at_bound else f" (95% interval {member.low:.4f} to {member.high:.4f})"
-        typer.echo(f"{name} = {member.temperature:.4f}{ends}, n = {member.n:,}")
+        ends = "" if member.at_bound else f" (95% interval {member.low:.5g} to {member.high:.5g})"
+        typer.echo(f"{name} = {member.temperature:.5g}{ends}, n = {member.n:,}")
     if fitted.evidence is not None:
         typer.echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
         typer.echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
@@ -50,6 +55,7 @@ def apply(
     from surefoot.cli.terminal import busy
     from surefoot.prediction_files import read_predictions, write_predictions
 
+    refuse_same_file(predictions, output)
     fitted = load_calibration(calibration)
     kind = (fitted.members[0] if isinstance(fitted, MemberTemperatures) else fitted).label_kind
     with busy(f"calibrating {predictions}"):

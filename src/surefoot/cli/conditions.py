@@ -1,8 +1,9 @@
 """Conditions for use in continuous integration: `unfamiliar.e99>0.02`."""
 
+import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,8 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 PARTS = ("familiar", "unfamiliar", "gap")
-FORM = re.compile(
-    r"\s*(?P<part>\w+)\.(?P<metric>[a-z]\w*)(\.(?P<end>\w+))?\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>\S+)\s*"
-)
+ENDS = ("value", "low", "high")
+FORM = re.compile(r"\s*(?P<part>\w+)\.(?P<name>[^<>=\s]+)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>\S+)\s*")
 
 
 @dataclass(frozen=True)
@@ -38,34 +38,40 @@ class Condition:
     def parse(text: str) -> "Condition":
         """Read a condition.
 
-        >>> Condition.parse("unfamiliar.e99.low > 0.02").limit
-        0.02
+        >>> Condition.parse("unfamiliar.error_above_0.9.low > 0.02").metric
+        'error_above_0.9'
         """
         found = FORM.fullmatch(text)
-        allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
         if found is None:
+            allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
             raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
         if found["part"] not in PARTS:
             raise InputError(f"condition {text!r}: unknown side {found['part']!r}; have: {', '.join(PARTS)}")
-        end = found["end"] or "value"
-        if end not in ("value", "low", "high"):
-            raise InputError(f"condition {text!r}: unknown end {end!r}; have: value, low, high")
-        try:
-            limit = float(found["limit"])
-        except ValueError as error:
-            raise InputError(f"condition {text!r}: {found['limit']!r} is not a number") from error
-        return Condition(text, found["part"], found["metric"], end, found["comparison"], limit)
+        metric, _, end = found["name"].rpartition(".")
+        if end not in ENDS:
+            metric, end = found["name"], "value"
+        return Condition(text, found["part"], metric, end, found["comparison"], _limit(text, found["limit"]))
+
+    def require(self, sides: Collection[str]) -> None:
+        """Refuse a condition on a side that is not there."""
+        if self.part != "familiar" and "unfamiliar" not in sides:
+            raise InputError(f"condition {self.text!r} needs an UNFAMILIAR file, and none was given")
 
     def value(self, evaluation: "Evaluation") -> float:
         """What the evaluation found."""
-        if self.part == "gap":
-            scores = evaluation.gap
-        else:
-            scores = evaluation.sides[self.part].metrics if self.part in evaluation.sides else {}
-        if not scores:
-            raise InputError(f"condition {self.text!r} needs an UNFAMILIAR file, and none was given")
+        scores = evaluation.gap if self.part == "gap" else evaluation.sides[self.part].metrics
         return float(getattr(scores[self.metric], self.end))
 
     def holds(self, evaluation: "Evaluation") -> bool:
         """Whether it is true; an undefined number is neither above nor below anything."""
         return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
+
+
+def _limit(text: str, number: str) -> float:
+    try:
+        limit = float(number)
+    except ValueError as error:
+        raise InputError(f"condition {text!r}: {number!r} is not a number") from error
+    if math.isnan(limit):
+        raise InputError(f"condition {text!r}: nothing is above or below {number!r}; allowed: a number")
+    return limit

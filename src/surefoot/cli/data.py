@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
     from surefoot.tasks import Task
     from surefoot.tasks.inspection import Finding
     from surefoot.tasks.layouts import Place
@@ -84,7 +84,7 @@ def show(
     Exits with 1 if something needed is missing.
     """
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
     from surefoot.tasks import BuiltIn, entry_named
 
     entry = entry_named(name)
@@ -117,10 +117,14 @@ def decode(
     """Decode a task's images once; from then on they are read from the cache."""
     from surefoot.cli.terminal import print_tables, progress
     from surefoot.decoding import Fit, Size, default_cache, unreadable_text
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
+    from surefoot.tasks import ImageFiles
     from surefoot.tasks.decoded import decode_readable_task, decode_task
 
     loaded = _load(task, root)
+    if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
+        typer.echo(f"nothing to decode: {task} is made in memory")
+        return
     decode_all = decode_readable_task if skip_unreadable else decode_task
     place = default_cache() if cache is None else cache
     with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
@@ -184,7 +188,7 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     for finding in findings:
         typer.echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
         for sample in finding.samples[:SHOWN]:
-            typer.echo(f"    {sample}")
+            typer.echo("    " + "".join(each if each.isprintable() else "?" for each in sample))
         if len(finding.samples) > SHOWN:
             typer.echo(f"    and {len(finding.samples) - SHOWN:,} more; --format json names all")
     if not any(finding.serious for finding in findings):
@@ -192,7 +196,7 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
 
 
 def _tables(task: "Task") -> "list[Table]":
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
     from surefoot.tasks.counts import attribute_counts, label_counts
 
     tables = [Table(f"{task.name}: samples per label", *label_counts(task))]

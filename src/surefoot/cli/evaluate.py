@@ -67,8 +67,10 @@ def evaluate(
 
     fitted = None if calibration is None else load_calibration(calibration)
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
-    predictions = {side: read(path, group_by) for side, path in paths.items()}
+    for condition in conditions:
+        condition.require(paths)
     chosen = _metrics(metric, error_above, conditions)
+    predictions = {side: read(path, group_by) for side, path in paths.items()}
     with progress("resampling", resamples * len(predictions)) as tick:
         evaluation = scoring.evaluate(
             *predictions.values(),
@@ -82,7 +84,7 @@ def evaluate(
     _print(evaluation, output_format)
     if report is not None:
         _report(evaluation, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
-    _explain(failed, evaluation)
+    _explain(conditions, evaluation)
     if failed:
         raise typer.Exit(1)
 
@@ -95,10 +97,9 @@ def _metrics(
 
     chosen = [metric_named(name) for name in names] if names else list(METRICS)
     chosen += [error_above_metric(threshold) for threshold in thresholds or ()]
-    for condition in conditions:
-        if condition.metric not in [metric.name for metric in chosen]:
-            chosen.append(metric_named(condition.metric))
-    return chosen
+    have = [metric.name for metric in chosen]
+    chosen += [metric_named(c.metric) for c in conditions if c.metric not in have]
+    return list({metric.name: metric for metric in chosen}.values())
 
 
 def _print(evaluation: "Evaluation", output_format: Format) -> None:
@@ -138,6 +139,10 @@ def _report(
     typer.echo(f"report: {page}", err=True)
 
 
-def _explain(failed: list[Condition], evaluation: "Evaluation") -> None:
-    for condition in failed:
-        typer.echo(f"failed: {condition.text} (it is {condition.value(evaluation):.6g})", err=True)
+def _explain(conditions: list[Condition], evaluation: "Evaluation") -> None:
+    for condition in conditions:
+        value = condition.value(evaluation)
+        if condition.holds(evaluation):
+            typer.echo(f"failed: {condition.text} (it is {value:.6g})", err=True)
+        elif value != value:
+            typer.echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)

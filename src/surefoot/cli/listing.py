@@ -17,7 +17,7 @@ class Shelf(StrEnum):
 def ls(what: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
     """List the metrics and calibrators, with formula and reference, or the tasks."""
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
 
     if what is Shelf.METRICS:
         from surefoot.metrics import METRICS

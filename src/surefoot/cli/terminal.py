@@ -10,9 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from surefoot.report.tables import Table
+    from surefoot.report.table import Table
 
-PLAIN_WIDTH = 120  # where there is no terminal to ask
+PLAIN_WIDTH = 150  # where there is no terminal to ask
 
 
 def notes() -> Console:
@@ -23,7 +23,11 @@ def notes() -> Console:
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
     """A spinner while something of unknown length goes on."""
-    with notes().status(doing):
+    console = notes()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(doing):
         yield
 
 
@@ -31,7 +35,9 @@ def busy(doing: str) -> Iterator[None]:
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar with the time left; gone when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=notes(), transient=True) as bar:
+    console = notes()
+    quiet = not console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(doing, total=total)
         yield lambda steps: bar.advance(task, steps)
 
@@ -42,7 +48,8 @@ def print_tables(tables: "list[Table]") -> None:
     for table in tables:
         shown = RichTable(title=table.title, title_justify="left")
         for index, name in enumerate(table.header):
-            shown.add_column(name, justify="right" if index else "left")
+            numeric = index and all(row[index][:1] in "+-0123456789u" for row in table.rows)
+            shown.add_column(name, justify="right" if numeric else "left")
         for row in table.rows:
             shown.add_row(*(cell.replace("[", r"\[") for cell in row))
         console.print(shown)

@@ -48,8 +48,9 @@ class Decoded:
         return len(self.heights)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        height, width = int(self.heights[index]), int(self.widths[index])
-        start = int(self.offsets[index])
+        place = range(len(self))[index]
+        height, width = int(self.heights[place]), int(self.widths[place])
+        start = int(self.offsets[place])
         return self.buffer[start : start + height * width * 3].reshape(height, width, 3)
 
     @cached_property

@@ -1,6 +1,7 @@
 """One image file's bytes become pixels: 8 bits, red green blue, upright."""
 
 import io
+import math
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,6 +65,8 @@ def decode(data: bytes, size: Size) -> NDArray[np.uint8]:
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright)
         wanted = size.of(*plain.size)
+        if math.prod(wanted) > (Image.MAX_IMAGE_PIXELS or math.inf):
+            raise ValueError(f"{wanted[0]} x {wanted[1]} pixels at this size")
         small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
         return np.asarray(small)
 

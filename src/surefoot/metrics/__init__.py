@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from surefoot.errors import InputError
@@ -18,6 +19,7 @@ from surefoot.metrics.selective import (
     risk_at_80,
     risk_at_90,
     risk_at_coverage,
+    risk_at_coverage_count,
 )
 from surefoot.outcomes import Judged
 from surefoot.statistics import Proportion
@@ -62,8 +64,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("smooth_ece", "Smooth ECE", "the width s at which integral |r_s| = s", "Blasiok & Nakkiran, ICLR 2024", smooth_ece),
     Metric("aurc", "AURC", "1/n sum_i errors(i most confident)/i", "Geifman & El-Yaniv, NeurIPS 2017", aurc),
     Metric("augrc", "AUGRC", "integral over coverage of errors kept / n", "Traub et al., NeurIPS 2024", augrc),
-    Metric("risk_at_80", "Risk at 80% coverage", "error among the most confident 80%", "El-Yaniv & Wiener, JMLR 2010", risk_at_80),
-    Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", "El-Yaniv & Wiener, JMLR 2010", risk_at_90),
+    Metric("risk_at_80", "Risk at 80% coverage", "error among the most confident 80%", "El-Yaniv & Wiener, JMLR 2010", risk_at_80, count=partial(risk_at_coverage_count, coverage=0.8)),
+    Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", "El-Yaniv & Wiener, JMLR 2010", risk_at_90, count=partial(risk_at_coverage_count, coverage=0.9)),
     Metric("coverage_at_1", "Coverage at 1% risk", "largest share answered at error <= 0.01", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_1, "higher"),
     Metric("coverage_at_5", "Coverage at 5% risk", "largest share answered at error <= 0.05", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_5, "higher"),
 )

@@ -36,6 +36,15 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     return number, confidence, accuracy
 
 
+def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
+    """The same with runs of ties kept whole: an edge within a run moves to its end, so bins may be fewer."""
+    knots = np.searchsorted(curve.mass, bin_edges(curve.total, bins))
+    knots = knots[np.append(True, np.diff(curve.mass[knots]) > 0)]
+    number = np.diff(curve.mass[knots])
+    confidence = np.diff(curve.confidence[knots]) / number
+    return number, confidence, 1 - np.diff(curve.errors[knots]) / number
+
+
 def ece(predictions: Judged) -> float:
     """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
 
@@ -54,10 +63,10 @@ def signed_ece(predictions: Judged) -> float:
 
 
 def debiased_l2(predictions: Judged) -> float:
-    """Root of the debiased squared calibration error, over the same ten bins; 0 where it would be negative.
+    """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
-    NaN with fewer than 20 decisions. Kumar, Liang & Ma, NeurIPS 2019.
+    Runs of ties are kept whole. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
     """
     squared = _mean_over_blocks(predictions, _debiased_squared)
     return float(np.sqrt(max(squared, 0.0))) if np.isfinite(squared) else NAN
@@ -97,7 +106,7 @@ def _signed(curve: Curve) -> float:
 
 
 def _debiased_squared(curve: Curve) -> float:
-    number, confidence, accuracy = binned(curve)
+    number, confidence, accuracy = binned_whole(curve)
     if number.min() < 2:
         return NAN
     squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)

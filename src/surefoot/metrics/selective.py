@@ -3,7 +3,7 @@
 import numpy as np
 
 from surefoot.outcomes import Judged
-from surefoot.statistics import NAN
+from surefoot.statistics import NAN, Proportion
 
 
 def aurc(predictions: Judged) -> float:
@@ -40,6 +40,14 @@ def risk_at_coverage(predictions: Judged, coverage: float) -> float:
         return NAN
     kept = np.ceil(coverage * curve.total - 1e-9)
     return float(np.interp(kept, curve.mass, curve.errors) / kept)
+
+
+def risk_at_coverage_count(predictions: Judged, coverage: float) -> Proportion | None:
+    """The same as k wrong of n kept; None where a run of ties is cut, as k is then an expectation."""
+    curve = predictions.outcomes.pooled_curve
+    kept = int(np.ceil(coverage * curve.total - 1e-9))
+    errors = float(np.interp(kept, curve.mass, curve.errors))
+    return Proportion.of(round(errors), kept) if abs(errors - round(errors)) < 1e-9 else None
 
 
 def coverage_at_risk(predictions: Judged, risk: float) -> float:

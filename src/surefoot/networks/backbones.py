@@ -119,13 +119,8 @@ def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...])
 
 def _check_values(options: dict[str, Any]) -> None:
     for option, value in options.items():
-        if option in ("channels", "inputs"):
-            _check_whole(option, value)
-        elif option == "layer_dropout":
-            _check_rate(option, value)
-        elif option == "hidden":
-            for width in value:
-                _check_whole("hidden", width)
+        if option in CHECKS:
+            CHECKS[option](option, value)
 
 
 def _check_whole(name: str, value: object) -> None:
@@ -133,9 +128,30 @@ def _check_whole(name: str, value: object) -> None:
         raise InputError(f"{name} is {value!r}; allowed: a whole number from 1")
 
 
+def _check_widths(name: str, value: object) -> None:
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{name} is {value!r}; allowed: a list of whole numbers")
+    for width in value:
+        _check_whole(name, width)
+
+
 def _check_rate(name: str, value: object) -> None:
     if not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{name} is {value!r}; allowed: a rate from 0 to below 1")
+
+
+def _check_yes_or_no(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; allowed: True, False")
+
+
+CHECKS: dict[str, Callable[[str, object], None]] = {
+    "channels": _check_whole,
+    "small_stem": _check_yes_or_no,
+    "layer_dropout": _check_rate,
+    "inputs": _check_whole,
+    "hidden": _check_widths,
+}
 
 
 def _check_plain(name: str, kind: HeadKind, head_dropout: float) -> None:

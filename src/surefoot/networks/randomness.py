@@ -11,7 +11,10 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 @contextmanager
 def following(generator: Generator, device: torch.device) -> Iterator[None]:
-    """Inside, global draws on the CPU and on `device` follow `generator`; afterwards they go on as before."""
+    """Inside, global draws on the CPU and on `device` follow `generator`; afterwards they go on as before.
+
+    Knows CUDA's generators and the CPU's.
+    """
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_gpu else []):

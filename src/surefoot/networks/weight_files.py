@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -47,10 +48,15 @@ def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
 
 def _read_pytorch(path: str | Path) -> object:
     try:
-        # latin1: Places365's DenseNet-161 was written by Python 2, whose text is bytes
-        return torch.load(path, map_location="cpu", weights_only=True, encoding="latin1")
+        with Path(path).open("rb") as file:
+            return _content(file, path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _content(file: BinaryIO, path: str | Path) -> object:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the bytes may be anything, and so may be what torch makes of them
         raise InputError(_refusal(path, str(error))) from error
 
@@ -62,7 +68,7 @@ def _refusal(path: str | Path, message: str) -> str:
             f"{path} holds {forbidden[1]}, and code in a weights file is never run; "
             "allowed: tensors only, as in a state_dict"
         )
-    return f"{path} is not a file of PyTorch weights; allowed: what torch.save makes of a state_dict"
+    return f"{path} is no file of PyTorch weights, or is damaged; allowed: a state_dict by torch.save"
 
 
 def _tensors_in(content: object, path: str | Path) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 
 from surefoot.metrics import nll
-from surefoot.metrics.calibration import binned
+from surefoot.metrics.calibration import binned_whole
 from surefoot.outcomes import Outcomes
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.statistics import clopper_pearson
@@ -22,7 +22,7 @@ CLASSES_SHOWN = 30
 
 @dataclass(frozen=True)
 class Reliability:
-    """Ten equal-mass bins: how many decisions, their confidence, their accuracy with its exact interval.
+    """Equal-mass bins, ties kept whole: how many decisions, their confidence, accuracy, its exact interval.
 
     `band_low` and `band_high` hold the middle 95% of accuracies that a calibrated model would show.
     """
@@ -60,6 +60,7 @@ class TemperatureCurve:
     familiar: Numbers
     unfamiliar: Numbers
     rows: int  # the most rows read of a side
+    fitted: tuple[float, float, float] | None  # T and the NLL of both sides there
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ class ClassScores:
 
 def reliability(outcomes: Outcomes) -> Reliability:
     """The reliability diagram of all decisions (many labels: of all classes together)."""
-    number, confidence, accuracy = binned(outcomes.pooled_curve)
-    kept = number > 0
-    number, confidence, accuracy = number[kept], confidence[kept], accuracy[kept]
+    number, confidence, accuracy = binned_whole(outcomes.pooled_curve)
     ends = [clopper_pearson(round(a * n), int(n)) for a, n in zip(accuracy, number, strict=True)]
     return Reliability(
         number=_numbers(number),
@@ -97,24 +96,40 @@ def histogram(outcomes: Outcomes, lowest: float) -> Histogram:
 
 
 def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
-    """The risk-coverage curve at evenly spread knots; the last is always full coverage."""
+    """The risk-coverage curve at evenly spread knots, from none (the first run's risk) to full coverage."""
     curve = outcomes.pooled_curve
     knots = np.unique(np.searchsorted(curve.mass[1:], np.linspace(0, curve.total, CURVE_POINTS)[1:])) + 1
-    mass, errors = curve.mass[knots], curve.errors[knots]
-    return RiskCoverage(_numbers(mass / curve.total), _numbers(errors / mass))
+    risk = curve.errors[knots] / curve.mass[knots]
+    coverage = np.append(0.0, curve.mass[knots] / curve.total)
+    return RiskCoverage(_numbers(coverage), _numbers(np.append(risk[0], risk)))
 
 
-def temperature_curve(familiar: Predictions, unfamiliar: Predictions) -> TemperatureCurve:
+def temperature_curve(
+    familiar: Predictions, unfamiliar: Predictions, *, fitted: float | None = None
+) -> TemperatureCurve:
     """The paper's curve: clipped NLL on both sides as the averaged logits are divided by T."""
     few = [_some(side).average() for side in (familiar, unfamiliar)]
-    values = [[nll(side.with_logits(side.logits / t)) for t in TEMPERATURES] for side in few]
+    temperatures = TEMPERATURES
+    if fitted is not None and not TEMPERATURES[0] <= fitted <= TEMPERATURES[-1]:
+        start, end = (TEMPERATURES[-1], 1.5 * fitted) if fitted > 1 else (fitted / 1.5, TEMPERATURES[0])
+        beyond = np.geomspace(float(start), float(end), 12).tolist()
+        temperatures = tuple(sorted({*TEMPERATURES, *beyond}))
+
+    def at(temperature: float) -> list[float]:
+        return [nll(side.with_logits(side.logits / temperature)) for side in few]
+
+    values = [at(temperature) for temperature in temperatures]
     return TemperatureCurve(
-        tuple(TEMPERATURES), tuple(values[0]), tuple(values[1]), max(side.n for side in few)
+        temperature=tuple(temperatures),
+        familiar=tuple(value[0] for value in values),
+        unfamiliar=tuple(value[1] for value in values),
+        rows=max(side.n for side in few),
+        fitted=None if fitted is None else (fitted, *at(fitted)),  # type: ignore[arg-type]
     )
 
 
 def class_scores(predictions: Predictions) -> list[ClassScores]:
-    """Per true class, the largest classes first where there are many."""
+    """Per true class (many labels: per class), the largest ones where there are many."""
     outcomes = predictions.outcomes
     names = predictions.class_names or tuple(f"class {index}" for index in range(predictions.classes))
     if predictions.kind is LabelKind.ONE_LABEL:

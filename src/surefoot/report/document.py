@@ -4,12 +4,13 @@ import math
 from typing import Any
 
 from surefoot.scoring import GROUP_METRICS, Evaluation, Score, SetScores
+from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
 
 
 def evaluation_document(evaluation: Evaluation) -> dict[str, Any]:
     """{"familiar": {"n": .., "metrics": {"nll": {"value": .., "low": .., "high": ..}, ..}}, ..}."""
-    document: dict[str, Any] = {"surefoot": VERSION, "level": 0.95, "resamples": evaluation.resamples}
+    document: dict[str, Any] = {"surefoot": VERSION, "level": LEVEL, "resamples": evaluation.resamples}
     document |= {side: _set_document(scores) for side, scores in evaluation.sides.items()}
     if evaluation.gap:
         document["gap"] = _scores_document(evaluation.gap)
@@ -30,17 +31,17 @@ def _set_document(scores: SetScores) -> dict[str, Any]:
         "members": scores.members,
         "classes": scores.classes,
         "kind": str(scores.kind),
+        "independent": scores.independent,
         "metrics": _scores_document(scores.metrics),
     }
     if scores.groups:
         document["worst_group"] = {
-            name: {"group": worst.group, "value": worst.value, "n": worst.n}
+            name: {"group": worst.group, "group_n": worst.n, **_score_document(worst.metrics[name])}
             for name in GROUP_METRICS
             if name in scores.metrics and (worst := scores.worst(name)) is not None
         }
         document["groups"] = [
-            {"group": g.group, "n": g.n, "metrics": {m: number(v) for m, v in g.metrics.items()}}
-            for g in scores.groups
+            {"group": g.group, "n": g.n, "metrics": _scores_document(g.metrics)} for g in scores.groups
         ]
     return document
 

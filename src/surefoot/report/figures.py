@@ -101,19 +101,19 @@ def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
         return svg_of(figure, "risk-coverage", "Risk against coverage")
 
 
-def temperature_figure(curve: TemperatureCurve, fitted: tuple[float, float, float] | None) -> str:
+def temperature_figure(curve: TemperatureCurve) -> str:
     """NLL on both sides while T varies: triangle uncalibrated, X calibrated, dots from T = 2 by 0.25."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
         axes.plot(curve.familiar, curve.unfamiliar, color=GREY, linewidth=1.5)
-        dots = [i for i, t in enumerate(curve.temperature) if t >= 2]
+        dots = [i for i, t in enumerate(curve.temperature) if t >= 2 and t * 4 == round(t * 4)]
         points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
         axes.plot(*points, "o", color=GREY, markersize=3.5, label="T = 2, 2.25, ...")
         one = curve.temperature.index(1.0)
         here = curve.familiar[one], curve.unfamiliar[one]
         axes.plot(*here, "^", color=COLOURS["unfamiliar"], markersize=10, label="uncalibrated, T = 1")
-        if fitted is not None:
-            t, x, y = fitted
+        if curve.fitted is not None:
+            t, x, y = curve.fitted
             axes.plot(x, y, "X", color=COLOURS["familiar"], markersize=10, label=f"calibrated, T = {t:.2f}")
         _label_temperatures(axes, curve)
         axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")

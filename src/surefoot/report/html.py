@@ -9,14 +9,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from surefoot.calibrators import Calibration, Temperature
+from surefoot.calibrators import Calibration, Temperature, calibration_document
 from surefoot.errors import InputError
 from surefoot.files import replacing
-from surefoot.metrics import METRICS, nll
+from surefoot.metrics import METRICS
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.report import data, figures
 from surefoot.report.document import evaluation_document
-from surefoot.report.tables import evaluation_tables
+from surefoot.report.tables import evaluation_tables, text_of
 from surefoot.report.verdict import verdict
 from surefoot.scoring import Evaluation
 from surefoot.version import VERSION
@@ -43,7 +43,10 @@ def write_report(subject: Subject, directory: str | Path) -> Path:
         raise InputError(f"cannot make the folder {directory}: {error.strerror}") from error
     shown = figure_data(subject)
     twin = evaluation_document(subject.evaluation)
-    twin |= {"verdict": verdict(subject.evaluation), "figures": _plain(shown)}
+    twin |= {"verdict": verdict(subject.evaluation), "sources": dict(subject.sources or {})}
+    if subject.calibration is not None:
+        twin["calibration"] = calibration_document(subject.calibration)
+    twin["figures"] = _plain(shown)
     for name, text in (("report.json", json.dumps(twin, indent=1)), ("report.html", page(subject, shown))):
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -63,10 +66,8 @@ def figure_data(subject: Subject) -> dict[str, Any]:
         before = subject.predictions.items()
         shown["reliability_before"] = {side: data.reliability(p.outcomes) for side, p in before}
     if "unfamiliar" in subject.predictions:
-        shown["temperature"] = data.temperature_curve(*subject.predictions.values())
-        if isinstance(subject.calibration, Temperature):
-            fitted = (subject.calibration.temperature, *(nll(p) for p in after.values()))
-            shown["temperature_fitted"] = fitted
+        fitted = subject.calibration.temperature if isinstance(subject.calibration, Temperature) else None
+        shown["temperature"] = data.temperature_curve(*subject.predictions.values(), fitted=fitted)
     return shown
 
 
@@ -81,6 +82,7 @@ def page(subject: Subject, shown: Mapping[str, Any]) -> str:
         verdict=verdict(subject.evaluation),
         figures=[(title, Markup(svg), caption) for title, svg, caption in _figures(shown)],
         classes=shown["classes"],
+        score_text=text_of,
         many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
         calibration=subject.calibration,
         remarks=[] if subject.calibration is None else subject.calibration.remarks(),
@@ -113,7 +115,7 @@ def _figures(shown: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             "NLL on both sides as the logits are divided by T. The best T for unfamiliar data is usually "
             f"higher than the best for familiar data. Drawn from at most {curve.rows:,} rows a side."
         )
-        svg = figures.temperature_figure(curve, shown.get("temperature_fitted"))
+        svg = figures.temperature_figure(curve)
         found.append(("Temperature", svg, caption))
     return found
 

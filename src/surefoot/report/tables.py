@@ -3,18 +3,11 @@
 import csv
 import io
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from surefoot.scoring import GROUP_METRICS, Evaluation, Score
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column names and rows of text; the first column is a name, the others are numbers."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+from surefoot.kinds import LabelKind
+from surefoot.report.table import Table as Table
+from surefoot.scoring import GROUP_METRICS, Evaluation, GroupScores, Score
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
@@ -62,7 +55,11 @@ def _main_table(evaluation: Evaluation) -> Table:
     for metric in evaluation.metrics:
         row = [metric.title, *(text_of(scores.metrics[metric.name]) for scores in sides.values())]
         rows.append((*row, signed_text_of(evaluation.gap[metric.name])) if evaluation.gap else tuple(row))
-    title = "Calibrated predictions" if evaluation.change else "Predictions as given"
+    one = next(iter(sides.values()))
+    kind = "one label" if one.kind is LabelKind.ONE_LABEL else "many labels"
+    members = "" if one.members == 1 else f", mean of {one.members} members"
+    what = "Calibrated predictions" if evaluation.change else "Predictions as given"
+    title = f"{what}: {kind}, {one.classes} classes{members}"
     return Table(title, (*header, "gap") if evaluation.gap else tuple(header), tuple(rows))
 
 
@@ -87,12 +84,14 @@ def _worst_table(evaluation: Evaluation) -> Table:
             row = [metric.title]
             for scores in evaluation.sides.values():
                 worst = scores.worst(metric.name)
-                row.append(
-                    "undefined" if worst is None else f"{worst.value:.4f} in {worst.group} (n = {worst.n})"
-                )
+                row.append("none" if worst is None else _worst_text(worst, metric.name))
             rows.append(tuple(row))
     counts = (f"{side} ({len(scores.groups)} groups)" for side, scores in evaluation.sides.items())
     return Table("Worst group", ("metric", *counts), tuple(rows))
+
+
+def _worst_text(worst: GroupScores, name: str) -> str:
+    return f"{text_of(worst.metrics[name])} in {worst.group} (n = {worst.n})"
 
 
 def to_markdown(tables: list[Table]) -> str:
@@ -136,15 +135,18 @@ def _latex(text: str) -> str:
 
 
 def to_csv(evaluation: Evaluation) -> str:
-    """Long and numeric: a line per metric and side, empty where undefined."""
+    """Long and numeric: a line per metric and part, empty where undefined."""
+    parts: dict[str, Mapping[str, Score]] = {s: scores.metrics for s, scores in evaluation.sides.items()}
+    parts |= {"gap": evaluation.gap} if evaluation.gap else {}
+    parts |= {f"{side} uncalibrated": scores.metrics for side, scores in evaluation.uncalibrated.items()}
+    parts |= {f"{side} change": scores for side, scores in evaluation.change.items()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("metric", "side", "value", "low", "high", "k", "n"))
-    sides = {side: scores.metrics for side, scores in evaluation.sides.items()}
+    writer.writerow(("metric", "part", "value", "low", "high", "k", "n"))
     for metric in evaluation.metrics:
-        for side, scores in {**sides, **({"gap": evaluation.gap} if evaluation.gap else {})}.items():
+        for part, scores in parts.items():
             score = scores[metric.name]
-            numbers = (score.value, score.low, score.high)
+            numbers = ("" if math.isnan(v) else repr(v) for v in (score.value, score.low, score.high))
             k, n = ("" if count is None else count for count in (score.k, score.n))
-            writer.writerow((metric.name, side, *("" if math.isnan(v) else repr(v) for v in numbers), k, n))
+            writer.writerow((metric.name, part, *numbers, k, n))
     return out.getvalue()

@@ -4,6 +4,8 @@ import math
 
 from surefoot.scoring import Evaluation, Score, SetScores
 
+FEW_GROUPS = 20
+
 
 def verdict(evaluation: Evaluation) -> list[str]:
     """A sentence per side, one on confident mistakes, one on what calibration did."""
@@ -12,7 +14,18 @@ def verdict(evaluation: Evaluation) -> list[str]:
         sentences.append(_confident_sentence("unfamiliar", evaluation.sides["unfamiliar"]))
     if evaluation.change:
         sentences.append(_calibration_sentence(evaluation))
+    sentences.append(_few_groups_sentence(evaluation))
     return [sentence for sentence in sentences if sentence]
+
+
+def _few_groups_sentence(evaluation: Evaluation) -> str:
+    few = {
+        side: s.independent for side, s in evaluation.sides.items() if s.groups and s.independent < FEW_GROUPS
+    }
+    if not few:
+        return ""
+    counts = " and ".join(f"{count} {side} group{'' if count == 1 else 's'}" for side, count in few.items())
+    return f"The intervals rest on only {counts}, so they are rough; where there is one group there are none."
 
 
 def _side_sentence(side: str, scores: SetScores) -> str:

@@ -73,11 +73,15 @@ def task_named(name: str, *, root: Path | None = None) -> Task:
         return load_task(name)
     base, _, variant = name.partition("/")
     entry = entry_named(base)
+    variants = entry.variants if isinstance(entry, BuiltIn) else ()
+    if variant and variant not in variants:
+        have = ", ".join(variants) or "none"
+        raise InputError(f"task {base!r} has no variant {variant!r}; have: {have}")
     if isinstance(entry, Official):
         if root is None:
             raise InputError(f"task {name!r} needs a root folder; see 'surefoot data show {name} --root DIR'")
         return entry.load(root)
-    return entry.load(variant or (entry.variants[0] if entry.variants else ""))
+    return entry.load(variant or next(iter(variants), ""))
 
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.draws import shuffled
 from surefoot.tasks.images import ENDINGS, ImageFiles

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.checks import IGNORE
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import IGNORE, LabelKind
 from surefoot.tasks.images import ImageFiles
 
 

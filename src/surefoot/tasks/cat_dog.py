@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.images import ImageFiles
 from surefoot.tasks.layouts import (

@@ -15,7 +15,7 @@ from surefoot.decoding.images import read_pixels
 from surefoot.decoding.pixels import Size
 from surefoot.errors import InputError
 from surefoot.files import replacing
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.draws import shuffled
 from surefoot.tasks.images import ImageFiles

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 
 MOST_VALUES = 12  # of an attribute that are counted one by one

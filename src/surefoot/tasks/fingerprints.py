@@ -21,7 +21,6 @@ ALIKE = 0.95  # correlation of two sketches; faces that only look the same way s
 FLAT = 10  # grey values: a sketch that varies less shows nothing to compare
 BANDS = 4
 NEAR = BANDS - 1  # bits: two hashes no further apart agree in at least one of BANDS bands
-BLOCK = 2048  # rows that are compared at once
 
 
 @dataclass(frozen=True)
@@ -67,26 +66,28 @@ def near_pairs(looks: NDArray[np.uint64], sides: NDArray[np.int64]) -> list[tupl
     Compared are only those that agree in one of four bands of 16 bits, so that a hundred thousand
     pictures do not make five thousand million pairs.
     """
-    pairs: set[tuple[int, int]] = set()
+    count = len(looks)
+    found = [np.empty(0, dtype=np.int64)]
     for band in range(BANDS):
         keys = (looks >> np.uint64(16 * band)) & np.uint64(0xFFFF)
         order = np.argsort(keys, kind="stable")
-        ends = np.flatnonzero(np.diff(keys[order])) + 1
-        for bucket in np.split(order, ends):
-            if len(bucket) > 1 and (sides[bucket] != sides[bucket[0]]).any():
-                pairs.update(_pairs_within(bucket, looks, sides))
-    return sorted(pairs)
+        for left, right in _pairs_of_equals(keys[order]):
+            one, other = order[left], order[right]
+            near = (sides[one] != sides[other]) & (_bits(looks[one] ^ looks[other]) <= NEAR)
+            one, other = one[near], other[near]
+            found.append(np.where(sides[one] < sides[other], one * count + other, other * count + one))
+    pairs = np.unique(np.concatenate(found))
+    return list(zip((pairs // max(count, 1)).tolist(), (pairs % max(count, 1)).tolist(), strict=True))
 
 
-def _pairs_within(
-    bucket: NDArray[np.int64], looks: NDArray[np.uint64], sides: NDArray[np.int64]
-) -> Iterator[tuple[int, int]]:
-    for start in range(0, len(bucket), BLOCK):
-        rows = bucket[start : start + BLOCK]
-        near = _bits(looks[rows][:, None] ^ looks[bucket][None, :]) <= NEAR
-        near &= sides[rows][:, None] < sides[bucket][None, :]
-        for left, right in zip(*np.nonzero(near), strict=True):
-            yield int(rows[left]), int(bucket[right])
+def _pairs_of_equals(ordered: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Every pair of places that hold the same key, those one apart first, then those two apart, and so on."""
+    places = np.arange(len(ordered))
+    ends = np.searchsorted(ordered, ordered, side="right")
+    step = 1
+    while len(places := places[places + step < ends[places]]):
+        yield places, places + step
+        step += 1
 
 
 def _bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

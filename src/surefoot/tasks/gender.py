@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.images import ImageFiles
 from surefoot.tasks.layouts import CELEBA, LFW_PLUS, WITHOUT_G, Layout, Place, reading, unlabelled_split

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.checks import IGNORE
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import IGNORE, LabelKind
 from surefoot.tasks.base import Split
 from surefoot.tasks.description import Description, Resolved
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split
 from surefoot.tasks.unlabelled import Unlabelled, unlabelled_samples
 

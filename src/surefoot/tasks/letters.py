@@ -1,6 +1,7 @@
 """The 26 letters in the type faces that matplotlib ships: a real shift of images without a download."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
 
 CLASS_NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -37,7 +38,7 @@ UNLABELLED_FACES = (
     "DejaVuSansMono-Oblique",
     "DejaVuSansMono-BoldOblique",
 )
-PER_GLYPH = {
+PER_GLYPH: Mapping[Split, int] = {
     Split.TRAIN: 160,
     Split.VAL: 40,
     Split.TEST_FAMILIAR: 80,
@@ -58,7 +59,7 @@ class Look:
     noise: float  # standard deviation, grey values
 
 
-def load_letters(*, seed: int = 0) -> Task:
+def load_letters(*, seed: int = 0, per_glyph: Mapping[Split, int] = PER_GLYPH) -> Task:
     """Letters A to Z: sans serif faces are familiar; serif, italic and typewriter faces are not.
 
     Position, size, rotation, contrast and noise vary alike on both sides. The unlabelled pictures are
@@ -70,14 +71,14 @@ def load_letters(*, seed: int = 0) -> Task:
         name="letters",
         kind=LabelKind.ONE_LABEL,
         class_names=CLASS_NAMES,
-        splits={split: _samples(split, faces[split], seed) for split in Split},
+        splits={split: _samples(split, faces[split], per_glyph[split], seed) for split in Split},
     )
 
 
-def _samples(split: Split, faces: tuple[str, ...], seed: int) -> Samples:
+def _samples(split: Split, faces: tuple[str, ...], per_glyph: int, seed: int) -> Samples:
     generator = np.random.default_rng([seed, *split.encode()])  # a stream of its own for every split
     glyphs = OTHER_GLYPHS if split is Split.UNLABELLED else CLASS_NAMES
-    count = len(glyphs) * PER_GLYPH[split]
+    count = len(glyphs) * per_glyph
     stencils = {face: _stencils(face, glyphs) for face in faces}
     pictures = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
     for row in range(count):

@@ -61,6 +61,8 @@ def _build(description: Description, table: pa.Table) -> Task:
     for name in description.columns():
         if name not in table.column_names:
             raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
+    if not description.images.is_dir():
+        raise InputError(f"the image root {description.images} is no folder; see task.images")
     paths = [PurePosixPath(path).as_posix() for path in text_of(table, description.path)]
     _refuse_repeated(paths)
     ids = paths if description.id is None else text_of(table, description.id)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.checks import IGNORE
 from surefoot.decoding.parallel import in_parallel
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import IGNORE, LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.draws import shuffled
 from surefoot.tasks.images import ImageFiles

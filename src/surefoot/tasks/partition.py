@@ -28,16 +28,16 @@ def partition(
     """
     size = Counter(keys)
     chosen = dict(settled or {})
+    overall = {split: share * len(keys) for split, share in shares.items()}  # decides between equals
     for stratum, members in sorted(_members(keys, strata).items()):
         total = sum(size[key] for key in members)
         lacking = {split: share * total for split, share in shares.items()}
-        for key in members:
-            if key in chosen:
-                lacking[chosen[key]] -= size[key]
-        for key in shuffled(members, random.Random(f"surefoot split {seed} {stratum}")):
-            if key not in chosen:
-                chosen[key] = max(lacking, key=lambda split: lacking[split])
-                lacking[chosen[key]] -= size[key]
+        drawn = shuffled(members, random.Random(f"surefoot split {seed} {stratum}"))
+        for key in sorted(drawn, key=lambda key: key not in chosen):  # those settled come first
+            neediest = max(lacking, key=lambda split: (round(lacking[split], 6), overall[split]))
+            split = chosen.setdefault(key, neediest)
+            lacking[split] -= size[key]
+            overall[split] -= size[key]
     return [chosen[key] for key in keys]
 
 

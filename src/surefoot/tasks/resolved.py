@@ -10,7 +10,7 @@ import pyarrow.csv
 
 from surefoot.errors import InputError
 from surefoot.files import replacing
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task
 from surefoot.tasks.images import ImageFiles
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
 
 TRAINING_POINTS = 1200

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from surefoot.predictions import LabelKind
+from surefoot.kinds import LabelKind
 from surefoot.tasks.base import Samples, unlabelled_labels
 from surefoot.tasks.draws import shuffled
 from surefoot.tasks.images import ImageFiles, image_paths_below

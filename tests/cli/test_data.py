@@ -1,0 +1,195 @@
+"""`surefoot data` as people use it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from PIL import Image
+
+from surefoot.cli import main
+from surefoot.tasks import load_task, task_named
+from surefoot.tasks.base import Split
+from tests.tasks.trees import FACES, faces, pets_tree, picture
+
+
+@dataclass(frozen=True)
+class Done:
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def surefoot(monkeypatch, capsys):
+    """The command in this process: its output, and its exit code as expected."""
+
+    def run(*arguments, check=0):
+        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        assert (exit_info.value.code or 0) == check
+        return Done(*capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path):
+    picture(tmp_path / "g" / "g.jpg")
+    return faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n')
+
+
+def test_check_a_sound_task(surefoot, file, tmp_path):
+    done = surefoot(
+        "data", "check", file, "--contact-sheet", tmp_path / "sheet.png", "--resolved", tmp_path / "split.csv"
+    )
+    identity = load_task(file).identity
+    assert "faces: samples per label" in done.stdout
+    assert "│ samples │    14 │   8 │            14 │              24 │          1 │" in done.stdout
+    assert f"split {identity}" in done.stdout
+    assert done.stdout.rstrip().endswith("no problems")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+    assert load_task(tmp_path / "split.toml").identity == identity
+    again = surefoot("data", "check", tmp_path / "split.toml")
+    assert f"split {identity}" in again.stdout
+
+
+def test_check_says_what_is_wrong_and_exits_with_1(surefoot, file):
+    task = load_task(file)
+    twin, original = (
+        task.splits[Split.TRAIN].inputs.file(0),
+        task.splits[Split.TEST_UNFAMILIAR].inputs.file(0),
+    )
+    twin.write_bytes(original.read_bytes())
+    done = surefoot("data", "check", file, check=1)
+    assert "PROBLEM: 1 picture in both train and test_unfamiliar: a leak" in done.stdout
+    assert f"{twin.name} = test_unfamiliar {original.name}" in done.stdout
+
+
+def test_check_goes_on_without_unreadable_images_if_asked(surefoot, file):
+    load_task(file).splits[Split.VAL].inputs.file(0).unlink()
+    assert "PROBLEM: 1 image cannot be read" in surefoot("data", "check", file, check=1).stdout
+    assert "note: 1 image cannot be read" in surefoot("data", "check", file, "--skip-unreadable").stdout
+
+
+def test_check_as_json(surefoot, file):
+    load_task(file).splits[Split.VAL].inputs.file(0).unlink()
+    document = json.loads(surefoot("data", "check", file, "--format", "json", check=1).stdout)
+    assert document["samples"] == {
+        "train": 14,
+        "val": 8,
+        "test_familiar": 14,
+        "test_unfamiliar": 24,
+        "unlabelled": 1,
+    }
+    assert document["identity"] == load_task(file).identity
+    assert document["classes"] == ["f", "m"]
+    (finding,) = document["findings"]
+    assert finding["name"] == "unreadable"
+    assert finding["serious"] is True
+    assert len(finding["samples"]) == 1
+    assert document["counts"]["age"][0] == {
+        "age": "10",
+        "train": "0",
+        "val": "0",
+        "test_familiar": "0",
+        "test_unfamiliar": "12",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "nowhere.toml"], "surefoot: nowhere.toml: No such file or directory\n"),
+        (
+            ["check", "dogs"],
+            "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",
+        ),
+        (
+            ["check", "gender"],
+            "surefoot: task 'gender' needs a root folder; see 'surefoot data show gender --root DIR'\n",
+        ),
+        (["show", "dogs"], "surefoot: unknown task 'dogs'"),
+        (
+            ["check", "toy", "--contact-sheet", "x.gif"],
+            "surefoot: x.gif: unknown file type '.gif'; have: .png\n",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(surefoot, arguments, message):
+    assert message in surefoot("data", *arguments, check=2).stderr
+
+
+def test_a_path_that_leaves_the_root_is_refused(surefoot, file, tmp_path):
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("004.jpg", "../../../etc/passwd"))
+    done = surefoot("data", "check", file, check=2)
+    assert "path '../../../etc/passwd' in row 4 leaves the image root" in done.stderr
+
+
+def test_show_says_what_lies_where(surefoot, tmp_path):
+    done = surefoot("data", "show", "cat-dog", "--root", pets_tree(tmp_path, halves=False))
+    assert "Oxford_IIIT_Pets/images" in done.stdout
+    assert "MISSING" not in done.stdout
+    assert "https://www.robots.ox.ac.uk/~vgg/data/pets/" in done.stdout
+    assert "terms: CC BY-SA 4.0" in done.stdout
+    missing = surefoot("data", "show", "animals", "--root", tmp_path, check=1)
+    assert missing.stdout.count("MISSING") == 4
+    assert "needed" in surefoot("data", "show", "objects").stdout
+    assert "toy/wave, toy/rings, toy/spiral, toy/checkers" in surefoot("data", "show", "toy").stdout
+
+
+def test_decode_twice(surefoot, file, tmp_path):
+    first = surefoot("data", "decode", file, "--size", "16", "--fit", "square", "--cache", tmp_path / "cache")
+    assert "│ test_unfamiliar │     24 │ 0.0 │          0 │" in first.stdout
+    stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+    second = surefoot(
+        "data", "decode", file, "--size", "16", "--fit", "square", "--cache", tmp_path / "cache"
+    )
+    assert second.stdout == first.stdout
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == stored
+
+
+def test_decode_names_what_it_cannot_read(surefoot, file, tmp_path):
+    lost = load_task(file).splits[Split.VAL].inputs.file(0)
+    lost.unlink()
+    arguments = ("data", "decode", file, "--size", "16", "--cache", tmp_path / "cache")
+    assert f"1 image cannot be read: {lost} (no such file)" in surefoot(*arguments, check=2).stderr
+    done = surefoot(*arguments, "--skip-unreadable")
+    assert "│ val             │      7 │" in done.stdout
+    assert f"note: 1 image cannot be read: {lost} (no such file)\n" in done.stderr
+
+
+def test_what_is_made_in_memory_needs_no_decoding(surefoot):
+    assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is made in memory\n"
+
+
+def test_names_cannot_write_to_the_terminal_what_they_like(surefoot, file, tmp_path):
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("004.jpg", "\x1b[31m004.jpg"))
+    done = surefoot("data", "check", file, check=1)
+    assert "?[31m004.jpg (no such file)" in done.stdout
+    assert "\x1b[31m" not in done.stdout
+
+
+def test_tasks_are_listed(surefoot):
+    done = surefoot("ls", "tasks")
+    for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):
+        assert f"│ {name} " in done.stdout
+
+
+def test_a_built_in_task_by_name(surefoot):
+    assert f"split {task_named('toy/rings').identity}" in surefoot("data", "check", "toy/rings").stdout
+
+
+def test_in_a_process_of_its_own(file):
+    """No traceback and no warning."""
+    code = "from surefoot.cli import main; main()"
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    command = [sys.executable, "-c", code, "data", "check", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    assert "no problems" in done.stdout

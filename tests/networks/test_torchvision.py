@@ -1,0 +1,72 @@
+"""Our networks are torchvision's: the same names, shapes, sizes and outputs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.networks import build_network, describe
+from tests.networks.reference_outputs import NAMES, outputs
+
+HERE = Path(__file__).parent
+OUTPUTS = HERE / "torchvision_outputs.npz"
+SHAPES = json.loads((HERE / "torchvision_names.json").read_text())
+
+PARAMETERS = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "densenet161": 28_681_000,
+}
+# in thousand millions, from torchvision's table of its models
+MULTIPLY_ADDS = {"resnet18": 1.814, "resnet34": 3.664, "resnet50": 4.089, "densenet161": 7.728}
+
+
+def build(name):
+    return build_network(name, 1000, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    if not OUTPUTS.exists():
+        pytest.skip(f"{OUTPUTS.name} is not made yet: run reference_outputs.py where torchvision is")
+    with np.load(OUTPUTS) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_names_and_shapes_in_order(name):
+    ours = {key: list(tensor.shape) for key, tensor in build(name).state_dict().items()}
+    assert list(ours.items()) == list(SHAPES[name].items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_are_the_published_ones(name):
+    description = describe(build(name), (3, 224, 224))
+    assert description.parameters == PARAMETERS[name]
+    assert description.multiply_adds / 1e9 == pytest.approx(MULTIPLY_ADDS[name], abs=5e-4)
+    assert description.name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_shapes_are_those_torchvision_wrote(name, reference):
+    ours = build(name).state_dict()
+    assert list(ours) == reference[f"{name}/names"].tolist()
+    assert ["x".join(map(str, tensor.shape)) for tensor in ours.values()] == reference[
+        f"{name}/shapes"
+    ].tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_weights_same_outputs(name, reference):
+    expected = reference[f"{name}/outputs"]
+    assert np.abs(outputs(build(name)) - expected).max() < 1e-9 * np.abs(expected).max()
+
+
+def test_the_reference_weights_are_sane():
+    logits = outputs(build("resnet18"))
+    assert np.isfinite(logits).all()
+    assert 0.01 < logits.std() < 1e4
+    assert np.abs(logits[0] - logits[1]).max() > 1e-3  # the input matters

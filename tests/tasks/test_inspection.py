@@ -1,0 +1,267 @@
+"""What `surefoot data check` finds, and what it does not."""
+
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from surefoot import InputError
+from surefoot.decoding import Size
+from surefoot.tasks.base import Split
+from surefoot.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
+from surefoot.tasks.counts import attribute_counts, label_counts
+from surefoot.tasks.decoded import decode_readable_task, decode_task
+from surefoot.tasks.fingerprints import NEAR, difference_hash, near_pairs
+from surefoot.tasks.inspection import inspect
+from surefoot.tasks.letters import load_letters
+from surefoot.tasks.manifest import load_task
+from surefoot.tasks.toy import load_toy
+from tests.tasks.trees import FACES, description, faces, picture, table
+
+TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR
+
+
+@pytest.fixture
+def task(tmp_path):
+    picture(tmp_path / "g" / "g.jpg")
+    return load_task(faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n'))
+
+
+def file_of(task, split, row=0):
+    return task.splits[split].inputs.file(row)
+
+
+def named(task, split, row=0):
+    return f"{split} {task.splits[split].ids[row]}"
+
+
+def test_a_sound_task_has_no_findings(task):
+    ticks = []
+    assert inspect(task, tick=ticks.append) == []
+    assert sum(ticks) == 61
+
+
+def test_unreadable_images_are_serious(task):
+    file_of(task, VAL, 1).unlink()
+    file_of(task, UNFAMILIAR).write_bytes(b"x")
+    whole = file_of(task, TRAIN).read_bytes()
+    file_of(task, TRAIN).write_bytes(whole[:-100])
+    (found,) = inspect(task)
+    assert (found.name, found.serious) == ("unreadable", True)
+    assert found.sentence == "3 images cannot be read"
+    assert found.samples[0].startswith(f"{named(task, TRAIN)} (image file is truncated")
+    assert found.samples[1:] == (
+        f"{named(task, VAL, 1)} (no such file)",
+        f"{named(task, UNFAMILIAR)} (not an image)",
+    )
+
+
+@pytest.mark.parametrize("other", [TRAIN, VAL, FAMILIAR, Split.UNLABELLED])
+def test_the_same_bytes_in_two_splits_are_a_leak(task, other):
+    file_of(task, other).write_bytes(file_of(task, UNFAMILIAR, 2).read_bytes())
+    (found,) = inspect(task)
+    first, second = sorted((other, UNFAMILIAR), key=list(Split).index)
+    assert (found.name, found.serious) == ("leak", True)
+    assert found.sentence == f"1 picture in both {first} and {second}: a leak"
+    rows = {other: 0, UNFAMILIAR: 2}
+    assert found.samples == (f"{named(task, first, rows[first])} = {named(task, second, rows[second])}",)
+
+
+@pytest.mark.parametrize("other", [TRAIN, VAL, Split.UNLABELLED])
+def test_decoding_refuses_an_unfamiliar_picture_in_training(task, tmp_path, other):
+    decode_task(task, Size(8), cache=tmp_path / "cache")
+    file_of(task, other).write_bytes(file_of(task, UNFAMILIAR, 2).read_bytes())
+    for decode in (decode_task, decode_readable_task):
+        with pytest.raises(InputError, match=f"1 unfamiliar pictures are also in {other}"):
+            decode(task, Size(8), cache=tmp_path / "cache")
+
+
+def test_decoding_goes_on_without_the_unreadable_if_asked(task, tmp_path):
+    file_of(task, VAL).write_bytes(b"x")
+    with pytest.raises(InputError, match=r"1 image cannot be read"):
+        decode_task(task, Size(8), cache=tmp_path / "cache")
+    decoded = decode_readable_task(task, Size(8), cache=tmp_path / "cache")
+    assert len(decoded[VAL]) == len(task.splits[VAL]) - 1
+    assert decoded[VAL].rows[0] == 1
+
+
+def test_a_picture_twice_in_one_split_is_a_note(task):
+    file_of(task, TRAIN, 3).write_bytes(file_of(task, TRAIN, 1).read_bytes())
+    (found,) = inspect(task)
+    ids = task.splits[TRAIN].ids
+    assert (found.name, found.serious, found.samples) == ("repeated", False, (f"{ids[1]} = {ids[3]}",))
+
+
+def test_a_picture_saved_again_smaller_and_brighter_is_noticed(task):
+    with Image.open(file_of(task, FAMILIAR, 4)) as image:
+        image.load()
+    changed = image.resize((40, 30)).point(lambda value: min(255, int(value * 1.1) + 5))
+    changed.save(file_of(task, TRAIN, 2), quality=70)
+    (found,) = inspect(task)
+    assert (found.name, found.serious) == ("look_alike", False)
+    assert found.samples == (f"{named(task, TRAIN, 2)} ~ {named(task, FAMILIAR, 4)}",)
+
+
+def test_flat_pictures_are_not_all_alike(task):
+    for row in range(3):
+        Image.new("RGB", (48, 36), (row, 9, 9)).save(file_of(task, TRAIN, row).with_suffix(".png"))
+        file_of(task, TRAIN, row).with_suffix(".png").rename(file_of(task, TRAIN, row))
+        Image.new("RGB", (48, 36), (90, row, 9)).save(file_of(task, VAL, row).with_suffix(".png"))
+        file_of(task, VAL, row).with_suffix(".png").rename(file_of(task, VAL, row))
+    assert inspect(task) == []
+
+
+def test_no_unfamiliar_sample_is_said(tmp_path):
+    task = load_task(faces(tmp_path, text=FACES.replace("at_least = 18, below = 60", "at_least = 0")))
+    found = {finding.name: finding for finding in inspect(task)}
+    assert found["no_unfamiliar"].serious
+    assert "hold for all of them" in found["no_unfamiliar"].sentence
+    assert not found["no_unlabelled"].serious
+
+
+def test_labels_on_one_side_only_are_said(tmp_path):
+    rows = [(f"{i}.jpg", "abc"[i % 3], 30, "p") for i in range(30)] + [
+        (f"u{i}.jpg", "ab"[i % 2], 70, "p") for i in range(4)
+    ]
+    for path, *_ in rows:
+        picture(tmp_path / "images" / path)
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    found = [
+        finding
+        for finding in inspect(load_task(description(tmp_path, FACES)))
+        if finding.name == "one_sided_label"
+    ]
+    assert [(f.sentence, f.samples, f.serious) for f in found] == [
+        ("1 label never seen in test_unfamiliar", ("c",), False)
+    ]
+
+
+def test_serious_findings_come_first(task):
+    file_of(task, TRAIN, 3).write_bytes(file_of(task, TRAIN, 1).read_bytes())
+    file_of(task, VAL).unlink()
+    assert [finding.serious for finding in inspect(task)] == [True, False]
+
+
+def test_tasks_in_memory_are_inspected_too():
+    assert inspect(load_toy("spiral")) == []
+
+
+def test_hashes_are_near_only_for_what_is_near():
+    rng = np.random.default_rng(0)
+    looks = rng.integers(0, 2**64, 400, dtype=np.uint64)
+    for row in range(100):
+        flips = sum(1 << int(bit) for bit in rng.choice(64, size=row % 6, replace=False))
+        looks[row + 100] = looks[row] ^ np.uint64(flips)
+    sides = np.asarray([0] * 100 + [1] * 300)
+    expected = [
+        (i, j)
+        for i in range(400)
+        for j in range(400)
+        if sides[i] < sides[j] and bin(int(looks[i]) ^ int(looks[j])).count("1") <= NEAR
+    ]
+    assert near_pairs(looks, sides) == sorted(expected)
+    assert len(expected) >= 60
+
+
+def test_a_hundred_thousand_hashes_in_seconds():
+    rng = np.random.default_rng(0)
+    looks = rng.integers(0, 2**64, 100_000, dtype=np.uint64)
+    looks[:500] = looks[0]  # many of one look do not make it slow
+    start = time.perf_counter()
+    pairs = near_pairs(looks, np.asarray([0, 1] * 50_000))
+    assert time.perf_counter() - start < 20
+    assert len(pairs) >= 250 * 250
+
+
+def test_a_difference_hash_by_hand():
+    ramp = np.repeat(np.linspace(255, 0, 48)[None, :, None], 48, axis=0).repeat(3, axis=2).astype(np.uint8)
+    assert difference_hash(ramp) == 2**64 - 1
+    assert difference_hash(ramp[:, ::-1]) == 0
+    assert difference_hash(ramp * 0) is None
+
+
+def test_counts(task):
+    header, rows = label_counts(task)
+    assert header == ("label", "train", "val", "test_familiar", "test_unfamiliar", "unlabelled")
+    assert rows[-1] == ("samples", "14", "8", "14", "24", "1")
+    assert [sum(int(row[i]) for row in rows[:-1]) for i in (1, 2, 3, 4, 5)] == [14, 8, 14, 24, 0]
+    counted = attribute_counts(task)
+    assert list(counted) == ["age", "person"]
+    assert counted["age"][1][-1] == ("70", "0", "0", "0", "12")
+    assert counted["person"][1][-1][0] == "(18 others)"
+
+
+def test_counts_of_numbers_with_many_values(tmp_path):
+    rows = [(f"{i}.jpg", "ab"[i % 2], 20 + i % 30 if i % 10 else "", "p") for i in range(60)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    task = load_task(description(tmp_path, FACES.replace("at_least = 18", "at_least = 25")))
+    header, counted = attribute_counts(task)["age"]
+    unfamiliar = header.index("test_unfamiliar")
+    assert [row[0] for row in counted] == ["lowest", "median", "highest", "(missing)"]
+    assert [row[unfamiliar] for row in counted] == ["21", "22.5", "24", "6"]
+
+
+def size_of(path):
+    with Image.open(path) as image:
+        return image.size
+
+
+class TestContactSheet:
+    def cells(self, path):
+        with Image.open(path) as image:
+            sheet = np.asarray(image)
+        for label in range((sheet.shape[0] - TOP) // STEP):
+            for left in LEFT:
+                yield [sheet[TOP + label * STEP :, left + c * STEP :][:CELL, :CELL] for c in range(PER_SIDE)]
+
+    def test_familiar_left_unfamiliar_right_a_row_per_label(self, tmp_path):
+        colours = {
+            ("f", 30): (255, 0, 0),
+            ("f", 70): (0, 255, 0),
+            ("m", 30): (0, 0, 255),
+            ("m", 70): (255, 255, 0),
+        }
+        rows = []
+        for i in range(80):
+            label, age = "fm"[i % 2], (30, 30, 70)[i % 3]
+            rows.append((f"{i}.png", label, age, "p"))
+            (tmp_path / "images").mkdir(exist_ok=True)
+            Image.new("RGB", (30, 20 + i), colours[label, age]).save(tmp_path / "images" / f"{i}.png")
+        table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+        write_contact_sheet(load_task(description(tmp_path, FACES)), tmp_path / "sheet.png")
+        found = list(self.cells(tmp_path / "sheet.png"))
+        for cells, colour in zip(found, colours.values(), strict=True):
+            assert all((cell == colour).all() for cell in cells)
+
+    def test_unreadable_ones_are_passed_over_and_too_few_leave_grey(self, tmp_path, task):
+        for row in range(len(task.splits[UNFAMILIAR]) - 3):
+            file_of(task, UNFAMILIAR, row).write_bytes(b"x")
+        write_contact_sheet(task, tmp_path / "sheet.png")
+        cells = list(self.cells(tmp_path / "sheet.png"))
+        blank = sum((cell == GREY).all() for row in cells for cell in row)
+        assert blank == 2 * PER_SIDE - 3
+
+    def test_anybody_s_text_is_drawn_as_it_is(self, tmp_path):
+        names = ["$\\frac{", "\x1b[31m\n\u202e", "w" * 500, "猫"]
+        rows = [(f"{i}.jpg", names[i % 4], (30, 30, 30, 30, 70)[i % 5], "p") for i in range(60)]
+        for path, *_ in rows:
+            picture(tmp_path / "images" / path)
+        table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+        write_contact_sheet(load_task(description(tmp_path, FACES)), tmp_path / "sheet.png")
+        assert size_of(tmp_path / "sheet.png") == (LEFT[1] + PER_SIDE * STEP + 16, TOP + 4 * STEP + 16)
+
+    def test_built_in_tasks_have_one_too(self, tmp_path):
+        write_contact_sheet(load_letters(per_glyph=dict.fromkeys(Split, 1)), tmp_path / "letters.png")
+        assert size_of(tmp_path / "letters.png")[1] == TOP + 26 * STEP + 16
+        write_contact_sheet(load_toy("checkers"), tmp_path / "toy.png")
+        assert size_of(tmp_path / "toy.png") == (1000, 500)
+
+    def test_the_same_every_time(self, tmp_path, task):
+        for name in ("a.png", "b.png"):
+            write_contact_sheet(task, tmp_path / name)
+        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+    def test_only_png(self, tmp_path, task):
+        with pytest.raises(InputError, match=r"unknown file type '.pdf'; have: .png"):
+            write_contact_sheet(task, tmp_path / "sheet.pdf")

@@ -1,0 +1,353 @@
+"""A user's TOML and table become a task, or one sentence that says why not."""
+
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surefoot import IGNORE, InputError, LabelKind
+from surefoot.tasks.base import Split
+from surefoot.tasks.description import ByShare, read_description
+from surefoot.tasks.manifest import load_task
+from tests.tasks.trees import FACES, description, faces, picture, table
+
+ROOT = Path(__file__).parents[2]
+TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR
+
+
+def sizes(task):
+    return {split.value: len(samples) for split, samples in task.splits.items()}
+
+
+def test_the_issue_s_example(tmp_path):
+    text = FACES.replace("[splits]", "[splits]\nseed = 3") + '[unlabelled]\nimages = "../celeba"\n'
+    picture(tmp_path / "celeba" / "g.jpg")
+    (tmp_path / "here").mkdir()
+    task = load_task(faces(tmp_path / "here", text=text))
+    assert (task.name, task.kind, task.class_names) == ("faces", LabelKind.ONE_LABEL, ("f", "m"))
+    assert sizes(task) == {"train": 14, "val": 8, "test_familiar": 14, "test_unfamiliar": 24, "unlabelled": 1}
+    for split, samples in task.splits.items():
+        if split is not Split.UNLABELLED:
+            ages = samples.attributes["age"].to_numpy()
+            assert ((ages >= 18) & (ages < 60)).all() == (split is not UNFAMILIAR)
+            assert [f"p{int(path[:3]) // 2}" for path in samples.inputs.paths] == samples.groups.tolist()
+            assert samples.ids.tolist() == list(samples.inputs.paths) == sorted(samples.inputs.paths)
+            assert [int(path[:3]) // 3 % 2 for path in samples.inputs.paths] == samples.labels.tolist()
+    assert task.splits[Split.UNLABELLED].labels.tolist() == [IGNORE]
+    assert task.splits[Split.UNLABELLED].ids.tolist() == ["unlabelled/g.jpg"]
+
+
+def test_fractions_are_stratified_by_label(tmp_path):
+    task = load_task(faces(tmp_path, 600, pictures=False))
+    for split, share in ((TRAIN, 0.4), (VAL, 0.2), (FAMILIAR, 0.4)):
+        assert task.class_counts(split).tolist() == pytest.approx([180 * share, 180 * share], abs=1)
+
+
+def test_the_order_of_rows_decides_nothing(tmp_path):
+    one = load_task(faces(tmp_path, pictures=False))
+    header, *lines = (tmp_path / "manifest.csv").read_text().splitlines()
+    random.Random(0).shuffle(lines)
+    (tmp_path / "manifest.csv").write_text("\n".join([header, *lines]))
+    other = load_task(tmp_path / "task.toml")
+    assert one.identity == other.identity
+    assert one.splits[TRAIN].ids.tolist() == other.splits[TRAIN].ids.tolist()
+    seeded = load_task(description(tmp_path, FACES + "seed = 1\n"))
+    assert seeded.identity != one.identity
+    assert sizes(seeded) == sizes(one)
+
+
+def test_parquet_is_the_same_as_csv(tmp_path):
+    one = load_task(faces(tmp_path, pictures=False))
+    columns = list(
+        zip(*[line.split(",") for line in (tmp_path / "manifest.csv").read_text().splitlines()], strict=True)
+    )
+    values = {name: [int(v) for v in found] if name == "age" else found for name, *found in columns}
+    pyarrow.parquet.write_table(pa.table(values), tmp_path / "manifest.parquet")
+    other = load_task(description(tmp_path, FACES.replace("manifest.csv", "manifest.parquet")))
+    assert one.identity == other.identity
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 99)), min_size=30, max_size=80
+    )
+)
+def test_keep_together_parts_nobody(tmp_path, rows):
+    rows = [(f"{i}.jpg", label, age, f"p{person}") for i, (person, label, age) in enumerate(rows)]
+    rows += [(f"{label}{i}.jpg", label, 30, f"single{label}{i}") for label in "ab" for i in range(20)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    task = load_task(description(tmp_path, FACES + 'keep_together = "person"\n'))
+    places = defaultdict(set)
+    for split, samples in task.splits.items():
+        for person in samples.groups.tolist():
+            places[person].add("test" if split in (FAMILIAR, UNFAMILIAR) else split)
+    assert all(len(splits) == 1 for splits in places.values())
+    assert sum(sizes(task).values()) == len(rows)
+
+
+def test_without_a_person_each_row_stands_alone(tmp_path):
+    rows = [(f"{i}.jpg", "ab"[i % 2], 30, "") for i in range(40)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    task = load_task(description(tmp_path, FACES + 'keep_together = "person"\n'))
+    assert sizes(task) == {"train": 16, "val": 8, "test_familiar": 16}
+
+
+COLUMN = """
+[task]
+name = "t"
+manifest = "manifest.csv"
+label = "label"
+[familiar]
+site = { not_in = ["new"] }
+[splits]
+column = "split"
+"""
+SPLIT_ROWS = [
+    (f"{i:02d}.jpg", "ab"[i % 2], "new" if i >= 20 else "old", s)
+    for i, s in enumerate(["train"] * 10 + ["val"] * 4 + ["test"] * 10 + ["train", "val"])
+]
+
+
+def test_a_column_says_the_splits_and_unfamiliar_training_rows_are_left_out(tmp_path):
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), SPLIT_ROWS)
+    task = load_task(description(tmp_path, COLUMN))
+    assert sizes(task) == {"train": 10, "val": 4, "test_familiar": 6, "test_unfamiliar": 4}
+    assert task.remarks == ("2 unfamiliar rows that 'split' puts into train or val are left out",)
+    assert task.splits[UNFAMILIAR].ids.tolist() == ["20.jpg", "21.jpg", "22.jpg", "23.jpg"]
+
+
+def test_val_may_be_a_share_of_train(tmp_path):
+    rows = [
+        (path, label, site, "train" if split == "val" else split) for path, label, site, split in SPLIT_ROWS
+    ]
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
+    task = load_task(description(tmp_path, COLUMN + "val = 0.5\n"))
+    assert sizes(task) == {"train": 7, "val": 7, "test_familiar": 6, "test_unfamiliar": 4}
+    with pytest.raises(InputError, match=r"neither val rows nor splits.val"):
+        load_task(description(tmp_path, COLUMN))
+
+
+def test_a_column_that_parts_a_person_is_refused(tmp_path):
+    rows = [(*row, f"p{i}") for i, row in enumerate(SPLIT_ROWS)]
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split", "person"), rows)
+    load_task(description(tmp_path, COLUMN + 'keep_together = "person"\n'))
+    rows[22] = (*SPLIT_ROWS[22], "p3")
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split", "person"), rows)
+    with pytest.raises(
+        InputError, match=r"person 'p3' is in train \(row 3\) and in test_unfamiliar \(row 22\)"
+    ):
+        load_task(description(tmp_path, COLUMN + 'keep_together = "person"\n'))
+
+
+MANY = """
+[task]
+name = "t"
+manifest = "manifest.csv"
+labels = "labels"
+ignored = "difficult"
+[familiar]
+source = { equals = "voc" }
+[splits]
+val = 0.25
+test = 0.25
+"""
+
+
+def test_many_labels_with_ignored_ones(tmp_path):
+    rows = [
+        (f"{i:02d}.jpg", ("cat; dog", "dog", "", "bird")[i % 4], ("cat;bird", "cat", "", "")[i % 4], "voc")
+        for i in range(16)
+    ]
+    table(
+        tmp_path / "manifest.csv",
+        ("path", "labels", "difficult", "source"),
+        [*rows, ("u.jpg", "cat", "", "coco")],
+    )
+    task = load_task(description(tmp_path, MANY))
+    assert task.kind is LabelKind.MANY_LABELS
+    assert task.class_names == ("bird", "cat", "dog")
+    expected = [[IGNORE, 1, 1], [0, IGNORE, 1], [0, 0, 0], [1, 0, 0]]
+    for samples in task.splits.values():
+        for path, labels in zip(samples.inputs.paths, samples.labels.tolist(), strict=True):
+            assert labels == ([0, 1, 0] if path == "u.jpg" else expected[int(path[:2]) % 4])
+    assert Counter(sizes(task)) == {"train": 8, "val": 4, "test_familiar": 4, "test_unfamiliar": 1}
+
+
+def test_classes_in_the_order_given_and_ids_of_their_own(tmp_path):
+    text = FACES.replace('label = "gender"', 'label = "gender"\nclasses = ["m", "f"]\nid = "name"')
+    rows = [(f"images/{i}.jpg", "fm"[i % 2], 30, "", f"00{i}") for i in range(20)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person", "name"), rows)
+    task = load_task(description(tmp_path, text))
+    assert task.class_names == ("m", "f")
+    first = task.splits[TRAIN]
+    assert first.ids[0].startswith("00")
+    assert first.labels[0] == 1 - int(first.ids[0]) % 2
+
+
+def test_numbers_that_name_stay_as_written(tmp_path):
+    text = FACES.replace('"gender"', '"code"').replace('groups = "person"', 'groups = "age"')
+    table(
+        tmp_path / "manifest.csv",
+        ("path", "code", "age"),
+        [(f"{i}.jpg", ("01", "1")[i % 2], 30) for i in range(20)],
+    )
+    task = load_task(description(tmp_path, text))
+    assert task.class_names == ("01", "1")
+    assert set(task.splits[TRAIN].groups.tolist()) == {"30"}
+
+
+def test_unlabelled_images_may_be_fewer(tmp_path):
+    for i in range(10):
+        picture(tmp_path / "g" / f"{i}.jpg")
+    text = FACES + '[unlabelled]\nimages = "g"\nlimit = 4\n'
+    drawn = [load_task(faces(tmp_path, text=text + f"seed = {seed}\n", pictures=False)) for seed in (0, 0, 1)]
+    names = [task.splits[Split.UNLABELLED].ids.tolist() for task in drawn]
+    assert [len(found) for found in names] == [4, 4, 4]
+    assert names[0] == names[1] == sorted(names[0])
+    assert names[0] != names[2]
+
+
+def test_unlabelled_images_that_are_the_task_s_own_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is in both \w+ and unlabelled"):
+        load_task(faces(tmp_path, text=FACES + '[unlabelled]\nimages = "images"\n'))
+
+
+def test_each_picture_once(tmp_path):
+    text = FACES + 'repeated_pictures = "once"\n[unlabelled]\nimages = "g"\n'
+    file = faces(tmp_path, text=text)
+    picture(tmp_path / "g" / "own.jpg", seed=5)
+    images = tmp_path / "images"
+    (tmp_path / "g" / "copy.jpg").write_bytes((images / "001.jpg").read_bytes())
+    before = load_task(file)
+    assert sum(sizes(before).values()) == 61
+    where = {path: split for split, s in before.splits.items() for path in s.inputs.paths}
+    train, test = (
+        [p for p, s in where.items() if s is split and int(p[:3]) // 3 % 2 == 0]
+        for split in (TRAIN, FAMILIAR)
+    )
+    unfamiliar, opposite = (
+        "000.jpg",
+        next(p for p, s in where.items() if s is TRAIN and int(p[:3]) // 3 % 2 == 1),
+    )
+    (images / train[0]).write_bytes((images / test[0]).read_bytes())  # the test keeps it
+    (images / train[1]).write_bytes((images / unfamiliar).read_bytes())  # no one knows whether it is familiar
+    (images / train[2]).write_bytes((images / opposite).read_bytes())  # no one knows its label
+    after = load_task(file)
+    now = {path: split for split, s in after.splits.items() for path in s.inputs.paths}
+    assert where.keys() - now.keys() == {train[0], train[1], unfamiliar, train[2], opposite}
+    assert now[test[0]] is FAMILIAR
+    assert after.remarks == ("6 files whose picture occurs elsewhere too are left out",)
+    assert after.splits[Split.UNLABELLED].ids.tolist() == ["unlabelled/own.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('manifest = "manifest.csv"\n', "", "no task.manifest"),
+        ('"manifest.csv"', '"nowhere.csv"', r"nowhere.csv: .*(No such file|Failed to open)"),
+        ('"manifest.csv"', '"manifest.xls"', "unknown file type '.xls'; have: .csv, .parquet"),
+        ('label = "gender"', 'label = "sex"', "no column 'sex'; have: path, gender, age, person"),
+        ('label = "gender"', 'label = "gender"\nlabels = "age"', "exactly one of the two"),
+        ('label = "gender"', 'label = "gender"\nignored = "age"', "task.ignored goes with task.labels"),
+        ('label = "gender"', "label = 3", "task.label is 3; allowed: text"),
+        (
+            'label = "gender"',
+            'label = "gender"\nclasses = ["f", "x"]',
+            "label 'm' in row 3 is no class; allowed: f, x",
+        ),
+        ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
+        ("[task]", "[task]\nlable = 1", "unknown key task.lable; have: name, manifest"),
+        ("[splits]", "[split]", "unknown key split; have: task, familiar, splits, unlabelled"),
+        ("age = { at_least = 18, below = 60 }", "", r"no \[familiar\] table"),
+        ("at_least", "atleast", "unknown operator 'atleast'"),
+        ("val = 0.2", "val = 1.2", "splits.val is 1.2; allowed: a share between 0 and 1"),
+        ("val = 0.2", "val = 0.7", "is 1.1; allowed: below 1"),
+        ("val = 0.2", "", "splits need a column, or both val and test"),
+        ("val = 0.2", 'val = 0.2\nseed = "x"', "splits.seed is 'x'; allowed: a whole number"),
+        ("val = 0.2", 'val = 0.2\ncolumn = "age"', "splits.test beside splits.column"),
+        ("val = 0.2", 'val = 0.2\nrepeated_pictures = "no"', "allowed: as_given, once"),
+        ("[task]", '[unlabelled]\nfolder = "x"\n[task]', "unknown key unlabelled.folder"),
+        ("[familiar]", "[familiar", "not TOML"),
+        ("below = 60", "below = 31", "class '.' has no training samples .1 in test_unfamiliar"),
+        ('images = "images"', 'images = "images"\nidentity = "abc"', "but task.identity is abc"),
+    ],
+)
+def test_bad_descriptions_are_refused(tmp_path, old, new, message):
+    file = faces(tmp_path, 12, pictures=False)
+    if "no training" in message:
+        table(
+            tmp_path / "manifest.csv",
+            ("path", "gender", "age", "person"),
+            [("a", "f", 30, ""), ("b", "m", 40, "")],
+        )
+    description(tmp_path, FACES.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        load_task(file)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("a.jpg", "f", 30, "p"), ("./a.jpg", "m", 30, "q")], "path 'a.jpg' is in rows 0 and 1"),
+        ([("a.jpg", "f", 30, "p"), ("", "m", 30, "q")], "column 'path' is empty in row 1"),
+        ([("a.jpg", "", 30, "p")], "column 'gender' is empty in row 0"),
+        ([("../a.jpg", "f", 30, "p")], "path '../a.jpg' in row 0 leaves the image root"),
+        ([("a.jpg", "f", "old", "p")], "holds text .'old' in row 0."),
+        ([], "no rows"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path, rows, message):
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    with pytest.raises(InputError, match=message):
+        load_task(description(tmp_path, FACES))
+
+
+def test_an_image_root_that_is_not_there_is_said(tmp_path):
+    file = faces(tmp_path, 12, text=FACES.replace('images = "images"', 'images = "pictures"'))
+    with pytest.raises(InputError, match=r"the image root .*pictures is no folder; see task.images"):
+        load_task(file)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
+def test_the_examples_are_well_formed(example):
+    found = read_description(example)
+    assert found.name == example.stem
+    assert found.unlabelled is not None
+    assert str(found.manifest).startswith(str(ROOT / "examples" / "data"))
+
+
+def test_the_documented_keys_are_the_real_ones(tmp_path):
+    text = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), flags=re.DOTALL)[1]
+    found = read_description(description(tmp_path, text))
+    assert [str(each) for each in found.familiar] == ["age at_least 18", "age below 60"]
+    assert found.splits == ByShare(0.2, 0.4, 0, "person")
+    assert found.repeated_once
+
+
+def test_bad_split_values_and_columns_are_named(tmp_path):
+    rows = [*SPLIT_ROWS, ("x.jpg", "a", "old", "dev")]
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
+    with pytest.raises(InputError, match=r"'split' is 'dev' in row 26; allowed: train, val, test"):
+        load_task(description(tmp_path, COLUMN))
+    table(tmp_path / "manifest.csv", ("path", "path", "site", "split"), SPLIT_ROWS)
+    with pytest.raises(InputError, match=r"column 'path' occurs 2 times"):
+        load_task(description(tmp_path, COLUMN))
+
+
+def test_a_hundred_thousand_rows_are_read_in_seconds(tmp_path):
+    rows = [(f"{i % 100}/{i}.jpg", "fm"[i % 2], i % 90, f"p{i // 3}") for i in range(100_000)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    start = time.perf_counter()
+    task = load_task(description(tmp_path, FACES + 'keep_together = "person"\n'))
+    assert len(task.identity) == 64
+    assert time.perf_counter() - start < 20
+    assert np.sum(list(sizes(task).values())) == 100_000
