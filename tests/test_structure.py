@@ -14,7 +14,8 @@ SOURCE = Path(surefoot.__file__).parent
 # From the ground up: a room may import from its own line and from the lines above it, never from below.
 STOREYS = (
     {"version", "errors", "defaults", "kinds"},
-    {"files"},
+    {"files", "seeds"},
+    {"recipes"},
     {"checks", "combine", "decoding"},
     {"outcomes"},
     {"networks"},
@@ -22,6 +23,9 @@ STOREYS = (
     {"prediction_tables"},
     {"prediction_files", "statistics"},
     {"metrics", "tasks"},
+    {"training"},
+    {"store"},
+    {"engines"},
     {"calibrators"},
     {"scoring"},
     {"report"},

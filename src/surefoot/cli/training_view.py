@@ -32,8 +32,8 @@ def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
             if event["event"] == "epoch" and seed is not None:
                 before = order.recipe.epochs if event["phase"] == "final" else 0
                 done[seed] = before + event["epoch"]
-                text = f"seed {seed}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}, loss {event['loss']:.4f}"
-                bar.update(task, description=text)
+                where = f"seed {seed}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
+                bar.update(task, description=f"{where}, loss {event['loss']:.4f}")
             elif event["event"] in ("done", "elsewhere") and seed is not None:
                 done[seed] = each
             bar.update(task, completed=sum(done.values()))

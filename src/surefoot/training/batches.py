@@ -1,16 +1,17 @@
 """Samples as the device that trains sees them: a split's pixels or points, and views of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot.decoding import Decoded
-from surefoot.training.augment import centre_crops, normalise, random_crops, resample
+from surefoot.training.augment import Crops, centre_crops, normalise, random_crops, resample
 
 SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
 
@@ -74,13 +75,11 @@ class Images:
         """Random crops, or what the recipe says instead."""
         if self.augmentation == "none":
             return self.test_views(raw, rows)
-        crops = random_crops(self.heights[rows], self.widths[rows], generator)
-        return normalise(resample(_floating(raw), crops, self.view))
+        return _views(raw, random_crops(self.heights[rows], self.widths[rows], generator), self.view)
 
     def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
         """Centre crops."""
-        crops = centre_crops(self.heights[rows], self.widths[rows], self.share)
-        return normalise(resample(_floating(raw), crops, self.view))
+        return _views(raw, centre_crops(self.heights[rows], self.widths[rows], self.share), self.view)
 
 
 Inputs = Points | Images
@@ -154,6 +153,21 @@ def _padded(pixels: Tensor, height: int, width: int) -> Tensor:
     return torch.nn.functional.pad(pixels, (0, width - pixels.shape[3], 0, height - pixels.shape[2]))
 
 
-def _floating(raw: Tensor) -> Tensor:
+def _views(raw: Tensor, crops: Crops, view: int) -> Tensor:
+    """Crops of raw pixels, ready for the network; on a GPU fused into a few kernels."""
+    make = _fused_views() if raw.is_cuda else _plain_views
+    return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, view)
+
+
+def _plain_views(
+    raw: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, mirrored: Tensor, view: int
+) -> Tensor:
     # Half precision holds 0..255 exactly, and is what the matrix units of a GPU take.
-    return raw.to(torch.float16 if raw.is_cuda else torch.float32)
+    floating = raw.to(torch.float16 if raw.is_cuda else torch.float32)
+    views = normalise(resample(floating, Crops(top, left, height, width, mirrored), view))
+    return views.contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _fused_views() -> Callable[..., Tensor]:
+    return cast(Callable[..., Tensor], torch.compile(_plain_views))

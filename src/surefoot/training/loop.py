@@ -147,7 +147,6 @@ def _step(
     rows = rows.to(device, non_blocking=True)
     with torch.no_grad():
         views = inputs.training_views(raw, rows, torch.Generator(device=device).manual_seed(seed))
-        views = views.contiguous(memory_format=torch.channels_last) if views.ndim == 4 else views
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
         value = loss(forward(views), labels[rows])
     optimiser.zero_grad(set_to_none=True)

@@ -36,8 +36,10 @@ def weights_digest(path: Path) -> str:
 
 def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
     if recipe.network == "mlp":
-        points = isinstance(samples, Points)
-        inputs = samples.values.shape[1] if points else samples.pixels.shape[1] * recipe.view**2
+        if isinstance(samples, Points):
+            inputs = samples.values.shape[1]
+        else:
+            inputs = samples.pixels.shape[1] * recipe.view**2
         return {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
     if isinstance(samples, Points):
         raise InputError(

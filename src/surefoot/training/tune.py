@@ -7,6 +7,7 @@ with the lower NLL. Unfamiliar data have no part in it.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -112,10 +113,8 @@ def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
         if progress.epoch - best_epoch >= bench.patience:
             raise _Plateau
 
-    try:
+    with suppress(_Plateau):
         _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, look)
-    except _Plateau:
-        pass
     return max(1, best_epoch)
 
 

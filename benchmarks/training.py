@@ -1,0 +1,181 @@
+"""Training speed of ResNet-18 on real photographs, against a plain PyTorch loop, in one run on one GPU.
+
+    python benchmarks/training.py PETS_FOLDER [--weights FILE] [--members 10] [--out FILE]
+
+PETS_FOLDER is Oxford_IIIT_Pets in its official layout. The plain loop is what a tutorial shows: a DataLoader
+with 16 workers, torchvision's transforms, float32 with TF32. Needs a GPU and, for the plain loop, torchvision.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from surefoot.decoding import Size
+from surefoot.kinds import LabelKind
+from surefoot.networks import build_network, load_weights
+from surefoot.recipes import Recipe
+from surefoot.tasks import Split, task_named
+from surefoot.tasks.decoded import decode_task
+from surefoot.training.batches import images_from, joined
+from surefoot.training.loop import Hooks, train
+from surefoot.training.objectives import classification_loss
+
+GPU = torch.device("cuda")
+# Multiply-adds of a forward pass of ResNet-18 at 224 pixels; training takes about three of them.
+FORWARD_FLOPS_224 = 2 * 1.814e9
+
+
+def matrix_rate() -> float:
+    """Floating-point operations a second of a large bf16 product: the chip's own ceiling."""
+    a, b = (torch.randn(8192, 8192, device=GPU, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        a @ b
+    torch.cuda.synchronize()
+    return 20 * 2 * 8192**3 / (time.perf_counter() - start)
+
+
+def ours(images, labels, view: int, epochs: int) -> float:
+    """Images a second in the steady state: the median epoch, the first two left out."""
+    recipe = Recipe(view=view, resize=view, epochs=epochs, learning_rate=0.01)
+    seconds = []
+    network = build_network("resnet18", 2, generator=torch.Generator().manual_seed(0))
+    loss = partial(classification_loss, kind=LabelKind.ONE_LABEL)
+    hooks = Hooks(progress=lambda progress: seconds.append(progress.seconds))
+    train(network, images, labels, loss, recipe, seed=0, device=GPU, hooks=hooks)
+    steady = sorted(seconds[2:])
+    return len(labels) / steady[len(steady) // 2]
+
+
+def plain(task, view: int, seconds: float) -> float:
+    """Images a second of the tutorial's loop."""
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+    from torchvision import models, transforms
+
+    samples = task.splits[Split.TRAIN]
+    chain = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(view),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    files = samples.inputs.files()
+
+    class Photographs(Dataset):
+        def __len__(self):
+            return len(files)
+
+        def __getitem__(self, row):
+            return chain(Image.open(files[row]).convert("RGB")), int(samples.labels[row])
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    loader = DataLoader(
+        Photographs(),
+        128,
+        shuffle=True,
+        num_workers=16,
+        pin_memory=True,
+        drop_last=True,
+        persistent_workers=True,
+    )
+    network = models.resnet18(num_classes=2).to(GPU)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    seen, start, epoch = 0, None, 0
+    while start is None or time.perf_counter() - start < seconds:
+        for pictures, truth in loader:
+            loss = nn.functional.cross_entropy(network(pictures.to(GPU)), truth.to(GPU))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            seen += len(truth)
+        torch.cuda.synchronize()
+        epoch += 1
+        if epoch == 2:  # workers are up and the files are in memory
+            seen, start = 0, time.perf_counter()
+    return seen / (time.perf_counter() - start)
+
+
+def members(images, labels, weights: Path | None, count: int) -> float:
+    """Seconds for so many networks of the paper's cat-dog recipe, compilation included."""
+    recipe = Recipe(view=144, resize=160, epochs=128, learning_rate=0.06)
+    loss = partial(classification_loss, kind=LabelKind.ONE_LABEL)
+    start = time.perf_counter()
+    for seed in range(count):
+        network = build_network("resnet18", 2, generator=torch.Generator().manual_seed(seed))
+        if weights is not None:
+            load_weights(network, weights)
+        train(network, images, labels, loss, recipe, seed=seed, device=GPU)
+        print(f"member {seed}: {time.perf_counter() - start:.1f} s", flush=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Run everything and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pets", type=Path)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--members", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    task = task_named("cat-dog", root=chosen.pets)
+    found: dict[str, float | str] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    with tempfile.TemporaryDirectory() as cache:
+        start = time.perf_counter()
+        decoded = decode_task(task, Size(160), cache=Path(cache))
+        found["decode, seconds"] = time.perf_counter() - start
+        both = [
+            images_from(decoded[s], view=144, resize=160, augmentation="inception")
+            for s in (Split.TRAIN, Split.VAL)
+        ]
+    images = joined(both)
+    labels = torch.cat([torch.from_numpy(task.splits[s].labels) for s in (Split.TRAIN, Split.VAL)])
+    found["bf16 matrix rate, TFLOP/s"] = matrix_rate() / 1e12
+    from dataclasses import replace
+
+    for view in (224, 128):
+        rate = ours(replace(images, view=view), labels, view, chosen.epochs)
+        found[f"ours at {view}, images/s"] = rate
+        flops = 3 * FORWARD_FLOPS_224 * (view / 224) ** 2 * rate
+        found[f"ours at {view}, share of the matrix rate"] = (
+            flops / 1e12 / float(found["bf16 matrix rate, TFLOP/s"])
+        )
+        print(json.dumps(found), flush=True)
+    if chosen.members:
+        found[f"{chosen.members} members, 128 epochs, 144 px, seconds"] = members(
+            images, labels, chosen.weights, chosen.members
+        )
+        print(json.dumps(found), flush=True)
+    for view in (224, 128):
+        found[f"plain loop at {view}, images/s"] = plain(task, view, 10)
+        found[f"ours / plain at {view}"] = float(found[f"ours at {view}, images/s"]) / float(
+            found[f"plain loop at {view}, images/s"]
+        )
+    found["cpu cores"] = str(os.cpu_count())
+    text = "\n".join(
+        ["| what | found |", "|:--|--:|"]
+        + [
+            f"| {k} | {v if isinstance(v, str) else f'{v:,.3g}' if v < 100 else f'{v:,.0f}'} |"
+            for k, v in found.items()
+        ]
+    )
+    print(text)
+    if chosen.out is not None:
+        chosen.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
