@@ -3,7 +3,7 @@
     python benchmarks/training.py PETS_FOLDER [--weights FILE] [--members 10] [--out FILE]
 
 PETS_FOLDER is Oxford_IIIT_Pets in its official layout. The plain loop is what a tutorial shows: a DataLoader
-with 16 workers, torchvision's transforms, float32 with TF32. Needs a GPU and, for the plain loop, torchvision.
+with 16 workers, torchvision's transforms, float32 with TF32. Needs a GPU; the plain loop needs torchvision.
 """
 
 import argparse
