@@ -67,7 +67,7 @@ class Images:
 
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
         """The raw pixels of the named rows, on the device."""
-        if self.pixels.device == device:
+        if self.pixels.device.type == device.type:
             return self.pixels[rows.to(device)]
         return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
 
@@ -106,7 +106,7 @@ def fetched(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
     held = inputs.values if isinstance(inputs, Points) else inputs.pixels
-    if held.device == device:
+    if held.device.type == device.type:
         for rows in batches:
             yield rows, inputs.fetch(rows, device)
         return
@@ -137,7 +137,7 @@ def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augme
 
 
 def _where_it_fits(pixels: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cpu" or pixels.device == device:
+    if pixels.device.type == device.type:
         return pixels
     free, _ = torch.cuda.mem_get_info(device)
     return pixels.to(device) if pixels.numel() <= SHARE_OF_MEMORY * free else pixels.pin_memory()
