@@ -5,7 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
-from surefoot.training.augment import ASPECT, Crops, centre_crops, normalise, random_crops, resample
+from surefoot.training import augment
+from surefoot.training.augment import ASPECT, DRAWS, Crops, centre_crops, normalise, resample
+
+
+def random_crops(heights, widths, generator):
+    return augment.random_crops(heights, widths, torch.rand(DRAWS, len(heights), generator=generator))
 
 
 def photograph(height, width, seed=0):

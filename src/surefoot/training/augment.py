@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 ATTEMPTS = 10
+DRAWS = 2 * ATTEMPTS + 3  # random numbers that a crop takes
 AREA = (0.08, 1.0)
 ASPECT = (3 / 4, 4 / 3)
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, which Places365's and torchvision's weights expect
@@ -29,14 +30,14 @@ class Crops:
     mirrored: Tensor
 
 
-def random_crops(heights: Tensor, widths: Tensor, generator: torch.Generator) -> Crops:
+def random_crops(heights: Tensor, widths: Tensor, draws: Tensor) -> Crops:
     """Inception crops: area 8% to 100%, aspect 3/4 to 4/3, any place; half of them mirrored.
+
+    `draws` are uniform random numbers (DRAWS, batch).
 
     Ten shapes are drawn and the first that fits is taken; where none does, the largest middle box whose
     aspect is allowed. Szegedy et al., CVPR 2015.
     """
-    batch, device = len(heights), heights.device
-    draws = torch.rand(2 * ATTEMPTS + 3, batch, generator=generator, device=device)
     tall, wide = heights.float(), widths.float()
     area = (AREA[0] + (AREA[1] - AREA[0]) * draws[:ATTEMPTS]) * tall * wide
     low, high = (math.log(end) for end in ASPECT)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot.decoding import Decoded
-from surefoot.training.augment import Crops, centre_crops, normalise, random_crops, resample
+from surefoot.training.augment import DRAWS, Crops, centre_crops, normalise, random_crops, resample
 
 SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
 
@@ -33,7 +33,11 @@ class Points:
         """The raw samples of the named rows, on the device."""
         return self.values[rows.to(self.values.device)].to(device)
 
-    def training_views(self, raw: Tensor, _rows: Tensor, _generator: torch.Generator) -> Tensor:
+    def draws(self, steps: int, _batch: int, _random: torch.Generator) -> Tensor:
+        """Random numbers that an epoch's views take: none."""
+        return torch.empty(steps, 0)
+
+    def training_views(self, raw: Tensor, _rows: Tensor, _draws: Tensor) -> Tensor:
         """What the network sees in training."""
         return raw
 
@@ -71,11 +75,15 @@ class Images:
             return self.pixels[rows.to(device)]
         return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
 
-    def training_views(self, raw: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+    def draws(self, steps: int, batch: int, random: torch.Generator) -> Tensor:
+        """Random numbers that an epoch's views take: (steps, DRAWS, batch), drawn on the host."""
+        return torch.rand(steps, DRAWS if self.augmentation == "inception" else 0, batch, generator=random)
+
+    def training_views(self, raw: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         """Random crops, or what the recipe says instead."""
         if self.augmentation == "none":
             return self.test_views(raw, rows)
-        return _views(raw, random_crops(self.heights[rows], self.widths[rows], generator), self.view)
+        return _views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
 
     def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
         """Centre crops."""
@@ -107,7 +115,7 @@ def fetched(
     """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
     held = inputs.values if isinstance(inputs, Points) else inputs.pixels
     if held.device.type == device.type:
-        for rows in batches:
+        for rows in [rows.to(device, non_blocking=True) for rows in batches]:
             yield rows, inputs.fetch(rows, device)
         return
     with ThreadPoolExecutor(1) as pool:
@@ -170,4 +178,4 @@ def _plain_views(
 
 @cache
 def _fused_views() -> Callable[..., Tensor]:
-    return cast(Callable[..., Tensor], torch.compile(_plain_views))
+    return cast(Callable[..., Tensor], torch.compile(_plain_views, dynamic=False))
