@@ -131,17 +131,17 @@ class CapturedStepper(Stepper):
 
 @contextmanager
 def arithmetic(device: torch.device) -> Iterator[None]:
-    """One thread on a CPU, where sums would otherwise depend on how many there are; TF32 on a GPU."""
+    """One thread on a CPU, where sums would otherwise depend on how many there are; TF32 on a GPU.
+
+    No search for the fastest convolutions: it is won by chance, so two runs would differ, and gains nothing.
+    """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    searching = torch.backends.cudnn.benchmark
     if device.type == "cpu":
         torch.set_num_threads(1)
     else:
         torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.benchmark = searching
