@@ -21,7 +21,7 @@ def initial_network(
     options = _options(recipe, task, inputs[Split.TRAIN])
     network = build_network(recipe.network, len(task.class_names), generator=start, **options)
     if recipe.pretrained is not None:
-        load_weights(network, _right_file(recipe.pretrained, weights))
+        load_weights(network, right_weights(recipe.pretrained, weights))
     return network
 
 
@@ -51,7 +51,8 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
     return {**options, "head_dropout": recipe.dropout}
 
 
-def _right_file(digest: str, path: Path | None) -> Path:
+def right_weights(digest: str, path: Path | None) -> Path:
+    """The path, if the file there is the one that the recipe was made with."""
     if path is None:
         raise InputError(
             f"the recipe begins with pretrained weights {digest}; say where they are: --weights FILE"
