@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
-from surefoot.networks import Network, build_network, load_weights
+from surefoot.networks import Network, backbone_named, build_network, load_weights
 from surefoot.recipes import Recipe
 from surefoot.seeds import generator
 from surefoot.tasks.base import Split, Task
@@ -42,6 +42,7 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
             inputs = samples.pixels.shape[1] * recipe.view**2
         return {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
     if isinstance(samples, Points):
+        backbone_named(recipe.network)  # an unknown one is said to be that
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
