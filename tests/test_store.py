@@ -110,7 +110,7 @@ def test_a_damaged_checkpoint_is_named(store, damage):
         path.write_bytes(
             {"cut": whole[:-7], "empty": b"", "other": whole.replace(b'"epoch"', b'"epoxy"')}[damage]
         )
-        with pytest.raises(InputError, match="is damaged .* remove it to train this network anew") as caught:
+        with pytest.raises(InputError, match=r"is damaged .* remove it to train this network anew") as caught:
             draft.checkpoint("train")
     assert str(path) in str(caught.value)
 
@@ -140,8 +140,9 @@ def test_a_mistake_before_anything_was_made_leaves_nothing(store):
 
 
 def test_a_mistake_later_keeps_what_was_made(store):
-    with pytest.raises(InputError), store.claim(SPEC) as draft:
+    with store.claim(SPEC) as draft:
         draft.save_checkpoint("train", checkpoint())
+    with pytest.raises(InputError), store.claim(SPEC):
         raise InputError("training diverged")
     with store.claim(SPEC) as draft:
         assert draft.checkpoint("train") is not None

@@ -42,7 +42,8 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
             inputs = samples.pixels.shape[1] * recipe.view**2
         return {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
     if isinstance(samples, Points):
-        backbone_named(recipe.network)  # an unknown one is said to be that
+        if ":" not in recipe.network:
+            backbone_named(recipe.network)  # an unknown one is said to be that
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
