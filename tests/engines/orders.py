@@ -42,8 +42,10 @@ for line in iter(sys.stdin.readline, ""):
         finally:
             os._exit(code)
     os.close(read)
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    print("began", pid, flush=True)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its number stays its own
+    sys.stdin.readline()  # until nobody will send it a signal any more
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
@@ -63,11 +65,18 @@ class Nursery:
     def start(self, wanted):
         """The number of a new worker's process."""
         self.process.stdin.write(wanted.as_json() + "\n")
-        return int(self.process.stdout.readline())
+        return self._heard("began")
 
     def ended(self):
-        """How it ended."""
-        return int(self.process.stdout.readline())
+        """How it ended; waits until it has."""
+        self.process.stdin.write("\n")
+        return self._heard("ended")
+
+    def _heard(self, word):
+        """Checked, for the number will be sent signals: a wrong one could be anybody's."""
+        first, number = self.process.stdout.readline().split()
+        assert first == word
+        return int(number)
 
 
 def order(store, recipe=SMALL, seeds=(0,)):

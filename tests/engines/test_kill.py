@@ -29,7 +29,8 @@ def unharmed(nursery, tmp_path_factory):
     began = time.monotonic()
     nursery.start(wanted)
     assert nursery.ended() == 0
-    return results(wanted), time.monotonic() - began
+    seconds = time.monotonic() - began
+    return results(wanted), seconds
 
 
 def test_killed_twenty_times_at_random_moments(nursery, unharmed, tmp_path):
