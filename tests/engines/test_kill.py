@@ -13,7 +13,7 @@ from surefoot.store import State, Store
 from tests.engines.orders import PREDICTED, Nursery, order, results, specs
 
 KILLS = 20
-LONG = Recipe(network="mlp", width=32, epochs=40, learning_rate=0.05, dropout=0.2)
+LONG = Recipe(network="mlp", width=32, epochs=25, learning_rate=0.05, dropout=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +67,9 @@ def test_a_kill_leaves_a_checkpoint_to_go_on_from(nursery, unharmed, tmp_path):
     assert results(wanted) == unharmed[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_saves_and_goes_on_to_the_same_result(nursery, unharmed, tmp_path, number):
+def test_asked_to_stop_it_saves_and_goes_on_to_the_same_result(nursery, unharmed, tmp_path):
     wanted = order(tmp_path, LONG)
-    for _ in range(2):
+    for number in (signal.SIGTERM, signal.SIGINT):
         pid = nursery.start(wanted)
         _soon(lambda: Store(tmp_path).state(specs(wanted)[0]) is State.RUNNING)
         time.sleep(0.2)

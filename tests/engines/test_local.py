@@ -59,15 +59,6 @@ def test_two_engines_on_one_store_train_each_network_once(by_two, tmp_path):
     assert Counter(epochs_logged(wanted)) == Counter(set(epochs_logged(by_two[0])))
 
 
-def test_an_error_of_a_worker_is_passed_on_and_leaves_nothing_of_a_mistake(tmp_path):
-    wanted = order(tmp_path, replace(SMALL, network="resnet18"), seeds=(0, 1))
-    with pytest.raises(
-        InputError, match="network 'resnet18' takes images, and task 'toy/wave' has points; allowed: mlp"
-    ):
-        carry_out(wanted, workers=2, tell=lambda _: None)
-    assert Store(tmp_path).found() == []
-
-
 ENGINE = """
 import sys
 from surefoot.engines.local import carry_out
