@@ -1,7 +1,5 @@
 """Small orders, workers that are easy to kill, and what a finished store holds."""
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,16 +109,3 @@ def epochs_logged(wanted):
         for entry in found.log
         if "epoch" in entry
     ]
-
-
-def run_worker(wanted):
-    """A worker as the engine starts it; its events."""
-    done = subprocess.run(
-        [sys.executable, "-m", "surefoot.engines.worker"],
-        input=wanted.as_json() + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
