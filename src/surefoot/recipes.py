@@ -42,6 +42,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "protocol", _choice("protocol", self.protocol, Protocol))
+        _text("network", self.network)
+        if self.pretrained is not None:
+            _text("pretrained", self.pretrained)
         _one_of("stem", self.stem, ("large", "small"))
         _one_of("augmentation", self.augmentation, ("inception", "none"))
         for name in ("epochs", "batch", "view", "resize", "width"):
@@ -55,11 +58,16 @@ class Recipe:
         for name in ("momentum", "dropout"):
             _require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
         _require("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
+        for name in ("learning_rate", "momentum", "weight_decay", "dropout"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
     @property
     def drop_epoch(self) -> int:
-        """The first epoch at a tenth of the learning rate: a third as many epochs follow as went before."""
-        return math.ceil(0.75 * self.epochs)
+        """The first epoch at a tenth of the learning rate: a third as many epochs follow as went before.
+
+        Rounded down, which is what `surefoot tune` trains: r epochs, then a third of r, rounded up.
+        """
+        return max(1, 3 * self.epochs // 4)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0."""
@@ -128,7 +136,9 @@ def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
     """A recipe as a TOML file."""
     lines = [f"# {line}" for line in comment.splitlines()] + ["[recipe]"]
     lines += [
-        f"{name} = {json.dumps(value)}" for name, value in recipe.as_dict().items() if value is not None
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in recipe.as_dict().items()
+        if value is not None
     ]
     with replacing(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -137,6 +147,11 @@ def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
 def _choice(name: str, value: str, kind: type[StrEnum]) -> StrEnum:
     _one_of(name, str(value), tuple(str(member) for member in kind))
     return kind(value)
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{name} is {value!r}; allowed: a name in words")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

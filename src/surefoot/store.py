@@ -10,6 +10,7 @@ the process that held it, however that ended.
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import time
@@ -92,8 +93,13 @@ class Store:
         with _held(self._lock(spec)):
             draft = Draft(self.folder(spec))
             _make(draft.folder)
+            draft.sweep()
             draft.write(SPEC, json.dumps(spec.as_dict(), indent=2))
-            yield draft
+            try:
+                yield draft
+            except InputError:
+                draft.discard_if_empty()  # a mistake seen before anything was made leaves nothing behind
+                raise
 
     def state(self, spec: Spec) -> State:
         """Done, running, stopped or missing."""
@@ -108,21 +114,22 @@ class Store:
         folders = sorted(
             (self.root / "networks").glob("*/*/*seed*"), key=lambda p: (p.parent, p.name.lstrip("."))
         )
-        return [self._found(folder) for folder in folders if (folder / SPEC).is_file()]
+        found = {folder.with_name(folder.name.lstrip(".")): self._found(folder) for folder in folders}
+        return [each for each in found.values() if each is not None]
 
-    def _found(self, folder: Path) -> Found:
-        document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
-        done = folder / DONE
-        state, seconds = State.STOPPED, None
-        if done.is_file():
-            state, seconds = State.DONE, json.loads(done.read_text(encoding="utf-8")).get("seconds")
-        elif _is_held(self.root / "locks" / str(document.get("key"))):
-            state = State.RUNNING
-        log = tuple(_log_of(folder / LOG))
-        return Found(document["task"], folder.parent.name, int(document["seed"]), state, seconds, log)
+    def _found(self, folder: Path) -> Found | None:
+        """None where it has no spec yet. Its finished folder goes before a draft, also one just renamed."""
+        finished = folder.with_name(folder.name.lstrip("."))
+        try:
+            if (finished / DONE).is_file():
+                facts = _document(finished / DONE)
+                return _described(finished, State.DONE, facts.get("seconds"))
+            lock = self.root / "locks" / str(_document(folder / SPEC)["key"])
+            return _described(folder, State.RUNNING if _is_held(lock) else State.STOPPED, None)
+        except FileNotFoundError:
+            return self._found(finished) if finished.is_dir() and folder != finished else None
 
     def _lock(self, spec: Spec) -> Path:
-        _make(self.root / "locks")
         return self.root / "locks" / spec.key
 
 
@@ -149,8 +156,8 @@ class Draft:
     def log(self, entry: dict[str, Any]) -> None:
         """One more line of the log."""
         try:
-            with (self.folder / LOG).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            with (self.folder / LOG).open("ab+") as file:
+                file.write((b"" if _ends_a_line(file) else b"\n") + json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise InputError(f"cannot write {self.folder / LOG}: {error.strerror}") from error
 
@@ -182,18 +189,32 @@ class Draft:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-        except (SafetensorError, OSError) as error:
+            epoch, step, loss = int(facts["epoch"]), int(facts["step"]), float(facts["loss"])
+        except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
             raise InputError(f"{path} is damaged ({error}); remove it to train this network anew") from error
         weights = {n.removeprefix("weights."): t for n, t in tensors.items() if n.startswith("weights.")}
         momentum = [tensors[name] for name in sorted(tensors) if name.startswith("momentum.")]
-        return Checkpoint(int(facts["epoch"]), int(facts["step"]), weights, momentum, float(facts["loss"]))
+        return Checkpoint(epoch, step, weights, momentum, loss)
 
     def finish(self, facts: dict[str, Any]) -> None:
         """Put the folder in its place: from now on the network is there."""
         for checkpoint in self.folder.glob("checkpoint-*"):
             checkpoint.unlink()
         self.write(DONE, json.dumps(facts, indent=2))
-        self.folder.rename(self.target)
+        try:
+            self.folder.rename(self.target)
+        except OSError as error:
+            raise InputError(f"cannot write {self.target}: {error.strerror}") from error
+
+    def sweep(self) -> None:
+        """Remove files half written when a process was killed."""
+        for leftover in self.folder.glob(".*"):
+            leftover.unlink()
+
+    def discard_if_empty(self) -> None:
+        """Remove it if it holds nothing but its spec."""
+        if {path.name for path in self.folder.glob("*")} <= {SPEC}:
+            self.discard()
 
     def discard(self) -> None:
         """Remove what was begun."""
@@ -219,6 +240,24 @@ def _log_of(path: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
+def _ends_a_line(file: IO[bytes]) -> bool:
+    """Whether the next entry would begin a line: not where the last was cut short."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _described(folder: Path, state: State, seconds: float | None) -> Found:
+    spec = _document(folder / SPEC)
+    log = tuple(_log_of(folder / LOG))
+    return Found(spec["task"], folder.parent.name, int(spec["seed"]), state, seconds, log)
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "unnamed"
 
@@ -232,8 +271,9 @@ def _make(folder: Path) -> None:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
+    _make(path.parent)
     try:
-        file = path.open("w")
+        file = path.open("a")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     with file:
@@ -255,8 +295,12 @@ def _lock_soon(file: IO[str]) -> None:
 
 
 def _is_held(path: Path) -> bool:
+    """Looks, and writes nothing: a shared lock can be had unless somebody holds it alone."""
     try:
-        with _held(path):
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
-    except ClaimedError:
+    except BlockingIOError:
         return True
+    except OSError:
+        return False  # no such lock, so nobody holds it

@@ -51,13 +51,22 @@ def train(
         weights=None if weights is None else str(weights),
         device=chosen,
     )
-    with watch(order) as tell:
+    elsewhere: list[int] = []
+    with watch(order) as show:
+
+        def tell(event: dict[str, Any]) -> None:
+            if event["event"] == "elsewhere":
+                elsewhere.append(event["seed"])
+            show(event)
+
         try:
             carry_out(order, workers=workers or sensible_workers(chosen), tell=tell)
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
-    typer.echo(f"{members} networks of {task} in {store}")
+    typer.echo(f"{_networks(members - len(elsewhere))} of {task} in {store}")
+    if elsewhere:
+        typer.echo(f"{_networks(len(elsewhere))} left to another process; see 'surefoot status'", err=True)
 
 
 def tune(
@@ -86,6 +95,8 @@ def tune(
     from surefoot.training.tune import RATES, Bench
     from surefoot.training.tune import tune as search
 
+    if not output.parent.is_dir():  # said before the search, not after it
+        raise InputError(f"cannot write {output}: no folder {output.parent}")
     base = _recipe(recipe, values, weights)
     found = task_named(task, root=root)
     inputs = task_inputs(found, base, cache=cache or default_cache())
@@ -96,8 +107,8 @@ def tune(
         )
         best, trials = search(bench, rates)
     comment = describe_trials(found.name, trials)
+    typer.echo(comment)  # first: whatever becomes of the file, the search was not for nothing
     write_recipe(best, output, comment=comment)
-    typer.echo(comment)
     typer.echo(f"best: learning rate {best.learning_rate:g}, {best.epochs} epochs; recipe: {output}")
 
 
@@ -116,12 +127,19 @@ def status(
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
     from surefoot.recipes import Recipe, read_recipe, recipe_from
-    from surefoot.training.start import weights_digest
+    from surefoot.training.start import right_weights, weights_digest
 
     given = dict(_value(text) for text in values or ())
-    if weights is not None:
-        given["pretrained"] = weights_digest(weights)
-    return recipe_from(given, base=Recipe() if file is None else read_recipe(file))
+    chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))
+    if weights is None:
+        return chosen
+    if chosen.pretrained is not None:
+        right_weights(chosen.pretrained, weights)
+    return recipe_from({"pretrained": weights_digest(weights)}, base=chosen)
+
+
+def _networks(count: int) -> str:
+    return "1 network" if count == 1 else f"{count} networks"
 
 
 def _value(text: str) -> tuple[str, Any]:

@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from surefoot.cli.terminal import notes
 from surefoot.report.tables import Table
@@ -21,9 +28,7 @@ def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
     phases = 2 if order.recipe.protocol == "paper" else 1
     each = phases * order.recipe.epochs
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=notes(), transient=True
-    ) as bar:
+    with _bar(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(f"training {len(order.seeds)} networks", total=each * len(order.seeds))
         done: dict[int, int] = {}
 
@@ -41,12 +46,16 @@ def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
         yield tell
 
 
+def _bar(*columns: ProgressColumn) -> Progress:
+    """Gone when done, and silent where no person watches."""
+    console = notes()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 @contextmanager
 def watch_trials(rates: tuple[float, ...]) -> Iterator[Callable[["Glimpse"], None]]:
     """The trial at work: learning rate, epoch, validation error and NLL."""
-    with Progress(
-        TextColumn("{task.description}"), TimeElapsedColumn(), console=notes(), transient=True
-    ) as bar:
+    with _bar(TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
         task = bar.add_task(f"trying {len(rates)} learning rates", total=None)
 
         def tell(seen: "Glimpse") -> None:

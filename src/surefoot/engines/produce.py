@@ -57,6 +57,11 @@ class Phase:
     predicted: tuple[Split, ...]
     weights: str = "weights"  # what its weights are called
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The files that it makes."""
+        return (f"{self.weights}.safetensors", *(f"{split}.npz" for split in self.predicted))
+
 
 def phases(protocol: Protocol, task: Task) -> tuple[Phase, ...]:
     """The paper's two trainings, or one that never sees val."""
@@ -88,7 +93,7 @@ def produce(spec: Spec, workshop: Workshop, store: Store, *, listener: Listener 
             draft.discard()
             return
         for phase in phases(spec.recipe.protocol, workshop.task):
-            if not all(draft.has(f"{split}.npz") for split in phase.predicted):
+            if not all(draft.has(part) for part in phase.parts):
                 _carry_out(phase, spec, workshop, draft, listener)
         draft.finish(_facts(spec, workshop, draft))
 

@@ -2,12 +2,16 @@
 
     python -m surefoot.engines.worker
 
-SIGTERM and SIGINT let it save a checkpoint and end; SIGKILL costs at most the seconds since the last one.
+SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
+SIGKILL costs at most the seconds since the last one. What else is printed, as by a user's network, goes to
+standard error.
 """
 
 import json
+import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +24,18 @@ from surefoot.recipes import Spec
 from surefoot.store import ClaimedError, Store
 from surefoot.training.loop import Progress, StoppedError
 
+Say = Callable[..., None]
+
 
 class _Stop:
-    """Set by a signal, read after each step."""
+    """Set by a signal or by our parent's end, read after each step."""
 
-    asked = False
+    def __init__(self) -> None:
+        self.asked = False
+        self.parent = os.getppid()
 
     def __call__(self, *_: Any) -> bool:
-        return self.asked
+        return self.asked or os.getppid() != self.parent
 
     def ask(self, *_: Any) -> None:
         self.asked = True
@@ -39,41 +47,48 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.ask)
     order = Order.from_json(sys.stdin.readline())
+    say = _events()
     try:
-        _carry_out(order, stop)
+        _carry_out(order, stop, say)
     except InputError as error:
-        _say("error", message=str(error))
+        say("error", message=str(error))
         return 2
-    except StoppedError:
+    except (StoppedError, BrokenPipeError):  # the latter: nobody is there to hear
         return STOPPED
     return 0
 
 
-def _carry_out(order: Order, stop: _Stop) -> None:
+def _carry_out(order: Order, stop: _Stop, say: Say) -> None:
     torch.set_num_threads(1)
     workshop = Workshop.open(order)
     store = Store(Path(order.store))
     for spec in order.specs(workshop.task.name, workshop.task.identity):
         if stop():
             raise StoppedError
-        _say("start", seed=spec.seed)
+        say("start", seed=spec.seed)
         try:
-            produce(spec, workshop, store, listener=Listener(_teller(spec), stop))
-            _say("done", seed=spec.seed)
+            produce(spec, workshop, store, listener=Listener(_teller(spec, say), stop))
+            say("done", seed=spec.seed)
         except ClaimedError:
-            _say("elsewhere", seed=spec.seed)
+            say("elsewhere", seed=spec.seed)
 
 
-def _teller(spec: Spec) -> Any:
+def _teller(spec: Spec, say: Say) -> Callable[[str, Progress], None]:
     def tell(phase: str, progress: Progress) -> None:
-        _say("epoch", seed=spec.seed, phase=phase, **vars(progress))
+        say("epoch", seed=spec.seed, phase=phase, **vars(progress))
 
     return tell
 
 
-def _say(event: str, **facts: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
-    sys.stdout.flush()
+def _events() -> Say:
+    """Keep standard output for events alone; from now on it is standard error to everybody else."""
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+
+    def say(event: str, **facts: Any) -> None:
+        os.write(pipe, (json.dumps({"event": event, **facts}) + "\n").encode())
+
+    return say
 
 
 if __name__ == "__main__":

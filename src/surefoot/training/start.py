@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
-from surefoot.networks import Network, build_network, load_weights
+from surefoot.networks import Network, backbone_named, build_network, load_weights
 from surefoot.recipes import Recipe
 from surefoot.seeds import generator
 from surefoot.tasks.base import Split, Task
@@ -21,7 +21,7 @@ def initial_network(
     options = _options(recipe, task, inputs[Split.TRAIN])
     network = build_network(recipe.network, len(task.class_names), generator=start, **options)
     if recipe.pretrained is not None:
-        load_weights(network, _right_file(recipe.pretrained, weights))
+        load_weights(network, right_weights(recipe.pretrained, weights))
     return network
 
 
@@ -42,6 +42,8 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
             inputs = samples.pixels.shape[1] * recipe.view**2
         return {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
     if isinstance(samples, Points):
+        if ":" not in recipe.network:
+            backbone_named(recipe.network)  # an unknown one is said to be that
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
@@ -51,7 +53,8 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
     return {**options, "head_dropout": recipe.dropout}
 
 
-def _right_file(digest: str, path: Path | None) -> Path:
+def right_weights(digest: str, path: Path | None) -> Path:
+    """The path, if the file there is the one that the recipe was made with."""
     if path is None:
         raise InputError(
             f"the recipe begins with pretrained weights {digest}; say where they are: --weights FILE"

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from surefoot.errors import InputError
 from surefoot.metrics import label_error, nll
@@ -93,29 +94,32 @@ def try_rate(bench: Bench, rate: float) -> Trial:
         reached = _to_the_plateau(bench, network, recipe)
         last = max(1, math.ceil(reached / 3))
         _run(bench, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
+        error, loss = _validate(bench, network)
     except InputError:
         return Trial(rate, bench.most_epochs, math.nan, math.nan, diverged=True)
-    error, loss = _validate(bench, network)
     bench.tell(Glimpse(rate, reached + last, error, loss))
     return Trial(rate, reached + last, error, loss)
 
 
 def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
-    """Epochs until the error has not fallen for `patience` of them, less those."""
+    """Epochs until the error has not fallen for `patience` of them, less those; so the network is left."""
     best, best_epoch = (math.inf, math.inf), 0
+    weights: dict[str, Tensor] = {}
 
     def look(progress: Progress) -> None:
-        nonlocal best, best_epoch
+        nonlocal best, best_epoch, weights
         found = _validate(bench, network)
         bench.tell(Glimpse(recipe.learning_rate, progress.epoch, *found))
         if found < best:
             best, best_epoch = found, progress.epoch
+            weights = {name: value.clone() for name, value in network.state_dict().items()}
         if progress.epoch - best_epoch >= bench.patience:
             raise _Plateau
 
     with suppress(_Plateau):
         _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, look)
-    return max(1, best_epoch)
+    network.load_state_dict(weights)  # as the recipe will train it: no epochs beyond the plateau
+    return best_epoch
 
 
 def _run(

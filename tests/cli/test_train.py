@@ -1,0 +1,188 @@
+"""`surefoot train`, `tune` and `status` as people use them: processes, their output, their exit codes."""
+
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from surefoot.cli import main
+from surefoot.recipes import read_recipe
+from surefoot.store import State, Store
+from surefoot.tasks.base import Split
+from tests.cli.test_commands import surefoot
+
+SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
+
+
+def states(folder):
+    return [found.state for found in Store(folder).found()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two networks in `runs`, by the recipe that tune wrote."""
+    folder = tmp_path_factory.mktemp("train")
+    found = surefoot(
+        "tune", "toy", *SMALL, "--rate", 0.1, "--rate", 1e30, "--most-epochs", 3, "-o", folder / "r.toml"
+    )
+    (folder / "tuned.txt").write_text(found.stdout)
+    made = surefoot("train", "toy", "--recipe", folder / "r.toml", "--members", 2, "--store", folder / "runs")
+    (folder / "trained.txt").write_text(made.stdout + made.stderr)
+    return folder
+
+
+def test_tune_reports_each_rate_and_writes_a_recipe(folder):
+    said, recipe = (folder / "tuned.txt").read_text(), read_recipe(folder / "r.toml")
+    assert "learning rate 0.1: " in said
+    assert "learning rate 1e+30: diverged" in said
+    assert f"best: learning rate 0.1, {recipe.epochs} epochs; recipe: {folder / 'r.toml'}" in said
+    assert (recipe.network, recipe.width, recipe.learning_rate) == ("mlp", 16, 0.1)
+    assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
+
+
+def test_the_tuned_recipe_trains(folder):
+    assert (folder / "trained.txt").read_text() == f"2 networks of toy in {folder / 'runs'}\n"
+    assert states(folder / "runs") == [State.DONE, State.DONE]
+    paths = sorted((folder / "runs").glob("networks/toy-wave/mlp-*/seed*"))
+    assert [path.name[:8] for path in paths] == ["seed000-", "seed001-"]
+    for path in paths:
+        for split in (Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR):
+            assert (path / f"{split}.npz").is_file()
+
+
+def test_the_logits_go_straight_into_calibrate_and_evaluate(folder, here):
+    path = next((folder / "runs").glob("networks/*/*/seed000-*"))
+    here("calibrate", path / "val.npz", "-o", folder / "c.json")
+    done = here("evaluate", path / "test_familiar.npz", path / "test_unfamiliar.npz", "--calibration", folder / "c.json", "--resamples", 0)  # fmt: skip
+    assert "NLL" in done.stdout
+
+
+def test_status_shows_what_is_done(folder, here):
+    said = here("status", "--store", folder / "runs").stdout
+    epochs = read_recipe(folder / "r.toml").epochs
+    assert said.count("done") == 2
+    assert said.count(f"final {epochs}/{epochs}") == 2
+    assert "toy/wave" in said
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
+    """An order too long to be done meanwhile: begun, looked at, tried by another, stopped, gone on with, stopped."""
+    store = tmp_path / "runs"
+    arguments = (
+        "train",
+        "toy",
+        *SMALL,
+        "--set",
+        "epochs=100000",
+        "--set",
+        "learning_rate=0.05",
+        "--store",
+        store,
+    )
+    with started(*arguments) as process:
+        _soon(lambda: epochs(store))
+        assert "running" in here("status", "--store", store).stdout
+        other = here(*arguments)
+        stop(process)
+    assert other.stdout == f"0 networks of toy in {store}\n"
+    assert other.stderr == "1 network left to another process; see 'surefoot status'\n"
+    assert "stopped" in here("status", "--store", store).stdout
+    before = epochs(store)
+    with started(*arguments) as process:
+        _soon(lambda: len(epochs(store)) > len(before))
+        stop(process)
+    assert epochs(store) == list(range(1, len(epochs(store)) + 1)), "no epoch left out, none done again"
+
+
+def epochs(store):
+    return [entry["epoch"] for found in Store(store).found() for entry in found.log if "epoch" in entry]
+
+
+def started(*arguments):
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def stop(process):
+    """Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    said, warned = process.communicate()
+    assert process.returncode == 130
+    assert warned == "stopped; the same command goes on from here\n"
+    assert said == ""
+
+
+@pytest.fixture
+def here(capfd, monkeypatch):
+    """The command in this process, which has torch loaded; its workers are processes all the same."""
+
+    def run(*arguments, check=0):
+        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == check
+        out, err = capfd.readouterr()
+        return SimpleNamespace(stdout=out, stderr=err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory):
+    """A folder to make mistakes in."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    save_file({"a": torch.zeros(1)}, folder / "a.safetensors")
+    (folder / "pretrained.toml").write_text(
+        '[recipe]\nnetwork = "mlp"\nwidth = 16\npretrained = "0123456789abcdef"\n'
+    )
+    (folder / "file").write_text("in the way")
+    return folder
+
+
+MISTAKES = {
+    "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19'; have: "),
+    "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has points; allowed: mlp"),
+    "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
+    "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
+    "missing weights": (["train", "toy", "--weights", "none.pth", "--store", "s"], "cannot read none.pth: No such file or directory"),
+    "unknown device": (["train", "toy", "--device", "tpu", "--store", "s"], "device is 'tpu'; allowed: auto, cpu, cuda"),
+    "unknown value": (["train", "toy", "--set", "lr=1", "--store", "s"], "unknown recipe value 'lr'; have: "),
+    "no equals": (["train", "toy", "--set", "epochs", "--store", "s"], "--set 'epochs' has no '='; allowed: NAME=VALUE, such as epochs=12"),
+    "bad value": (["train", "toy", "--set", "epochs=many", "--store", "s"], "epochs is 'many'; allowed: "),
+    "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/locks: Not a directory"),
+    "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' made"),
+    "no folder to write to": (["tune", "toy", *SMALL, "-o", "no/r.toml"], "cannot write no/r.toml: no folder no"),
+    "negative rate": (["tune", "toy", *SMALL, "--rate", "-1", "-o", "r.toml"], "learning_rate is -1.0; allowed: a positive number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeypatch):
+    monkeypatch.chdir(mistaken)
+    arguments, message = MISTAKES[case]
+    done = here(*arguments, check=2)
+    assert message in done.stderr
+    assert done.stderr.startswith("surefoot: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert Store(mistaken / "s").found() == [], "a mistake leaves no network behind"
+
+
+def test_divergence_names_epoch_rate_and_a_way_out(tmp_path, here):
+    values = ("--set", "epochs=3", "--set", "learning_rate=1e30")
+    done = here("train", "toy", *SMALL, *values, "--store", tmp_path, check=2)
+    assert done.stderr.startswith("surefoot: training diverged in epoch 1 of 3: the loss is ")
+    assert done.stderr.endswith(" at learning rate 1e+30; try a lower one, such as 1e+29\n")
+
+
+def _soon(look, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.01)

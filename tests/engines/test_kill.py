@@ -1,0 +1,97 @@
+"""However often a worker is killed, and wherever, the network it ends with is the same to the bit."""
+
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from surefoot.recipes import Recipe
+from surefoot.store import State, Store
+from tests.engines.orders import PREDICTED, Nursery, order, results, specs
+
+KILLS = 20
+LONG = Recipe(network="mlp", width=32, epochs=25, learning_rate=0.05, dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def unharmed(nursery, tmp_path_factory):
+    """A run never killed, and the seconds it took."""
+    wanted = order(tmp_path_factory.mktemp("unharmed"), LONG)
+    began = time.monotonic()
+    nursery.start(wanted)
+    assert nursery.ended() == 0
+    seconds = time.monotonic() - began
+    return results(wanted), seconds
+
+
+def test_killed_twenty_times_at_random_moments(nursery, unharmed, tmp_path):
+    expected, seconds = unharmed
+    moments = random.Random(0)
+    kills, midway, run, done = 0, 0, 0, False
+    while kills < KILLS or not done:
+        wanted = order(tmp_path / str(run), LONG)
+        pid, done = nursery.start(wanted), False
+        if kills < KILLS:
+            time.sleep(moments.uniform(0, 2 * seconds / KILLS))
+            os.kill(pid, signal.SIGKILL)
+        code = nursery.ended()
+        assert code in (0, -signal.SIGKILL)
+        kills += code != 0
+        midway += code != 0 and bool(list(tmp_path.glob(f"{run}/networks/*/*/.seed*/checkpoint-*")))
+        if code == 0:  # done sooner than it could be killed often enough: again, in a new store
+            assert results(wanted) == expected
+            run, done = run + 1, True
+    assert kills == KILLS
+    assert midway > KILLS / 2, "most should have come while it was training, not while it began"
+
+
+def test_a_kill_leaves_a_checkpoint_to_go_on_from(nursery, unharmed, tmp_path):
+    wanted = order(tmp_path, LONG)
+    pid = nursery.start(wanted)
+    saved = _soon(lambda: list(tmp_path.glob("networks/*/*/.seed*/checkpoint-final.safetensors")))
+    os.kill(pid, signal.SIGKILL)
+    assert nursery.ended() == -signal.SIGKILL
+    assert Store(tmp_path).state(specs(wanted)[0]) is State.STOPPED
+    assert saved[0].parent.joinpath("val.npz").is_file()
+    nursery.start(wanted)
+    assert nursery.ended() == 0
+    assert results(wanted) == unharmed[0]
+
+
+def test_asked_to_stop_it_saves_and_goes_on_to_the_same_result(nursery, unharmed, tmp_path):
+    wanted = order(tmp_path, LONG)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        pid = nursery.start(wanted)
+        _soon(lambda: Store(tmp_path).state(specs(wanted)[0]) is State.RUNNING)
+        time.sleep(0.2)
+        os.kill(pid, number)
+        assert nursery.ended() == 3
+        assert list(tmp_path.glob("networks/*/*/.seed*/checkpoint-*"))
+    nursery.start(wanted)
+    assert nursery.ended() == 0
+    assert results(wanted) == unharmed[0]
+
+
+def test_another_seed_is_another_network(nursery, tmp_path):
+    wanted = order(tmp_path, replace(LONG, epochs=1), seeds=(0, 1))
+    nursery.start(wanted)
+    assert nursery.ended() == 0
+    found = results(wanted)
+    assert all(found[0, split] != found[1, split] for split in PREDICTED)
+
+
+def _soon(look, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return found

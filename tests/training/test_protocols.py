@@ -1,0 +1,119 @@
+"""What a network may learn from: never val where it is held out, and never anything it is tested on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from surefoot.engines.produce import Workshop, phases, produce
+from surefoot.errors import InputError
+from surefoot.recipes import Protocol, Recipe, Spec
+from surefoot.store import Store
+from surefoot.tasks import task_named
+from surefoot.tasks.base import Split, Task
+from surefoot.training.inputs import task_inputs
+
+TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """The toy, smaller, with groups."""
+    whole = task_named("toy")
+    splits = {split: samples.take(range(300)) for split, samples in whole.splits.items()}
+    groups = np.asarray([f"g{row % 7}" for row in range(300)])
+    splits = {split: replace(samples, groups=groups) for split, samples in splits.items()}
+    return Task("toy/small", whole.kind, whole.class_names, splits)
+
+
+def changed(task, split, **values):
+    """The same task with other samples, under the same identity: what is drawn by lot stays."""
+    splits = {**task.splits, split: replace(task.splits[split], **values)}
+    other = replace(task, splits=splits)
+    vars(other)["identity"] = task.identity
+    return other
+
+
+def trained(task, folder, protocol, **values):
+    recipe = Recipe(network="mlp", width=16, epochs=2, learning_rate=0.1, protocol=protocol, **values)
+    spec, store = Spec(task.name, task.identity, recipe, 0), Store(folder)
+    inputs = task_inputs(task, recipe, cache=folder / "cache")
+    produce(spec, Workshop(task, inputs, torch.device("cpu")), store)
+    return store, spec
+
+
+def weights(made, name="weights"):
+    store, spec = made
+    return load_file(store.folder(spec) / f"{name}.safetensors")
+
+
+def same(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left.keys() | right.keys())
+
+
+def test_holdout_never_learns_from_val(task, tmp_path):
+    wrong = changed(task, Split.VAL, labels=1 - task.splits[Split.VAL].labels)
+    found = [trained(each, tmp_path / name, "holdout") for name, each in (("a", task), ("b", wrong))]
+    assert same(weights(found[0]), weights(found[1]))
+    files = {path.name for path in found[0][0].folder(found[0][1]).glob("*.safetensors")}
+    assert files == {"weights.safetensors"}
+
+
+def test_the_paper_s_first_training_never_learns_from_val_and_its_second_does(task, tmp_path):
+    wrong = changed(task, Split.VAL, labels=1 - task.splits[Split.VAL].labels)
+    right, other = (trained(each, tmp_path / name, "paper") for name, each in (("a", task), ("b", wrong)))
+    assert same(weights(right, "weights_train"), weights(other, "weights_train"))
+    assert not same(weights(right), weights(other))
+    said = [store.predictions(spec, Split.VAL).logits for store, spec in (right, other)]
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_nothing_tested_on_reaches_a_weight(task, tmp_path, protocol):
+    before = trained(task, tmp_path / "before", protocol)
+    spoilt = task
+    for split in TESTED:
+        samples = task.splits[split]
+        spoilt = changed(spoilt, split, labels=1 - samples.labels, inputs=samples.inputs[::-1] * 100)
+    after = trained(spoilt, tmp_path / "after", protocol)
+    assert same(weights(before), weights(after))
+    for split in TESTED:
+        assert not torch.equal(*(store.predictions(spec, split).logits for store, spec in (before, after)))
+
+
+def test_unfamiliar_logits_are_kept_with_ids_groups_and_labels(task, tmp_path):
+    store, spec = trained(task, tmp_path, "holdout")
+    for split in (Split.VAL, *TESTED):
+        said, samples = store.predictions(spec, split), task.splits[split]
+        assert list(said.ids) == samples.ids.tolist()
+        assert list(said.groups) == samples.groups.tolist()
+        assert np.array_equal(np.asarray(said.labels), samples.labels)
+        assert said.class_names == task.class_names
+        assert torch.isfinite(torch.as_tensor(said.logits)).all()
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_a_task_without_tests_still_ends_with_its_final_weights(task, tmp_path, protocol):
+    bare = replace(task, splits={split: task.splits[split] for split in (Split.TRAIN, Split.VAL)})
+    store, spec = trained(bare, tmp_path, protocol)
+    assert store.weights_file(spec).is_file()
+    assert not (store.folder(spec) / "test_familiar.npz").exists()
+
+
+def test_a_task_without_val_is_refused(task):
+    bare = replace(task, splits={Split.TRAIN: task.splits[Split.TRAIN]})
+    with pytest.raises(InputError, match="has no val split; needed: one, to calibrate on"):
+        phases(Protocol.PAPER, bare)
+
+
+def test_divergence_names_epoch_rate_and_a_way_out(task, tmp_path):
+    recipe = Recipe(network="mlp", width=16, epochs=4, learning_rate=1e30)
+    spec = Spec(task.name, task.identity, recipe, 0)
+    workshop = Workshop(task, task_inputs(task, recipe, cache=tmp_path), torch.device("cpu"))
+    said = (
+        r"diverged in epoch 1 of 4: the loss is \S+ at learning rate 1e\+30; try a lower one, such as 1e\+29"
+    )
+    with pytest.raises(InputError, match=said):
+        produce(spec, workshop, Store(tmp_path))

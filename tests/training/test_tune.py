@@ -1,0 +1,77 @@
+"""The search for a learning rate: by validation, with a plateau, and never by what is unfamiliar."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from surefoot.errors import InputError
+from surefoot.recipes import Recipe
+from surefoot.tasks import task_named
+from surefoot.tasks.base import Split
+from surefoot.training.inputs import task_inputs
+from surefoot.training.tune import Bench, try_rate, tune
+
+RECIPE = Recipe(network="mlp", width=32, weight_decay=1e-4)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    task = task_named("toy")
+    inputs = task_inputs(task, RECIPE, cache=tmp_path_factory.mktemp("cache"))
+    return Bench(task, inputs, RECIPE, torch.device("cpu"), patience=2, most_epochs=9)
+
+
+@pytest.fixture(scope="module")
+def searched(bench):
+    seen = []
+    best, trials = tune(replace(bench, tell=seen.append), (1e30, 0.1, 1e-6))
+    return best, trials, seen
+
+
+def test_a_sensible_rate_wins_and_the_rest_of_the_recipe_stays(searched):
+    best, trials, _ = searched
+    assert best == replace(RECIPE, learning_rate=0.1, epochs=trials[1].epochs)
+    assert trials[1].error < 0.1 < trials[2].error
+
+
+def test_a_diverged_rate_is_said_to_have_diverged(searched):
+    _, trials, _ = searched
+    assert [trial.diverged for trial in trials] == [True, False, False]
+    assert math.isnan(trials[0].error)
+
+
+def test_every_epoch_is_seen_and_the_last_is_the_trial_s(searched):
+    _, trials, seen = searched
+    glimpses = [each for each in seen if each.learning_rate == 0.1]
+    assert [each.epoch for each in glimpses[:-1]] == list(range(1, len(glimpses)))
+    assert (glimpses[-1].error, glimpses[-1].nll) == (trials[1].error, trials[1].nll)
+
+
+def test_the_epochs_are_those_to_the_plateau_and_a_third_again(searched, bench):
+    _, trials, seen = searched
+    before = [each for each in seen if each.learning_rate == 0.1][:-1]
+    reached = min(before, key=lambda each: (each.error, each.nll)).epoch
+    assert trials[1].epochs == reached + math.ceil(reached / 3)
+    assert replace(RECIPE, epochs=trials[1].epochs).drop_epoch == reached
+
+
+def test_the_same_search_finds_the_same(searched, bench):
+    assert try_rate(bench, 0.1) == searched[1][1]
+
+
+def test_every_rate_diverged_is_an_error(bench):
+    with pytest.raises(InputError, match=r"diverged at every learning rate of 1e\+30; try lower ones"):
+        tune(bench, (1e30,))
+
+
+def test_what_is_unfamiliar_has_no_part_in_it(searched, bench):
+    left = {split: bench.inputs[split] for split in (Split.TRAIN, Split.VAL)}
+    assert try_rate(replace(bench, inputs=left), 0.1) == searched[1][1]
+
+
+def test_a_task_without_val_is_refused(bench):
+    bare = replace(bench.task, splits={Split.TRAIN: bench.task.splits[Split.TRAIN]})
+    with pytest.raises(InputError, match="has no val split; needed: one, to search on"):
+        tune(replace(bench, task=bare), (0.1,))
