@@ -16,8 +16,8 @@ Event = dict[str, Any]
 
 
 def sensible_workers(device: str) -> int:
-    """A process per core on a CPU; one on a GPU."""
-    return 1 if device == "cuda" else len(os.sched_getaffinity(0))
+    """A process per core on a CPU; two on a GPU, which one network of this size cannot fill (docs/log.md)."""
+    return 2 if device == "cuda" else len(os.sched_getaffinity(0))
 
 
 def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> None:
