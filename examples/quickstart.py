@@ -1,7 +1,7 @@
 """Train a small classifier, and save what it predicts on familiar and on unfamiliar data.
 
-Four classes, each made of six subgroups (clouds of points in 12 dimensions). The network sees four subgroups
-of each class; the other two are unfamiliar: the same labels, other ground. Takes a few seconds.
+Four classes, each made of twelve subgroups (clouds of points in 12 dimensions). The network sees six of each
+class's subgroups; the others are unfamiliar: the same labels, other ground. Takes a few seconds.
 
     python examples/quickstart.py quickstart
 """
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from surefoot import Predictions, write_predictions
 
 CLASSES = ("beech", "birch", "maple", "oak")
-SUBGROUPS = 6
-FAMILIAR = range(4)
-UNFAMILIAR = range(4, 6)
+SUBGROUPS = 12
+FAMILIAR = range(6)
+UNFAMILIAR = range(6, 12)
 DIMENSIONS = 12
 
 
@@ -55,12 +55,12 @@ def main(folder: Path) -> None:
     random = torch.Generator().manual_seed(1)
     class_centres = torch.randn(len(CLASSES), 1, DIMENSIONS, generator=random)
     centres = class_centres + 1.1 * torch.randn(len(CLASSES), SUBGROUPS, DIMENSIONS, generator=random)
-    network = train(*draw(FAMILIAR, 60, centres, random)[:2])
+    network = train(*draw(FAMILIAR, 40, centres, random)[:2])
     folder.mkdir(parents=True, exist_ok=True)
     for name, subgroups, each in (
-        ("val", FAMILIAR, 60),
-        ("familiar", FAMILIAR, 150),
-        ("unfamiliar", UNFAMILIAR, 300),
+        ("val", FAMILIAR, 40),
+        ("familiar", FAMILIAR, 100),
+        ("unfamiliar", UNFAMILIAR, 100),
     ):
         points, labels, subgroup = draw(subgroups, each, centres, random)
         with torch.no_grad():

@@ -52,10 +52,16 @@ def _confident_sentence(side: str, scores: SetScores) -> str:
     e99 = scores.metrics.get("e99")
     if e99 is None or not e99.n:
         return ""
-    judgement = "more than" if e99.low > 0.01 else "fewer than" if e99.high < 0.01 else "about"
+    allowed = "the 1% this allows"
+    if e99.low > 0.01:
+        judgement = f"more than {allowed}"
+    elif e99.high < 0.01:
+        judgement = f"fewer than {allowed}"
+    else:
+        judgement = f"these samples cannot tell whether that is more than {allowed}"
     return (
         f"Of {e99.n:,} {side} answers given with over 99% confidence, {e99.k:,} are wrong "
-        f"({e99.value:.1%}, interval {e99.low:.1%} to {e99.high:.1%}): {judgement} the 1% this allows."
+        f"({e99.value:.1%}, interval {e99.low:.1%} to {e99.high:.1%}): {judgement}."
     )
 
 
