@@ -1,11 +1,14 @@
-"""Writing a file so that it is either the old one or the new one, never half of each."""
+"""Writing a file so that it is either the old one or the new one, never half of each; and TOML."""
 
+import json
 import os
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from surefoot.errors import InputError
 
@@ -38,6 +41,42 @@ def refuse_same_file(given: str | Path, output: str | Path) -> None:
     """Raise if writing the output would lose the input."""
     if Path(given).resolve() == Path(output).resolve():
         raise InputError(f"the output {output} is the input; allowed: another file, so that nothing is lost")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
+    """Plain values, lists of them and tables as a TOML file; None is left out."""
+    lines = [f"# {line}" for line in comment.splitlines()] + _toml_lines(document, ())
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _toml_lines(table: dict[str, Any], name: tuple[str, ...], *, titled: bool = False) -> list[str]:
+    several = {key: value for key, value in table.items() if _is_tables(value)}
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)} | several
+    plain = {key: value for key, value in table.items() if key not in inner and value is not None}
+    lines = [f"[{'.'.join(name)}]"] if name and not titled and (plain or not inner) else []
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    for key, value in inner.items():
+        if key in several:
+            for each in value:
+                lines += [f"[[{'.'.join((*name, key))}]]", *_toml_lines(each, (*name, key), titled=True)]
+        else:
+            lines += _toml_lines(value, (*name, key))
+    return lines
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
 def _move(temporary: Path, target: Path) -> None:

@@ -4,14 +4,12 @@ import dataclasses
 import hashlib
 import json
 import math
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
-from surefoot.files import replacing
+from surefoot.recipes.variants import Averaged, Bayesian, Distilled, HeldOut, Variant, require
 
 
 class Protocol(StrEnum):
@@ -39,25 +37,28 @@ class Recipe:
     width: int = 1024  # of the mlp's hidden layers
     dropout: float = 0.0
     protocol: Protocol = Protocol.PAPER
+    variant: Variant | None = None  # what makes it other than plainly trained
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "protocol", _choice("protocol", self.protocol, Protocol))
         _text("network", self.network)
+        if self.variant is not None and not isinstance(self.variant, Variant):
+            raise InputError(f"variant is {self.variant!r}; allowed: a table with a kind")
         if self.pretrained is not None:
             _text("pretrained", self.pretrained)
         _one_of("stem", self.stem, ("large", "small"))
         _one_of("augmentation", self.augmentation, ("inception", "none"))
         for name in ("epochs", "batch", "view", "resize", "width"):
-            _require(
+            require(
                 name,
                 getattr(self, name),
                 lambda v: isinstance(v, int) and v >= 1,
                 "a whole number of at least 1",
             )
-        _require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
+        require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
         for name in ("momentum", "dropout"):
-            _require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
-        _require("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
+            require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
+        require("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
         for name in ("learning_rate", "momentum", "weight_decay", "dropout"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
@@ -74,8 +75,11 @@ class Recipe:
         return self.learning_rate * (0.1 if epoch >= self.drop_epoch else 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {name: str(v) if isinstance(v, StrEnum) else v for name, v in dataclasses.asdict(self).items()}
+        """Plain values; the variant only where there is one."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        variant = values.pop("variant")
+        plain = {name: str(v) if isinstance(v, StrEnum) else v for name, v in values.items()}
+        return plain if variant is None else {**plain, "variant": variant.as_dict()}
 
     @property
     def digest(self) -> str:
@@ -84,22 +88,15 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Spec:
-    """One network to be trained: which task, which recipe, which seed."""
+class Teachers:
+    """Networks that another is made from: one recipe, several seeds."""
 
-    task: str  # the task's name, for people
-    task_identity: str  # the hash of its resolved split
     recipe: Recipe
-    seed: int
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that decides the weights."""
-        return digest_of({"task": self.task_identity, "recipe": self.recipe.as_dict(), "seed": self.seed})
+    seeds: tuple[int, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.as_dict(), "key": self.key}
+        return {"recipe": self.recipe.as_dict(), "seeds": list(self.seeds)}
 
 
 def digest_of(value: Any) -> str:
@@ -110,38 +107,41 @@ def digest_of(value: Any) -> str:
 def recipe_from(values: dict[str, Any], *, base: Recipe | None = None) -> Recipe:
     """A recipe from plain values over a base; unknown names are refused."""
     known = {field.name for field in dataclasses.fields(Recipe)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise InputError(f"unknown recipe value {unknown[0]!r}; have: {', '.join(sorted(known))}")
+    refuse_unknown("recipe value", values, known)
+    if isinstance(values.get("variant"), dict):
+        values = {**values, "variant": variant_from(values["variant"])}
     return dataclasses.replace(base or Recipe(), **values)
 
 
-def read_recipe(path: Path) -> Recipe:
-    """A recipe from a TOML file, its values under [recipe]."""
+def variant_from(values: dict[str, Any]) -> Variant:
+    """A variant from plain values."""
+    kinds = {kind.kind: kind for kind in (Distilled, Bayesian, Averaged, HeldOut)}
+    given = dict(values)
+    kind = given.pop("kind", None)
+    if kind not in kinds:
+        raise InputError(f"variant is of kind {kind!r}; allowed: {', '.join(kinds)}")
+    chosen = kinds[kind]
+    refuse_unknown(f"value of a {kind} network", given, {field.name for field in dataclasses.fields(chosen)})
+    if isinstance(given.get("teachers"), dict):
+        given["teachers"] = _teachers_from(given["teachers"])
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
-    if not isinstance(document.get("recipe"), dict):
-        raise InputError(f"{path} has no [recipe] table; needed: one, such as written by 'surefoot tune'")
-    try:
-        return recipe_from(document["recipe"])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        return chosen(**given)
+    except TypeError as error:
+        raise InputError(f"a {kind} network needs its teachers: recipe and seeds") from error
 
 
-def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
-    """A recipe as a TOML file."""
-    lines = [f"# {line}" for line in comment.splitlines()] + ["[recipe]"]
-    lines += [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in recipe.as_dict().items()
-        if value is not None
-    ]
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def _teachers_from(values: dict[str, Any]) -> Teachers:
+    try:
+        return Teachers(recipe_from(values["recipe"]), tuple(int(seed) for seed in values["seeds"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"teachers are {values!r}; allowed: a recipe and seeds") from error
+
+
+def refuse_unknown(what: str, values: dict[str, Any], known: set[str]) -> None:
+    """Raise for the first name that is not known."""
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise InputError(f"unknown {what} {unknown[0]!r}; have: {', '.join(sorted(known))}")
 
 
 def _choice(name: str, value: str, kind: type[StrEnum]) -> StrEnum:
@@ -157,8 +157,3 @@ def _text(name: str, value: Any) -> None:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-
-
-def _require(name: str, value: Any, holds: Any, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
-        raise InputError(f"{name} is {value!r}; allowed: {allowed}")
