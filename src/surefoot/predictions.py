@@ -169,6 +169,21 @@ class Predictions:
         return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
 
 
+def concatenated(parts: Sequence[Predictions]) -> Predictions:
+    """The rows of all parts, one after another; groups and novelty where every part has them."""
+    first = parts[0]
+    groups = [part.groups for part in parts if part.groups is not None]
+    novelty = [part.novelty for part in parts if part.novelty is not None]
+    return Predictions(
+        logits=torch.cat([part.logits for part in parts], dim=1),
+        labels=torch.cat([part.labels for part in parts]),
+        kind=first.kind,
+        class_names=first.class_names,
+        groups=np.concatenate(groups) if len(groups) == len(parts) else None,
+        novelty=torch.cat(novelty) if len(novelty) == len(parts) else None,
+    )
+
+
 def _build(
     logits: Tensor,
     labels: Any,

@@ -7,7 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from surefoot.engines.produce import Workshop, phases, produce
+from surefoot.engines.making import Workshop
+from surefoot.engines.phases import phases
+from surefoot.engines.produce import produce
 from surefoot.errors import InputError
 from surefoot.recipes import Protocol, Recipe, Spec
 from surefoot.store import Store
@@ -29,11 +31,8 @@ def task():
 
 
 def changed(task, split, **values):
-    """The same task with other samples, under the same identity: what is drawn by lot stays."""
-    splits = {**task.splits, split: replace(task.splits[split], **values)}
-    other = replace(task, splits=splits)
-    vars(other)["identity"] = task.identity
-    return other
+    """The same task with other samples in one split."""
+    return replace(task, splits={**task.splits, split: replace(task.splits[split], **values)})
 
 
 def trained(task, folder, protocol, **values):

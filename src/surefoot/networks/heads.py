@@ -62,10 +62,11 @@ class GaussianHead(LinearHead):
         return add_noise(mean.expand(samples, -1, -1), variance, generator)
 
 
-def add_noise(mean: Tensor, variance: Tensor, generator: Generator) -> Tensor:
+def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Tensor:
     """mean + sqrt(variance) * e, e ~ N(0, 1) drawn anew for each element of `mean`.
 
     For the training loss, expand the mean first: `add_noise(mean.expand(samples, -1, -1), variance, g)`.
+    Without a generator torch's own is used, which a captured graph needs.
     """
     noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
     return mean + variance.sqrt() * noise

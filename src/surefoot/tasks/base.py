@@ -144,9 +144,20 @@ class Task:
         The same on every machine and for any order of the manifest's rows. What the pictures look like is
         no part of it: the cache of decoded images goes by their content.
         """
+        return self._digest(tuple(self.splits))
+
+    @cached_property
+    def training_identity(self) -> str:
+        """The same over train alone: what is drawn by lot in training depends on nothing else."""
+        return self._digest((Split.TRAIN,))
+
+    def _digest(self, splits: tuple[Split, ...]) -> str:
         digest = hashlib.sha256()
         digest.update(_line([str(self.kind), *self.class_names]))
-        for split, samples in self.splits.items():
+        for split in splits:
+            samples = self.splits.get(split)
+            if samples is None:
+                continue
             for row in np.argsort(samples.ids, kind="stable").tolist():
                 group = "" if samples.groups is None else str(samples.groups[row])
                 digest.update(_line([split, str(samples.ids[row]), *self.label_text(split, row), group]))

@@ -29,6 +29,10 @@ class Points:
         """The same samples, held where they are needed."""
         return Points(self.values.to(device))
 
+    def take(self, rows: Tensor) -> "Points":
+        """The named rows."""
+        return Points(self.values[rows])
+
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
         """The raw samples of the named rows, on the device."""
         return self.values[rows.to(self.values.device)].to(device)
@@ -67,6 +71,12 @@ class Images:
             pixels=_where_it_fits(self.pixels, device),
             heights=self.heights.to(device),
             widths=self.widths.to(device),
+        )
+
+    def take(self, rows: Tensor) -> "Images":
+        """The named rows."""
+        return replace(
+            self, pixels=self.pixels[rows], heights=self.heights[rows], widths=self.widths[rows]
         )
 
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:

@@ -4,6 +4,7 @@ Whatever is random is seeded from the epoch's or the step's own number, so a run
 checkpoint draws what it would have drawn. How a step is carried out on a CPU and on a GPU is in `steps`.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from surefoot.errors import InputError
 from surefoot.recipes import Recipe
 from surefoot.seeds import derive_seed, generator
 from surefoot.training.batches import Inputs, fetched
-from surefoot.training.steps import CapturedStepper, Loss, Stepper, arithmetic
+from surefoot.training.objectives import Objective
+from surefoot.training.steps import CapturedStepper, Stepper, arithmetic
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
@@ -54,11 +56,19 @@ class Hooks:
     must_stop: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True)
+class Unlabelled:
+    """The last rows of the inputs, where they have no labels, and how many go with each labelled one."""
+
+    rows: int
+    share: float
+
+
 def train(
     network: nn.Module,
     inputs: Inputs,
     labels: Tensor,
-    loss: Loss,
+    objective: Objective,
     recipe: Recipe,
     *,
     seed: int,
@@ -66,10 +76,14 @@ def train(
     hooks: Hooks = Hooks(),  # noqa: B008  frozen
     checkpoint: Checkpoint | None = None,
     rate: Callable[[int], float] | None = None,
+    unlabelled: Unlabelled | None = None,
 ) -> None:
     """Train a network in place; `labels` go by the rows of `inputs`, `rate` replaces the recipe's."""
+    beside = unlabelled or Unlabelled(0, 0.0)
     inputs, labels = inputs.on(device), labels.to(device)
-    stepper = (CapturedStepper if device.type == "cuda" else Stepper)(network, inputs, labels, loss, recipe)
+    stepper = (CapturedStepper if device.type == "cuda" else Stepper)(
+        network, inputs, labels, objective, recipe
+    )
     start, first_step, so_far = 0, 0, 0.0
     if checkpoint is not None:
         start, first_step, so_far = checkpoint.epoch, checkpoint.step, checkpoint.loss
@@ -80,7 +94,8 @@ def train(
         for epoch in range(start, recipe.epochs):
             began = time.monotonic()
             stepper.set_rate((rate or recipe.rate)(epoch))
-            batches = epoch_batches(len(inputs), recipe.batch, generator(seed, "order", epoch))
+            order = generator(seed, "order", epoch)
+            batches = epoch_batches(len(inputs) - beside.rows, recipe.batch, order, beside=beside)
             draws = inputs.draws(len(batches), len(batches[0]), generator(seed, "views", epoch)).to(device)
             stepper.total.fill_(so_far)
             for step, (rows, raw) in enumerate(fetched(inputs, batches[first_step:], device), first_step):
@@ -97,12 +112,24 @@ def train(
             first_step, so_far = 0, 0.0
 
 
-def epoch_batches(n: int, batch: int, order: torch.Generator) -> list[Tensor]:
-    """All rows in a new order, in batches of one size; the last is filled up from the epoch's first rows."""
+def epoch_batches(
+    n: int, batch: int, order: torch.Generator, *, beside: Unlabelled | None = None
+) -> list[Tensor]:
+    """All n rows in a new order, in as few even batches as none is above `batch`.
+
+    What is missing to even batches is filled up from the epoch's first rows. Unlabelled rows, which come after
+    the n, are added to each batch in their share, in an order of their own.
+    """
     rows = torch.randperm(n, generator=order)
-    batch = min(batch, n)
-    missing = -n % batch
-    return list(torch.split(torch.cat([rows, rows[:missing]]), batch))
+    count = math.ceil(n / batch)
+    size = math.ceil(n / count)
+    batches = list(torch.split(torch.cat([rows, rows[: count * size - n]]), size))
+    if beside is None or not beside.rows:
+        return batches
+    more = max(1, round(beside.share * size))
+    rounds = math.ceil(count * more / beside.rows)
+    drawn = torch.cat([torch.randperm(beside.rows, generator=order) for _ in range(rounds)]) + n
+    return [torch.cat([rows, drawn[i * more : (i + 1) * more]]) for i, rows in enumerate(batches)]
 
 
 def _refuse_divergence(loss: float, epoch: int, recipe: Recipe) -> None:

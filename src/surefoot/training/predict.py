@@ -1,30 +1,79 @@
 """What networks say of samples: each sample is read once, however many the networks are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from surefoot.combine import average_sigmoid, average_softmax
+from surefoot.kinds import LabelKind
+from surefoot.networks import Network, sampling_dropout
 from surefoot.training.batches import Inputs, fetched
 
 ROWS_AT_ONCE = 256
 
+Answer = Callable[[nn.Module, Tensor], Tensor]
 
-def predict(networks: Sequence[nn.Module], inputs: Inputs, device: torch.device) -> Tensor:
-    """Logits (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
+
+def plainly(network: nn.Module, views: Tensor) -> Tensor:
+    """The network's own logits."""
+    logits: Tensor = network(views)
+    return logits
+
+
+def features(network: nn.Module, views: Tensor) -> Tensor:
+    """What the last layer sees."""
+    assert isinstance(network, Network)
+    return network.features(views)
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Log of the mean probability over samples of dropout and logit noise; for many labels its log odds.
+
+    With dropout before the last layer alone, the backbone runs once; with dropout in every layer, once a
+    sample.
+    """
+
+    kind: LabelKind
+    samples: int
+    generator: Generator  # on the device that predicts
+    whole_network: bool = False
+
+    def __call__(self, network: nn.Module, views: Tensor) -> Tensor:
+        assert isinstance(network, Network)
+        if self.whole_network:
+            parts = []
+            for _ in range(self.samples):
+                with sampling_dropout(network, self.generator):
+                    seen = network.features(views)
+                parts.append(network.head.sample_logits(seen, 1, self.generator))
+            logits = torch.cat(parts)
+        else:
+            logits = network.sample_logits(views, self.samples, self.generator)
+        average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
+        return average(logits.float())
+
+
+def predict(
+    networks: Sequence[nn.Module], inputs: Inputs, device: torch.device, *, answer: Answer = plainly
+) -> Tensor:
+    """Answers (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
     inputs = inputs.on(device)
     parts = []
     rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
-    with torch.inference_mode(), _evaluating(networks):
+    with torch.inference_mode(), evaluating(networks):
         for some, raw in fetched(inputs, rows, device):
             views = inputs.test_views(raw, some.to(device)).float()
-            parts.append(torch.stack([network(views).float() for network in networks]).cpu())
+            parts.append(torch.stack([answer(network, views).float() for network in networks]).cpu())
     return torch.cat(parts, dim=1)
 
 
 @contextmanager
-def _evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
+def evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, the networks are in evaluation mode; afterwards every part is in the mode it was in."""
     modes = [[(module, module.training) for module in network.modules()] for network in networks]
     for network in networks:
         network.eval()

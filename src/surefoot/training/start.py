@@ -1,28 +1,42 @@
 """A network as training begins."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
-from surefoot.networks import Network, backbone_named, build_network, load_weights
-from surefoot.recipes import Recipe
+from surefoot.networks import Network, WeightsReport, backbone_named, build_network, load_weights
+from surefoot.recipes import Bayesian, Recipe
 from surefoot.seeds import generator
 from surefoot.tasks.base import Split, Task
 from surefoot.training.batches import Inputs, Points
 
 
 def initial_network(
-    recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int, weights: Path | None
+    recipe: Recipe,
+    task: Task,
+    inputs: Mapping[Split, Inputs],
+    *,
+    seed: int,
+    weights: Path | None,
+    heard: Callable[[WeightsReport], None] = lambda _: None,
 ) -> Network:
-    """Drawn from the seed; the backbone pretrained where the recipe says so, never the last layer."""
-    start = generator(task.identity, recipe.digest, seed, "initialisation")
-    options = _options(recipe, task, inputs[Split.TRAIN])
-    network = build_network(recipe.network, len(task.class_names), generator=start, **options)
+    """Drawn from the seed; the backbone pretrained where the recipe says so, never the last layer.
+
+    `heard` is told which of the pretrained weights were loaded.
+    """
+    network = drawn_network(recipe, task, inputs, seed=seed)
     if recipe.pretrained is not None:
-        load_weights(network, right_weights(recipe.pretrained, weights))
+        heard(load_weights(network, right_weights(recipe.pretrained, weights)))
     return network
+
+
+def drawn_network(recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int) -> Network:
+    """All of it drawn from the seed."""
+    start = generator(task.training_identity, recipe.digest, seed, "initialisation")
+    options = _options(recipe, task, inputs[Split.TRAIN])
+    return build_network(recipe.network, len(task.class_names), generator=start, **options)
 
 
 def weights_digest(path: Path) -> str:
@@ -40,7 +54,8 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
             inputs = samples.values.shape[1]
         else:
             inputs = samples.pixels.shape[1] * recipe.view**2
-        return {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
+        options = {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
+        return options | _bayesian_options(recipe)
     if isinstance(samples, Points):
         if ":" not in recipe.network:
             backbone_named(recipe.network)  # an unknown one is said to be that
@@ -48,9 +63,25 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
     if ":" in recipe.network:
+        return _bayesian_options(recipe)
+    options = {"channels": samples.pixels.shape[1], "small_stem": recipe.stem == "small"}
+    return options | {"head_dropout": recipe.dropout} | _bayesian_options(recipe)
+
+
+def _bayesian_options(recipe: Recipe) -> dict[str, Any]:
+    """A head with a variance; dropout before it, or in every layer where the network is sampled as a whole."""
+    variant = recipe.variant
+    if not isinstance(variant, Bayesian):
         return {}
-    options: dict[str, Any] = {"channels": samples.pixels.shape[1], "small_stem": recipe.stem == "small"}
-    return {**options, "head_dropout": recipe.dropout}
+    if variant.sampled == "head":
+        return {"head": "gaussian", "head_dropout": variant.dropout}
+    if recipe.network not in ("mlp", "densenet161"):
+        raise InputError(
+            f"network {recipe.network!r} has no dropout in its layers; allowed with sampled = 'network': "
+            "densenet161, mlp"
+        )
+    before_head = 0.0 if recipe.network == "mlp" else variant.dropout  # the mlp's last layer has its own
+    return {"head": "gaussian", "head_dropout": before_head, "layer_dropout": variant.dropout}
 
 
 def right_weights(digest: str, path: Path | None) -> Path:

@@ -14,24 +14,24 @@ from torch import Tensor, nn
 
 from surefoot.recipes import Recipe
 from surefoot.training.batches import Inputs
+from surefoot.training.objectives import Objective
 
 WARM_UP = 3  # steps before a capture, for compilation and the choice of convolution algorithms
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Stepper:
     """Carries out steps one operation after another. `total` sums the losses, where the network is."""
 
     def __init__(
-        self, network: nn.Module, inputs: Inputs, labels: Tensor, loss: Loss, recipe: Recipe
+        self, network: nn.Module, inputs: Inputs, labels: Tensor, objective: Objective, recipe: Recipe
     ) -> None:
         self.device = labels.device
         self.network = network.to(self.device)
-        self.inputs, self.labels, self.loss = inputs, labels, loss
+        self.inputs, self.labels, self.objective = inputs, labels, objective.on(self.device)
         self.total = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in network.modules())
-        self.forward: Callable[[Tensor], Tensor] = network
+        drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in network.modules())
+        self.is_random = drops or objective.is_random
+        self.forward: Callable[[Tensor], Any] = objective.part(network)
         self.optimiser = torch.optim.SGD(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
             lr=recipe.learning_rate,
@@ -48,8 +48,8 @@ class Stepper:
             group["lr"] = rate
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
-        """One batch: its rows, their raw samples, its random numbers, and a seed for dropout."""
-        if self.drops:
+        """One batch: its rows, their raw samples, its random numbers, and a seed for dropout and noise."""
+        if self.is_random:
             torch.manual_seed(seed)
         self._carry_out(rows.to(self.device), raw, draws)
 
@@ -58,7 +58,7 @@ class Stepper:
             views = self.inputs.training_views(raw, rows, draws)
         on_gpu = self.device.type == "cuda"
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            value = self.loss(self.forward(views), self.labels[rows])
+            value = self.objective(self.forward(views), views, rows, self.labels[rows])
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         self.optimiser.step()
@@ -86,11 +86,11 @@ class CapturedStepper(Stepper):
     """The same on a GPU, captured as a graph for each learning rate and replayed."""
 
     def __init__(
-        self, network: nn.Module, inputs: Inputs, labels: Tensor, loss: Loss, recipe: Recipe
+        self, network: nn.Module, inputs: Inputs, labels: Tensor, objective: Objective, recipe: Recipe
     ) -> None:
         cast(Any, network).to(memory_format=torch.channels_last)  # torch's types have no such word
-        super().__init__(network, inputs, labels, loss, recipe)
-        self.forward = cast(Callable[[Tensor], Tensor], torch.compile(network, dynamic=False))
+        super().__init__(network, inputs, labels, objective, recipe)
+        self.forward = cast(Callable[[Tensor], Any], torch.compile(objective.part(network), dynamic=False))
         self.graph: torch.cuda.CUDAGraph | None = None
         self.held: tuple[Tensor, ...] = ()  # rows, raw samples and draws, where the graph looks for them
 
@@ -107,7 +107,7 @@ class CapturedStepper(Stepper):
             self._capture(given)
         for held, new in zip(self.held, given, strict=True):
             held.copy_(new, non_blocking=True)
-        if self.drops:
+        if self.is_random:
             torch.manual_seed(seed)
         assert self.graph is not None
         self.graph.replay()

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from surefoot.seeds import derive_seed
 from surefoot.tasks.base import Split, Task
 from surefoot.training.batches import Inputs
 from surefoot.training.loop import Hooks, Progress, train
-from surefoot.training.objectives import classification_loss
+from surefoot.training.objectives import Classification
 from surefoot.training.predict import predict
 from surefoot.training.start import initial_network
 
@@ -134,9 +133,9 @@ def _run(
         network,
         bench.inputs[Split.TRAIN],
         torch.from_numpy(bench.task.splits[Split.TRAIN].labels),
-        partial(classification_loss, kind=bench.task.kind),
+        Classification(bench.task.kind),
         recipe,
-        seed=derive_seed(bench.task.identity, recipe.learning_rate, "tune", purpose),
+        seed=derive_seed(bench.task.training_identity, recipe.learning_rate, "tune", purpose),
         device=bench.device,
         hooks=Hooks(look),
         rate=rate,
