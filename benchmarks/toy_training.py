@@ -37,23 +37,23 @@ print(time.perf_counter() - start)
 OURS = """
 import sys, time, torch
 from pathlib import Path
-from surefoot.engines.orders import Order
-from surefoot.engines.produce import Workshop
+from surefoot.engines.orders import Order, jobs_of
+from surefoot.engines.making import Workshop
 from surefoot.recipes import Recipe
 from surefoot.training.loop import train
-from surefoot.training.objectives import classification_loss
+from surefoot.training.objectives import Classification
 from surefoot.training.start import initial_network
 from surefoot.tasks import Split
 torch.set_num_threads(1)
 networks, epochs, width = map(int, sys.argv[1:])
 recipe = Recipe(network="mlp", width=width, epochs=epochs, learning_rate=0.01)
-order = Order(task="toy", root=None, recipe=recipe, seeds=(0,), store="unused", cache="unused")
+order = Order(task="toy", root=None, jobs=jobs_of(recipe, (0,)), store="unused", cache="unused")
 shop = Workshop.open(order)
 labels = torch.from_numpy(shop.task.splits[Split.TRAIN].labels)
 start = time.perf_counter()
 for seed in range(networks):
     network = initial_network(recipe, shop.task, shop.inputs, seed=seed, weights=None)
-    loss = lambda logits, truth: classification_loss(logits, truth, shop.task.kind)
+    loss = Classification(shop.task.kind)
     train(network, shop.inputs[Split.TRAIN], labels, loss, recipe, seed=seed, device=torch.device("cpu"))
 print(time.perf_counter() - start)
 """

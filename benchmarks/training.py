@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +24,7 @@ from surefoot.tasks import Split, task_named
 from surefoot.tasks.decoded import decode_task
 from surefoot.training.batches import images_from, joined
 from surefoot.training.loop import Hooks, train
-from surefoot.training.objectives import classification_loss
+from surefoot.training.objectives import Classification
 
 GPU = torch.device("cuda")
 # Multiply-adds of a forward pass of ResNet-18 at 224 pixels; training takes about three of them.
@@ -50,7 +49,7 @@ def ours(images, labels, view: int, epochs: int) -> float:
     recipe = Recipe(view=view, resize=view, epochs=epochs, learning_rate=0.01)
     seconds = []
     network = build_network("resnet18", 2, generator=torch.Generator().manual_seed(0))
-    loss = partial(classification_loss, kind=LabelKind.ONE_LABEL)
+    loss = Classification(LabelKind.ONE_LABEL)
     hooks = Hooks(progress=lambda progress: seconds.append(progress.seconds))
     train(network, images, labels, loss, recipe, seed=0, device=GPU, hooks=hooks)
     steady = sorted(seconds[2:])
@@ -111,7 +110,7 @@ def plain(task, view: int, seconds: float) -> float:
 def members(images, labels, weights: Path | None, count: int) -> float:
     """Seconds for so many networks of the paper's cat-dog recipe, compilation included."""
     recipe = Recipe(view=144, resize=160, epochs=128, learning_rate=0.06)
-    loss = partial(classification_loss, kind=LabelKind.ONE_LABEL)
+    loss = Classification(LabelKind.ONE_LABEL)
     start = time.perf_counter()
     for seed in range(count):
         network = build_network("resnet18", 2, generator=torch.Generator().manual_seed(seed))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from surefoot.engines.orders import Order
+from surefoot.engines.orders import Order, jobs_of
 from surefoot.recipes import Recipe
 from surefoot.store import Store
 from surefoot.tasks import task_named
@@ -27,7 +27,8 @@ torch.set_num_threads(1)
 loop.SECONDS_BETWEEN_CHECKPOINTS = 0.05
 for line in iter(sys.stdin.readline, ""):
     read, write = os.pipe()
-    os.write(write, line.encode())
+    jobs = range(line.count('"seed"'))
+    os.write(write, (line + "".join(f"{job}\\n" for job in jobs)).encode())
     os.close(write)
     pid = os.fork()
     if pid == 0:
@@ -79,7 +80,11 @@ class Nursery:
 
 def order(store, recipe=SMALL, seeds=(0,)):
     return Order(
-        task="toy", root=None, recipe=recipe, seeds=tuple(seeds), store=str(store), cache=str(store / "cache")
+        task="toy",
+        root=None,
+        jobs=jobs_of(recipe, seeds),
+        store=str(store),
+        cache=str(store / "cache"),
     )
 
 

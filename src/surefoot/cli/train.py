@@ -38,35 +38,25 @@ def train(
     from surefoot.cli.training_view import watch
     from surefoot.decoding import default_cache
     from surefoot.engines.local import carry_out, sensible_workers
-    from surefoot.engines.orders import Order
+    from surefoot.engines.orders import Order, jobs_of
 
     chosen = _device(device)
     order = Order(
         task=task,
         root=None if root is None else str(root),
-        recipe=_recipe(recipe, values, weights),
-        seeds=tuple(range(members)),
+        jobs=jobs_of(_recipe(recipe, values, weights), range(members)),
         store=str(store),
         cache=str(cache or default_cache()),
         weights=None if weights is None else str(weights),
         device=chosen,
     )
-    elsewhere: list[int] = []
-    with watch(order) as show:
-
-        def tell(event: dict[str, Any]) -> None:
-            if event["event"] == "elsewhere":
-                elsewhere.append(event["seed"])
-            show(event)
-
+    with watch(order) as tell:
         try:
             carry_out(order, workers=workers or sensible_workers(chosen), tell=tell)
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
-    typer.echo(f"{_networks(members - len(elsewhere))} of {task} in {store}")
-    if elsewhere:
-        typer.echo(f"{_networks(len(elsewhere))} left to another process; see 'surefoot status'", err=True)
+    typer.echo(f"{_networks(members)} of {task} in {store}")
 
 
 def tune(

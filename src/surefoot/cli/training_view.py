@@ -17,7 +17,8 @@ from surefoot.cli.terminal import notes
 from surefoot.report.tables import Table
 
 if TYPE_CHECKING:
-    from surefoot.engines.orders import Order
+    from surefoot.engines.orders import Job, Order
+    from surefoot.recipes import Recipe
     from surefoot.store import Found, Store
     from surefoot.training.tune import Glimpse, Trial
 
@@ -25,25 +26,43 @@ if TYPE_CHECKING:
 @contextmanager
 def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar for the whole order in epochs, and the last network's epoch and loss beside it."""
-    phases = 2 if order.recipe.protocol == "paper" else 1
-    each = phases * order.recipe.epochs
+    total = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with _bar(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(f"training {len(order.seeds)} networks", total=each * len(order.seeds))
+        task = bar.add_task(f"training {len(order.jobs)} networks", total=sum(total))
         done: dict[int, int] = {}
+        reports: set[str] = set()
 
         def tell(event: dict[str, Any]) -> None:
-            seed = event.get("seed")
-            if event["event"] == "epoch" and seed is not None:
-                before = order.recipe.epochs if event["phase"] == "final" else 0
-                done[seed] = before + event["epoch"]
-                where = f"seed {seed}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
+            job = event.get("job", -1)
+            if event["event"] == "epoch":
+                before = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
+                done[job] = before + event["epoch"]
+                where = f"{_called(order.jobs[job])}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
                 bar.update(task, description=f"{where}, loss {event['loss']:.4f}")
-            elif event["event"] in ("done", "elsewhere") and seed is not None:
-                done[seed] = each
+            elif event["event"] == "done":
+                done[job] = total[job]
+            elif event["event"] == "elsewhere":
+                notes().print(f"waiting for another process: {_called(order.jobs[job])}")
+            elif event["event"] == "weights" and event["report"] not in reports:
+                reports.add(event["report"])
+                notes().print(event["report"], markup=False)
             bar.update(task, completed=sum(done.values()))
 
         yield tell
+
+
+def _phases(recipe: "Recipe") -> int:
+    """How often it is trained."""
+    kind = "" if recipe.variant is None else recipe.variant.kind
+    if kind == "averaged":
+        return 0
+    return 2 if recipe.protocol == "paper" and kind != "held-out" else 1
+
+
+def _called(job: "Job") -> str:
+    kind = "" if job.recipe.variant is None else f"{job.recipe.variant.kind}, "
+    return f"{kind}seed {job.seed}"
 
 
 def _bar(*columns: ProgressColumn) -> Progress:

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
-from typing import Any
+from typing import IO, Any
 
 from surefoot.engines.orders import STOPPED, Order
 from surefoot.errors import InputError
+
+SECONDS_UNTIL_ANOTHER_LOOK = 1.0  # at a network that another process is making
 
 Event = dict[str, Any]
 
@@ -21,34 +24,82 @@ def sensible_workers(device: str) -> int:
 
 
 def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> None:
-    """Share the order's seeds between workers and wait; `tell` hears of each epoch and each network done.
+    """Share the order's jobs between workers, teachers before students, and wait until all are done.
 
-    An error of one worker stops the others, which keep their checkpoints; so does Ctrl-C.
+    `tell` hears of each epoch and each network done. A network that another process is making is waited for. An
+    error of one worker stops the others, which keep their checkpoints; so does Ctrl-C.
     """
-    shares = [order.seeds[first::workers] for first in range(min(workers, len(order.seeds)))]
-    processes = _start([replace(order, seeds=share) for share in shares])
+    if not order.jobs:
+        return
+    queue = _Queue(order)
+    processes = _start(order, min(workers, len(order.jobs)))
     with ThreadPoolExecutor(len(processes)) as pool:
-        followed = [pool.submit(_follow, process, tell) for process in processes]
+        followed = [pool.submit(_follow, process, queue, tell) for process in processes]
         try:
             for done in as_completed(followed):
                 if (failure := done.result()) is not None:
                     raise InputError(failure)
         finally:
+            queue.close()
             _stop(processes)  # before the pool waits for its threads, which wait for the processes
 
 
-def _start(orders: list[Order]) -> list["subprocess.Popen[str]"]:
-    """A worker per order, in a session of its own: Ctrl-C reaches us alone, and we tell them."""
+class _Queue:
+    """The jobs not begun; one is handed out when all that it needs is done."""
+
+    def __init__(self, order: Order) -> None:
+        jobs = order.jobs
+        self.changed = threading.Condition()
+        self.waiting = list(range(len(jobs)))
+        self.needs = [{i for i, other in enumerate(jobs) if job.needs(other)} for job in jobs]
+        self.done: set[int] = set()
+        self.not_before: dict[int, float] = {}
+        self.closed = False
+
+    def take(self) -> int | None:
+        """The next job that can be done, waiting for it; None when there is none left to begin."""
+        with self.changed:
+            while self.waiting and not self.closed:
+                now = time.monotonic()
+                for job in self.waiting:
+                    if self.needs[job] <= self.done and self.not_before.get(job, 0.0) <= now:
+                        self.waiting.remove(job)
+                        return job
+                self.changed.wait(SECONDS_UNTIL_ANOTHER_LOOK)
+            return None
+
+    def finish(self, job: int) -> None:
+        """It is done, and others may be waiting for it."""
+        with self.changed:
+            self.done.add(job)
+            self.changed.notify_all()
+
+    def put_back(self, job: int) -> bool:
+        """To be tried again in a while; True the first time."""
+        with self.changed:
+            first = job not in self.not_before
+            self.not_before[job] = time.monotonic() + SECONDS_UNTIL_ANOTHER_LOOK
+            self.waiting.append(job)
+            return first
+
+    def close(self) -> None:
+        """Hand out no more."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+def _start(order: Order, workers: int) -> list["subprocess.Popen[str]"]:
+    """Workers in sessions of their own: Ctrl-C reaches us alone, and we tell them."""
     command = [sys.executable, "-m", "surefoot.engines.worker"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes: list[subprocess.Popen[str]] = []
-    for order in orders:
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    processes = []
+    for _ in range(workers):
         process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         processes.append(process)
         assert process.stdin is not None
-        process.stdin.write(order.as_json() + "\n")
-        process.stdin.close()
+        _write(process.stdin, order.as_json())
     return processes
 
 
@@ -61,17 +112,37 @@ def _stop(processes: list["subprocess.Popen[str]"]) -> None:
         process.wait()
 
 
-def _follow(process: "subprocess.Popen[str]", tell: Callable[[Event], None]) -> str | None:
-    """Pass on a worker's events until it ends; what went wrong, if anything did."""
+def _follow(process: "subprocess.Popen[str]", queue: _Queue, tell: Callable[[Event], None]) -> str | None:
+    """Hand a worker job after job and pass on its events until there is no more; what went wrong, if it did."""
     message = None
-    assert process.stdout is not None
-    with process.stdout as lines:
+    assert process.stdout is not None and process.stdin is not None
+    with process.stdin as jobs, process.stdout as lines:
         for line in lines:
             event = json.loads(line)
             if event["event"] == "error":
                 message = event["message"]
-            tell(event)
+            elif event["event"] == "done":
+                queue.finish(event["job"])
+            if event["event"] != "elsewhere" or queue.put_back(event["job"]):
+                tell(event)
+            if event["event"] in ("ready", "done", "elsewhere"):
+                _hand_over(queue.take(), jobs)
     code = process.wait()
     if code in (0, STOPPED):
         return None
     return message or f"a training process ended with code {code}; what it had finished is kept"
+
+
+def _hand_over(job: int | None, jobs: IO[str]) -> None:
+    if job is None:
+        jobs.close()  # which ends the worker
+    else:
+        _write(jobs, str(job))
+
+
+def _write(pipe: IO[str], line: str) -> None:
+    try:
+        pipe.write(line + "\n")
+        pipe.flush()
+    except BrokenPipeError:  # it has ended, and the end of its output will tell how
+        pass

@@ -1,8 +1,8 @@
-"""A process that trains: reads an order from standard input, writes an event per line to standard output.
+"""A process that trains: reads an order from standard input, then the numbers of the jobs to do, a line each.
 
     python -m surefoot.engines.worker
 
-SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
+Writes an event per line to standard output, and ends with its input. SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
 SIGKILL costs at most the seconds since the last one. What else is printed, as by a user's network, goes to
 standard error.
 """
@@ -12,17 +12,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from surefoot.engines.making import Listener, Workshop
+from surefoot.engines.novelty import score_novelty
 from surefoot.engines.orders import STOPPED, Order
-from surefoot.engines.produce import Listener, Workshop, produce
+from surefoot.engines.produce import produce
 from surefoot.errors import InputError
-from surefoot.recipes import Spec
 from surefoot.store import ClaimedError, Store
-from surefoot.training.loop import Progress, StoppedError
+from surefoot.training.loop import StoppedError
 
 Say = Callable[..., None]
 
@@ -62,22 +64,27 @@ def _carry_out(order: Order, stop: _Stop, say: Say) -> None:
     torch.set_num_threads(1)
     workshop = Workshop.open(order)
     store = Store(Path(order.store))
-    for spec in order.specs(workshop.task.name, workshop.task.identity):
+    specs = order.specs(workshop.task.name, workshop.task.identity)
+    store.want(specs)
+    say("ready")
+    for line in iter(sys.stdin.readline, ""):
+        job = int(line)
         if stop():
             raise StoppedError
-        say("start", seed=spec.seed)
+        heard = partial(say, job=job, seed=specs[job].seed)
+        heard("start")
         try:
-            produce(spec, workshop, store, listener=Listener(_teller(spec, say), stop))
-            say("done", seed=spec.seed)
+            listener = Listener(
+                progress=lambda phase, progress, heard=heard: heard("epoch", phase=phase, **vars(progress)),
+                weights=lambda report: say("weights", report=report),
+                must_stop=stop,
+            )
+            produce(specs[job], workshop, store, listener=listener)
+            if order.jobs[job].novelty:
+                score_novelty(specs[job], workshop, store, order.jobs[job].novelty)
+            heard("done")
         except ClaimedError:
-            say("elsewhere", seed=spec.seed)
-
-
-def _teller(spec: Spec, say: Say) -> Callable[[str, Progress], None]:
-    def tell(phase: str, progress: Progress) -> None:
-        say("epoch", seed=spec.seed, phase=phase, **vars(progress))
-
-    return tell
+            heard("elsewhere")
 
 
 def _events() -> Say:

@@ -1,0 +1,184 @@
+"""Experiments as frozen values, to and from TOML; and those that come with the house."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from surefoot.errors import InputError
+from surefoot.files import read_toml, write_toml
+from surefoot.methods import FOLDS, METHODS, method_named
+from surefoot.metrics import metric_named
+from surefoot.recipes import Recipe, recipe_from
+from surefoot.recipes.recipe import refuse_unknown
+from surefoot.recipes.variants import require
+
+PAPERS = tuple(method.name for method in METHODS if not method.beyond and not method.cheating)
+OURS = tuple(method.name for method in METHODS if not method.cheating)
+HEADLINES = ("nll", "brier", "label_error", "ece", "e99")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A task and how its networks are trained."""
+
+    task: str  # a name, or the path of a task's TOML
+    recipe: Recipe
+    root: str | None = None  # where the task's published files lie
+    weights: str | None = None  # the pretrained weights' file
+    paper: str | None = None  # the paper's task whose numbers stand beside ours
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "recipe": self.recipe.as_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is compared: methods over runs on one task or several."""
+
+    name: str
+    parts: tuple[Part, ...]
+    methods: tuple[str, ...] = OURS
+    members: int = 10
+    runs: int = 10
+    folds: int = FOLDS
+    metrics: tuple[str, ...] = HEADLINES
+    resamples: int = 1000
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or any(character in self.name for character in "/\\\0") or self.name.startswith("."):
+            raise InputError(f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name")
+        if not self.parts:
+            raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
+        for name in self.methods:
+            method_named(name)
+        for name in self.metrics:
+            metric_named(name)
+        if not self.methods or not self.metrics:
+            raise InputError(f"experiment {self.name!r} has no methods or no metrics; needed: one or more of each")
+        for name, least in (("members", 1), ("runs", 1), ("folds", 2), ("resamples", 0)):
+            require(
+                name,
+                getattr(self, name),
+                lambda v, least=least: isinstance(v, int) and v >= least,
+                f"a whole number of at least {least}",
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {**plain, "parts": [part.as_dict() for part in self.parts]}
+
+
+def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
+    """An experiment from plain values; `task` and `recipe` at the top are the one part."""
+    given = {"name": name, **values}
+    own = {field.name for field in dataclasses.fields(Part)}
+    parts = given.pop("parts", None)
+    if parts is None:
+        parts = [{key: given.pop(key) for key in list(given) if key in own}]
+    refuse_unknown("experiment value", given, {field.name for field in dataclasses.fields(Experiment)} | own)
+    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return Experiment(**{**lists, "parts": tuple(_part(part) for part in parts)})
+
+
+def read_experiment(path: Path) -> Experiment:
+    """An experiment from a TOML file."""
+    try:
+        return experiment_from(read_toml(path), name=path.stem)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """An experiment as a TOML file that runs again to the same numbers."""
+    write_toml(experiment.as_dict(), path)
+
+
+def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """Some values replaced; one of the recipe or of the part is replaced in every part."""
+    of_recipe = {field.name for field in dataclasses.fields(Recipe)}
+    of_part = {field.name for field in dataclasses.fields(Part)} - {"recipe"}
+    of_experiment = {field.name for field in dataclasses.fields(Experiment)} - {"parts"}
+    refuse_unknown("experiment value", dict(values), of_recipe | of_part | of_experiment)
+    recipe = {key: value for key, value in values.items() if key in of_recipe}
+    part = {key: value for key, value in values.items() if key in of_part}
+    own = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in values.items()
+        if key in of_experiment
+    }
+    if isinstance(own.get("methods"), str):
+        own["methods"] = tuple(own["methods"].split(","))
+    if isinstance(own.get("metrics"), str):
+        own["metrics"] = tuple(own["metrics"].split(","))
+    parts = tuple(replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts)
+    return replace(experiment, parts=parts, **own)
+
+
+def experiment_named(name: str) -> Experiment:
+    """One that comes with the house, or a TOML file."""
+    if name.lower().endswith(".toml"):
+        return read_experiment(Path(name))
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    have = ", ".join(experiment.name for experiment in EXPERIMENTS)
+    raise InputError(f"unknown experiment {name!r}; have: {have}, or a .toml file")
+
+
+def _part(values: Any) -> Part:
+    if not isinstance(values, dict) or not isinstance(values.get("task"), str):
+        raise InputError("an experiment's part has no task; needed: task = NAME or a .toml file")
+    refuse_unknown("value of a part", values, {field.name for field in dataclasses.fields(Part)})
+    return Part(**{**values, "recipe": recipe_from(dict(values.get("recipe", {})))})
+
+
+# The settings that the paper's authors found on validation.
+_GENDER = Recipe(learning_rate=0.008, epochs=24)
+_CAT_DOG = Recipe(learning_rate=0.06, epochs=128)
+_ANIMALS = Recipe(learning_rate=0.003, epochs=64)
+_OBJECTS = Recipe(learning_rate=0.03, epochs=32)
+_DENSE_GENDER = Recipe(network="densenet161", learning_rate=0.004, epochs=96, batch=32)
+_TOY = Recipe(network="mlp", learning_rate=0.05, epochs=60, dropout=0.2)
+_SMALL_TOY = replace(_TOY, width=64, epochs=40, dropout=0.0, batch=64)
+_LETTERS = Recipe(network="mlp", width=128, learning_rate=0.05, epochs=12, view=24, resize=32)
+
+PAPER_PARTS = (
+    Part(task="gender", recipe=_GENDER, paper="gender"),
+    Part(task="cat-dog", recipe=_CAT_DOG, paper="cat-dog"),
+    Part(task="animals", recipe=_ANIMALS, paper="animals"),
+    Part(task="objects", recipe=_OBJECTS, paper="objects"),
+)
+TOYS = ("toy/wave", "toy/rings", "toy/spiral", "toy/checkers")
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        name="quickstart",
+        parts=(Part(task="toy", recipe=_SMALL_TOY), Part(task="letters", recipe=_LETTERS)),
+        members=5,
+        runs=3,
+        about="every method on the two built-in tasks, small; minutes on two cores",
+    ),
+    Experiment(
+        name="toy",
+        parts=tuple(Part(task=name, recipe=_TOY) for name in TOYS),
+        about="the four data sets in the plane at the paper's size",
+    ),
+    Experiment(name="letters", parts=(Part(task="letters", recipe=_LETTERS),), about="letters in unseen fonts"),
+    *(
+        Experiment(name=part.task, parts=(part,), about=f"the paper's {part.task} task; needs its data: --root")
+        for part in PAPER_PARTS
+    ),
+    Experiment(
+        name="paper",
+        parts=(*PAPER_PARTS, Part(task="gender", recipe=_DENSE_GENDER, paper="gender")),
+        methods=PAPERS,
+        about="all four tasks, and gender with DenseNet-161",
+    ),
+)

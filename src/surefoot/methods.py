@@ -1,0 +1,241 @@
+"""The rows of the paper's table and a few beyond it: which networks a method reads, and what it fits on them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from surefoot.calibrators import (
+    Calibration,
+    fit_budget_temperature,
+    fit_member_temperatures,
+    fit_novelty_scaling,
+    fit_softening,
+    fit_temperature,
+)
+from surefoot.engines.orders import Job
+from surefoot.errors import InputError
+from surefoot.predictions import Predictions
+from surefoot.recipes import Averaged, Bayesian, Distilled, HeldOut, Recipe, Spec, Teachers
+from surefoot.tasks.base import Split, Task
+from surefoot.training.folds import NEVER, deal_groups
+
+FOLDS = 5
+UNLABELLED_SHARE = 0.25  # of G to F-train in an epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What an experiment gives every method."""
+
+    task: Task
+    recipe: Recipe  # of a plain network; the others' are made from it
+    members: int
+    runs: int
+    folds: int = FOLDS
+
+    @property
+    def networks(self) -> int:
+        """Plain networks trained: each is a run of the single ones and a member of an ensemble."""
+        return max(self.members, self.runs)
+
+    def spec(self, recipe: Recipe, seed: int) -> Spec:
+        """The network of that recipe and seed."""
+        return Spec(self.task.name, self.task.identity, recipe, seed)
+
+    def teachers(self, ensemble: int = 0) -> Teachers:
+        """The members of an ensemble; no two ensembles share one."""
+        first = ensemble * self.members
+        return Teachers(self.recipe, tuple(range(first, first + self.members)))
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """All that a method may fit on: validation, and held-out familiar subgroups. Nothing it is tested on."""
+
+    val: Predictions
+    held_out: Predictions | None = None
+
+
+Networks = Callable[[Setup, int], tuple[tuple[Recipe, int], ...]]  # (recipe, seed) of each, for a run
+Fit = Callable[[Shown], Calibration]
+
+
+def _plain(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    return ((setup.recipe, run),)
+
+
+def _members(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    teachers = setup.teachers(run)
+    return tuple((teachers.recipe, seed) for seed in teachers.seeds)
+
+
+def _distilled(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    return ((replace(setup.recipe, variant=Distilled(teachers=setup.teachers())), run),)
+
+
+def _g_distilled(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    variant = Distilled(teachers=setup.teachers(), unlabelled=UNLABELLED_SHARE)
+    return ((replace(setup.recipe, variant=variant), run),)
+
+
+def _bayesian(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    sampled = "network" if setup.recipe.network == "densenet161" else "head"
+    return ((replace(setup.recipe, variant=Bayesian(sampled=sampled)), run),)
+
+
+def _averaged(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+    return ((replace(setup.recipe, variant=Averaged(teachers=setup.teachers(run))), run),)
+
+
+def held_out_networks(setup: Setup) -> tuple[tuple[Recipe, int], ...]:
+    """A network per fold of familiar subgroups; clusters of the first network's features where there are none."""
+    folds, used = _named_folds(setup)
+    teachers = None
+    if len(used) < 2:
+        folds, used, teachers = setup.folds, tuple(range(setup.folds)), Teachers(setup.recipe, (0,))
+    return tuple(
+        (replace(setup.recipe, variant=HeldOut(fold=fold, folds=folds, teachers=teachers)), 0) for fold in used
+    )
+
+
+def _named_folds(setup: Setup) -> tuple[int, tuple[int, ...]]:
+    """How many folds the task's own subgroups make, and which of them hold any."""
+    parts = [setup.task.splits[split] for split in (Split.TRAIN, Split.VAL)]
+    named = [part.groups for part in parts if part.groups is not None]
+    if len(named) < len(parts):
+        return 0, ()
+    groups, labels = np.concatenate(named), np.concatenate([part.labels for part in parts])
+    folds = min(setup.folds, len(np.unique(groups)))
+    if folds < 2:
+        return 0, ()
+    trained = np.arange(len(labels)) < len(parts[0])
+    fold = deal_groups(groups, labels, trained, folds, setup.task.kind)
+    return folds, tuple(sorted(set(fold.tolist()) - {NEVER}))
+
+
+def _on_val(fit: Callable[[Predictions], Calibration]) -> Fit:
+    return lambda shown: fit(shown.val)
+
+
+def _on_held_out(shown: Shown) -> Calibration:
+    assert shown.held_out is not None
+    return fit_temperature(shown.held_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A row of the table."""
+
+    name: str
+    title: str
+    networks: Networks
+    together: bool = False  # reads several networks at once; else each run is a network of its own
+    fit: Fit | None = None  # None: the networks' probabilities as they are
+    novelty: str | None = None  # the score that `fit` needs
+    held_out: bool = False  # whether `fit` needs held-out subgroups
+    paper: str | None = None  # the row's name in the paper's table
+    spread_of: str | None = None  # run once: the method whose runs' variance the paper takes for its own
+    beyond: bool = False  # not in the paper
+    cheating: bool = False  # fitted on what it is tested on
+    formula: str
+    training: str  # the cost, in trainings of one network
+    inference: str  # in passes of one network
+
+    def count(self, setup: Setup) -> int:
+        """How many runs there are."""
+        return setup.networks // setup.members if self.together else setup.runs
+
+
+ODIN, KNN, ENERGY, MAX_PROBABILITY = "odin", "knn", "energy", "max-probability"
+
+# fmt: off
+METHODS: tuple[Method, ...] = (
+    Method(name="single", title="Single", paper="Single Model", networks=_plain,
+           formula="softmax(z)", training="1", inference="1"),
+    Method(name="single-t", title="Single + T", paper="Single + T-scaling", networks=_plain, fit=_on_val(fit_temperature),
+           formula="softmax(z / T), T = argmin NLL on val", training="1", inference="1"),
+    Method(name="ensemble", title="Ensemble", paper="Ensemble", networks=_members, together=True, spread_of="single",
+           formula="mean_m softmax(z_m)", training="M", inference="M"),
+    Method(name="ensemble-of-t", title="Ensemble of T-scaled", paper="Ensemble of T-scaled models", networks=_members, together=True, fit=_on_val(fit_member_temperatures), spread_of="single-t",
+           formula="mean_m softmax(z_m / T_m)", training="M", inference="M"),
+    Method(name="t-of-ensemble", title="T-scaled ensemble", networks=_members, together=True, fit=_on_val(fit_temperature), spread_of="single-t",
+           formula="softmax(log(mean_m softmax(z_m)) / T)", training="M", inference="M"),
+    Method(name="distill", title="Distill", paper="Distill", networks=_distilled,
+           formula="taught by the ensemble on F-train", training="M + 1", inference="1"),
+    Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", networks=_distilled, fit=_on_val(fit_softening),
+           formula="distill, then T if T >= 1", training="M + 1", inference="1"),
+    Method(name="g-distill", title="G-distill", paper="G-distill", networks=_g_distilled,
+           formula="taught by the ensemble on F-train and on G", training="M + 1", inference="1"),
+    Method(name="g-distill-t", title="G-distill + T", paper="G-distill + T-scaling", networks=_g_distilled, fit=_on_val(fit_softening),
+           formula="G-distill, then T if T >= 1", training="M + 1", inference="1"),
+    Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ODIN,
+           formula="softmax(z / (T0 + T1 novelty(x)))", training="1", inference="2 and a gradient"),
+    Method(name="bayesian", title="Bayesian", paper="Bayesian", networks=_bayesian,
+           formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1", inference="1 and samples of the head"),
+    Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", networks=_bayesian, fit=_on_val(fit_temperature),
+           formula="softmax(log(mean_s softmax(z_s)) / T)", training="1", inference="1 and samples of the head"),
+    Method(name="budget-t", title="Single + risk-budget T", networks=_plain, fit=_on_val(fit_budget_temperature), beyond=True,
+           formula="the largest T with NLL_val(T) <= 1.02 min NLL_val", training="1", inference="1"),
+    Method(name="held-out-t", title="Single + held-out-group T", networks=_plain, fit=_on_held_out, held_out=True, beyond=True,
+           formula="T = argmin NLL on familiar subgroups left out of training", training="1 + folds", inference="1"),
+    Method(name="averaged-t", title="Weight-averaged + T", networks=_averaged, together=True, fit=_on_val(fit_temperature), beyond=True,
+           formula="the network of the members' mean weights, then T", training="M", inference="1"),
+    Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", networks=_members, together=True, fit=_on_val(fit_budget_temperature), beyond=True, spread_of="budget-t",
+           formula="as risk-budget T, on the ensemble", training="M", inference="M"),
+    Method(name="novelty-knn", title="Novelty scaling (neighbours)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=KNN, beyond=True,
+           formula="as novelty scaling; distance to the k-th training feature", training="1", inference="1 and a search"),
+    Method(name="novelty-energy", title="Novelty scaling (energy)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ENERGY, beyond=True,
+           formula="as novelty scaling; -logsumexp(z)", training="1", inference="1"),
+    Method(name="oracle-t", title="Single + T", networks=_plain, fit=_on_val(fit_temperature), cheating=True,
+           formula="T = argmin NLL on both test sets", training="1", inference="1"),
+    Method(name="oracle-ensemble-t", title="T-scaled ensemble", networks=_members, together=True, fit=_on_val(fit_temperature), cheating=True, spread_of="oracle-t",
+           formula="T = argmin NLL on both test sets", training="M", inference="M"),
+    Method(name="oracle-novelty", title="Novelty scaling (ODIN)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ODIN, cheating=True,
+           formula="T0, T1 = argmin NLL on both test sets", training="1", inference="2 and a gradient"),
+)
+# fmt: on
+
+
+def method_named(name: str) -> Method:
+    """The method of that name."""
+    for method in METHODS:
+        if method.name == name:
+            return method
+    raise InputError(f"unknown method {name!r}; have: {', '.join(method.name for method in METHODS)}")
+
+
+def obstacle(method: Method, setup: Setup) -> str | None:
+    """Why a method does not apply to a task, in a sentence; None where it does."""
+    if method.networks is _g_distilled and Split.UNLABELLED not in setup.task.splits:
+        return f"{method.title} needs unlabelled samples, and task {setup.task.name!r} has none"
+    if method.together and setup.members < 2:
+        return f"{method.title} needs two members or more, and there is {setup.members}"
+    if method.cheating and Split.TEST_UNFAMILIAR not in setup.task.splits:
+        return f"{method.title} is tuned on unfamiliar samples, and task {setup.task.name!r} has none"
+    own_head = ":" in setup.recipe.network and not setup.recipe.network.startswith(("timm:", "torchvision:"))
+    if own_head and (method.networks is _bayesian or method.novelty == KNN):
+        return f"{method.title} needs the features, and {setup.recipe.network!r} gives logits only"
+    return None
+
+
+def jobs_for(methods: Sequence[Method], setup: Setup) -> tuple[Job, ...]:
+    """Every network that the methods need, once, teachers before students; with its novelty scores."""
+    scores: dict[Spec, dict[str, None]] = {}
+
+    def add(recipe: Recipe, seed: int, novelty: str | None) -> None:
+        spec = setup.spec(recipe, seed)
+        for teacher in spec.needs():
+            add(teacher.recipe, teacher.seed, None)
+        wanted = scores.setdefault(spec, {})
+        if novelty is not None:
+            wanted[novelty] = None
+
+    for method in methods:
+        for run in range(method.count(setup)):
+            for recipe, seed in method.networks(setup, run):
+                add(recipe, seed, method.novelty)
+        if method.held_out:
+            for recipe, seed in held_out_networks(setup):
+                add(recipe, seed, None)
+    return tuple(Job(spec.recipe, spec.seed, tuple(novelty)) for spec, novelty in scores.items())
