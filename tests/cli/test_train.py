@@ -158,7 +158,10 @@ MISTAKES = {
     "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/locks: Not a directory"),
     "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' made"),
     "no folder to write to": (["tune", "toy", *SMALL, "-o", "no/r.toml"], "cannot write no/r.toml: no folder no"),
-    "negative rate": (["tune", "toy", *SMALL, "--rate", "-1", "-o", "r.toml"], "learning_rate is -1.0; allowed: a positive number"),
+    **{
+        f"rate {rate}": (["tune", "nothing", "--rate", "0.1", "--rate", rate, "-o", "no/r.toml"], f"--rate is {value}; allowed: a positive number")
+        for rate, value in (("0", "0.0"), ("-1", "-1.0"), ("nan", "nan"), ("inf", "inf"), ("1e999", "inf"))
+    },
 }  # fmt: skip
 
 

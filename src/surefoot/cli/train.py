@@ -1,5 +1,6 @@
 """`surefoot train`, `surefoot tune` and `surefoot status`: networks into the store."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,6 +86,7 @@ def tune(
     device: Device = "auto",
 ) -> None:
     """Search learning rate and epochs on the task's validation split; never looks at unfamiliar data."""
+    _refuse_bad_rates(rate or [])
     import torch
 
     from surefoot.cli.training_view import describe_trials, watch_trials
@@ -136,6 +138,12 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
     if chosen.pretrained is not None:
         right_weights(chosen.pretrained, weights)
     return recipe_from({"pretrained": weights_digest(weights)}, base=chosen)
+
+
+def _refuse_bad_rates(rates: list[float]) -> None:
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise InputError(f"--rate is {rate!r}; allowed: a positive number")
 
 
 def _networks(count: int) -> str:
