@@ -1,0 +1,84 @@
+"""A folder of trained networks.
+
+    ROOT/networks/<task>/<recipe>/seed003-1f2a9c/   spec.json log.jsonl weights.safetensors val.npz done.json
+    ROOT/networks/<task>/<recipe>/.seed003-1f2a9c/  the same while it is being made, with its checkpoint
+    ROOT/locks/<key>                                held by the process that is making it
+
+A folder is renamed to its place last, so one that is there is complete.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from surefoot.errors import InputError
+from surefoot.files import make_folder
+from surefoot.prediction_files import read_predictions
+from surefoot.predictions import Predictions
+from surefoot.recipes import Spec
+from surefoot.store.draft import Draft
+from surefoot.store.found import Found, State, found_at
+from surefoot.store.layout import DONE, SPEC, place, target_of
+from surefoot.store.locks import held, is_held
+from surefoot.tasks.base import Split
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of trained networks."""
+
+    root: Path
+
+    def folder(self, spec: Spec) -> Path:
+        """Where a finished network lies."""
+        recipe = spec.recipe
+        return self._networks / place(spec.task, recipe.network, recipe.digest, spec.seed, spec.key)
+
+    def is_done(self, spec: Spec) -> bool:
+        """Whether it is there, and so complete."""
+        return (self.folder(spec) / DONE).is_file()
+
+    def predictions(self, spec: Spec, split: Split) -> Predictions:
+        """What a finished network said of a split."""
+        return read_predictions(self.folder(spec) / f"{split}.npz")
+
+    def weights_file(self, spec: Spec) -> Path:
+        """A finished network's weights."""
+        return self.folder(spec) / "weights.safetensors"
+
+    @contextmanager
+    def claim(self, spec: Spec) -> Iterator[Draft]:
+        """Be the one that makes this network; `ClaimedError` if another process is."""
+        with held(self._lock(spec)):
+            draft = Draft(self.folder(spec))
+            make_folder(draft.folder)
+            draft.sweep()
+            draft.write(SPEC, json.dumps(spec.as_dict(), indent=2))
+            try:
+                yield draft
+            except InputError:
+                draft.discard_if_empty()  # a mistake seen before anything was made leaves nothing behind
+                raise
+
+    def state(self, spec: Spec) -> State:
+        """Done, running, stopped or missing."""
+        if self.is_done(spec):
+            return State.DONE
+        if not Draft(self.folder(spec)).folder.is_dir():
+            return State.MISSING
+        return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
+
+    def found(self) -> list[Found]:
+        """Every network begun or done, by task, recipe and seed."""
+        targets = sorted({target_of(folder) for folder in self._networks.glob("*/*/*seed*")})
+        found = (found_at(target, self.root / "locks") for target in targets)
+        return [each for each in found if each is not None]
+
+    @property
+    def _networks(self) -> Path:
+        return self.root / "networks"
+
+    def _lock(self, spec: Spec) -> Path:
+        return self.root / "locks" / spec.key
