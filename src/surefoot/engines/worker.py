@@ -62,7 +62,9 @@ def _carry_out(order: Order, stop: _Stop, say: Say) -> None:
     torch.set_num_threads(1)
     workshop = Workshop.open(order)
     store = Store(Path(order.store))
-    for spec in order.specs(workshop.task.name, workshop.task.identity):
+    specs = order.specs(workshop.task.name, workshop.task.identity)
+    store.want(specs)
+    for spec in specs:
         if stop():
             raise StoppedError
         say("start", seed=spec.seed)

@@ -2,13 +2,14 @@
 
     ROOT/networks/<task>/<recipe>/seed003-1f2a9c/   spec.json log.jsonl weights.safetensors val.npz done.json
     ROOT/networks/<task>/<recipe>/.seed003-1f2a9c/  the same while it is being made, with its checkpoint
+    ROOT/wanted/<key>.json                          ordered, begun or not
     ROOT/locks/<key>                                held by the process that is making it
 
 A folder is renamed to its place last, so one that is there is complete.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from surefoot.store.draft import Draft
 from surefoot.store.found import Found, State, found_at
 from surefoot.store.layout import DONE, SPEC, place, target_of
 from surefoot.store.locks import held, is_held
+from surefoot.store.wanted import read_wanted, write_wanted
 from surefoot.tasks.base import Split
 
 
@@ -48,6 +50,12 @@ class Store:
         """A finished network's weights."""
         return self.folder(spec) / "weights.safetensors"
 
+    def want(self, specs: Sequence[Spec]) -> None:
+        """Keep what was ordered, so that networks never begun are shown as missing."""
+        for spec in specs:
+            if not self.is_done(spec):
+                write_wanted(spec, self._wanted)
+
     @contextmanager
     def claim(self, spec: Spec) -> Iterator[Draft]:
         """Be the one that makes this network; `ClaimedError` if another process is."""
@@ -60,6 +68,7 @@ class Store:
                 yield draft
             except InputError:
                 draft.discard_if_empty()  # a mistake seen before anything was made leaves nothing behind
+                self._forget_recipe_if_empty(draft.target.parent)
                 raise
 
     def state(self, spec: Spec) -> State:
@@ -71,14 +80,32 @@ class Store:
         return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
 
     def found(self) -> list[Found]:
-        """Every network begun or done, by task, recipe and seed."""
-        targets = sorted({target_of(folder) for folder in self._networks.glob("*/*/*seed*")})
-        found = (found_at(target, self.root / "locks") for target in targets)
-        return [each for each in found if each is not None]
+        """Every network ordered, begun or done, by task, recipe and seed."""
+        wanted = {self._networks / each.place: each for each in read_wanted(self._wanted)}
+        begun = {target_of(folder) for folder in self._networks.glob("*/*/*seed*")}
+        found = []
+        for target in sorted(begun | set(wanted)):
+            each = found_at(target, self.root / "locks")
+            if each is None and target in wanted:
+                each = wanted[target].as_missing()
+            if each is not None:
+                found.append(each)
+        return found
+
+    def _forget_recipe_if_empty(self, folder: Path) -> None:
+        """Where no network of a recipe was begun, a mistake was the recipe's: forget what was wanted."""
+        if not any(folder.glob("*seed*")):
+            for wanted in read_wanted(self._wanted):
+                if self._networks / wanted.place.parent == folder:
+                    wanted.file.unlink(missing_ok=True)
 
     @property
     def _networks(self) -> Path:
         return self.root / "networks"
+
+    @property
+    def _wanted(self) -> Path:
+        return self.root / "wanted"
 
     def _lock(self, spec: Spec) -> Path:
         return self.root / "locks" / spec.key
