@@ -9,18 +9,25 @@ A folder is renamed to its place last, so one that is there is complete.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from surefoot.errors import InputError
 from surefoot.files import make_folder
 from surefoot.prediction_files import read_predictions
 from surefoot.predictions import Predictions
 from surefoot.recipes import Spec
+from surefoot.store.beside import Arrays, checked_name, read_arrays, write_arrays
 from surefoot.store.draft import Draft
-from surefoot.store.found import Found, State, found_at
+from surefoot.store.found import Found, State, damaged, found_at, read_document
 from surefoot.store.layout import DONE, SPEC, place, target_of
 from surefoot.store.locks import held, is_held
 from surefoot.store.wanted import read_wanted, write_wanted
@@ -46,9 +53,36 @@ class Store:
         """What a finished network said of a split."""
         return read_predictions(self.folder(spec) / f"{split}.npz")
 
+    def facts(self, spec: Spec) -> dict[str, Any]:
+        """How a finished network was made: versions, device, seconds."""
+        return read_document(self._finished(spec) / DONE)
+
     def weights_file(self, spec: Spec) -> Path:
         """A finished network's weights."""
         return self.folder(spec) / "weights.safetensors"
+
+    def weights(self, spec: Spec, name: str = "weights") -> dict[str, Tensor]:
+        """A finished network's weights, by the names that its state_dict has."""
+        path = self._finished(spec) / f"{name}.safetensors"
+        try:
+            return load_file(path)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        except SafetensorError as error:
+            raise damaged(path, error) from error
+
+    def save_beside(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep further arrays about a finished network, whole or not at all."""
+        write_arrays(arrays, self._finished(spec) / f"{checked_name(name)}.npz")
+
+    def beside(self, spec: Spec, name: str) -> Arrays | None:
+        """Further arrays about a finished network; None if they were never saved."""
+        path = self._finished(spec) / f"{checked_name(name)}.npz"
+        return read_arrays(path) if path.exists() else None
+
+    def has_beside(self, spec: Spec, name: str) -> bool:
+        """Whether the network is done and such arrays were saved."""
+        return self.is_done(spec) and (self.folder(spec) / f"{checked_name(name)}.npz").is_file()
 
     def want(self, specs: Sequence[Spec]) -> None:
         """Keep what was ordered, so that networks never begun are shown as missing."""
@@ -98,6 +132,13 @@ class Store:
             for wanted in read_wanted(self._wanted):
                 if self._networks / wanted.place.parent == folder:
                     wanted.file.unlink(missing_ok=True)
+
+    def _finished(self, spec: Spec) -> Path:
+        if not self.is_done(spec):
+            raise InputError(
+                f"network {spec.task} seed {spec.seed} is {self.state(spec)} in {self.root}; needed: done"
+            )
+        return self.folder(spec)
 
     @property
     def _networks(self) -> Path:
