@@ -1,5 +1,6 @@
 """Writing a file so that it is either the old one or the new one, never half of each; and TOML."""
 
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,8 @@ from surefoot.errors import InputError
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path`; renamed over it at the end, removed if anything goes wrong.
 
-    A link is followed. What is no regular file (a device, a pipe) is written to, never replaced.
+    It is on the disk before it is renamed, so that a loss of power leaves no half file either. A link is
+    followed. What is no regular file (a device, a pipe) is written to, never replaced.
     """
     target = Path(path).resolve()
     regular = target.is_file() or not target.exists()
@@ -35,6 +37,26 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has no such thing
+            raise
+    finally:
+        os.close(handle)
 
 
 def refuse_same_file(given: str | Path, output: str | Path) -> None:
@@ -80,6 +102,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _move(temporary: Path, target: Path) -> None:
+    sync(temporary)
     temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
     temporary.replace(target)
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from surefoot.cli import main
-from surefoot.recipes import read_recipe
+from surefoot.recipes import Recipe, Spec, read_recipe
 from surefoot.store import State, Store
 from surefoot.tasks.base import Split
 from tests.cli.test_commands import surefoot
@@ -65,9 +65,33 @@ def test_the_logits_go_straight_into_calibrate_and_evaluate(folder, here):
 def test_status_shows_what_is_done(folder, here):
     said = here("status", "--store", folder / "runs").stdout
     epochs = read_recipe(folder / "r.toml").epochs
-    assert said.count("done") == 2
-    assert said.count(f"final {epochs}/{epochs}") == 2
-    assert "toy/wave" in said
+    rows = [line for line in said.splitlines() if "toy/wave" in line]
+    assert len(rows) == 2
+    assert all(" done " in row and f" final {epochs}/{epochs} " in row for row in rows)
+    assert said.splitlines()[-1] == "2 networks: 2 done"
+
+
+def test_status_shows_what_was_ordered_and_never_begun(tmp_path, here):
+    store = Store(tmp_path)
+    specs = [Spec("toy/wave", "0" * 64, Recipe(network="mlp"), seed) for seed in range(3)]
+    store.want(specs)
+    with store.claim(specs[1]):
+        rows, last = shown(here("status", "--store", tmp_path).stdout)
+    assert [(row[2], row[3]) for row in rows] == [("0", "missing"), ("1", "running"), ("2", "missing")]
+    assert {row[1] for row in rows} == {f"mlp-{specs[0].recipe.digest}"}
+    assert rows[0][4:] == ["", "", ""], "it has taken no seconds"
+    assert last == "3 networks: 1 running, 2 missing"
+
+
+def test_status_of_an_empty_store(tmp_path, here):
+    assert shown(here("status", "--store", tmp_path).stdout) == ([], "0 networks")
+
+
+def shown(said):
+    """The cells of each row, and the last line."""
+    lines = said.splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    return rows, lines[-1]
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
@@ -147,6 +171,7 @@ def mistaken(tmp_path_factory):
 
 MISTAKES = {
     "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19'; have: "),
+    "several of a mistake": (["train", "toy", "--set", "network=resnet19", "--members", "3", "--workers", "1", "--store", "s"], "unknown network 'resnet19'; have: "),
     "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has points; allowed: mlp"),
     "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
     "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
@@ -155,10 +180,13 @@ MISTAKES = {
     "unknown value": (["train", "toy", "--set", "lr=1", "--store", "s"], "unknown recipe value 'lr'; have: "),
     "no equals": (["train", "toy", "--set", "epochs", "--store", "s"], "--set 'epochs' has no '='; allowed: NAME=VALUE, such as epochs=12"),
     "bad value": (["train", "toy", "--set", "epochs=many", "--store", "s"], "epochs is 'many'; allowed: "),
-    "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/locks: Not a directory"),
+    "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/wanted: Not a directory"),
     "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' made"),
     "no folder to write to": (["tune", "toy", *SMALL, "-o", "no/r.toml"], "cannot write no/r.toml: no folder no"),
-    "negative rate": (["tune", "toy", *SMALL, "--rate", "-1", "-o", "r.toml"], "learning_rate is -1.0; allowed: a positive number"),
+    **{
+        f"rate {rate}": (["tune", "nothing", "--rate", "0.1", "--rate", rate, "-o", "no/r.toml"], f"--rate is {value}; allowed: a positive number")
+        for rate, value in (("0", "0.0"), ("-1", "-1.0"), ("nan", "nan"), ("inf", "inf"), ("1e999", "inf"))
+    },
 }  # fmt: skip
 
 

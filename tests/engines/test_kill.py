@@ -81,6 +81,18 @@ def test_asked_to_stop_it_saves_and_goes_on_to_the_same_result(nursery, unharmed
     assert results(wanted) == unharmed[0]
 
 
+def test_what_was_ordered_and_not_begun_is_missing(nursery, tmp_path):
+    wanted = order(tmp_path, replace(LONG, epochs=100_000), seeds=(0, 1))
+    pid = nursery.start(wanted)
+    _soon(lambda: [each.state for each in Store(tmp_path).found()] == [State.RUNNING, State.MISSING])
+    os.kill(pid, signal.SIGKILL)
+    assert nursery.ended() == -signal.SIGKILL
+    assert [(each.seed, each.state) for each in Store(tmp_path).found()] == [
+        (0, State.STOPPED),
+        (1, State.MISSING),
+    ]
+
+
 def test_another_seed_is_another_network(nursery, tmp_path):
     wanted = order(tmp_path, replace(LONG, epochs=1), seeds=(0, 1))
     nursery.start(wanted)

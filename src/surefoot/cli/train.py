@@ -1,5 +1,6 @@
 """`surefoot train`, `surefoot tune` and `surefoot status`: networks into the store."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +36,7 @@ def train(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
 ) -> None:
     """Train networks and keep their weights and logits. The same command goes on where it was stopped."""
-    from surefoot.cli.training_view import watch
+    from surefoot.cli.training_view import count_networks, watch
     from surefoot.decoding import default_cache
     from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.engines.orders import Order, jobs_of
@@ -56,7 +57,7 @@ def train(
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
-    typer.echo(f"{_networks(members)} of {task} in {store}")
+    typer.echo(f"{count_networks(members)} of {task} in {store}")
 
 
 def tune(
@@ -75,6 +76,7 @@ def tune(
     device: Device = "auto",
 ) -> None:
     """Search learning rate and epochs on the task's validation split; never looks at unfamiliar data."""
+    _refuse_bad_rates(rate or [])
     import torch
 
     from surefoot.cli.training_view import describe_trials, watch_trials
@@ -105,14 +107,16 @@ def tune(
 def status(
     store: StoreFolder = Path("runs"),
 ) -> None:
-    """What is done, running, stopped, with times."""
+    """What is done, running, stopped or ordered and missing, with times."""
     from surefoot.cli.terminal import print_tables
-    from surefoot.cli.training_view import status_table
+    from surefoot.cli.training_view import status_line, status_table
     from surefoot.store import Store
 
     if not store.is_dir():
         raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' made")
-    print_tables([status_table(Store(store))])
+    networks = Store(store).found()
+    print_tables([status_table(store, networks)])
+    typer.echo(status_line(networks))
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
@@ -128,8 +132,10 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
     return recipe_from({"pretrained": weights_digest(weights)}, base=chosen)
 
 
-def _networks(count: int) -> str:
-    return "1 network" if count == 1 else f"{count} networks"
+def _refuse_bad_rates(rates: list[float]) -> None:
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise InputError(f"--rate is {rate!r}; allowed: a positive number")
 
 
 def _value(text: str) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import (
@@ -19,7 +20,7 @@ from surefoot.report.tables import Table
 if TYPE_CHECKING:
     from surefoot.engines.orders import Job, Order
     from surefoot.recipes import Recipe
-    from surefoot.store import Found, Store
+    from surefoot.store import Found
     from surefoot.training.tune import Glimpse, Trial
 
 
@@ -98,18 +99,33 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
     return "\n".join(lines)
 
 
-def status_table(store: "Store") -> Table:
+def status_table(root: Path, networks: "list[Found]") -> Table:
     """A row per network."""
-    rows = tuple(_row(found) for found in store.found())
-    return Table(
-        f"Networks in {store.root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
-    )
+    rows = tuple(_row(found) for found in networks)
+    return Table(f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows)
+
+
+def status_line(networks: "list[Found]") -> str:
+    """How many there are in each state, such as '12 networks: 7 done, 2 running, 3 missing'."""
+    from surefoot.store import State
+
+    states = [found.state for found in networks]
+    counts = [f"{states.count(state)} {state}" for state in State if state in states]
+    return f"{count_networks(len(states))}{': ' if counts else ''}{', '.join(counts)}"
+
+
+def count_networks(count: int) -> str:
+    """A number of networks, in words that fit it."""
+    return "1 network" if count == 1 else f"{count} networks"
 
 
 def _row(found: "Found") -> tuple[str, ...]:
+    from surefoot.store import State
+
     epochs = [entry for entry in found.log if "epoch" in entry]
     last = epochs[-1] if epochs else {}
     at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
     spent = sum(float(entry["seconds"]) for entry in epochs)
     loss = f"{last['loss']:.4f}" if last else ""
-    return (found.task, found.recipe, str(found.seed), str(found.state), at, loss, f"{spent:.1f}")
+    seconds = "" if found.state is State.MISSING else f"{spent:.1f}"
+    return (found.task, found.recipe, str(found.seed), str(found.state), at, loss, seconds)

@@ -47,7 +47,8 @@ def _facts(spec: Spec, workshop: Workshop, draft: Draft) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "seconds": draft.seconds(),
+        "seconds": draft.logged("seconds"),
+        "seconds_per_sample": draft.logged("prediction_seconds") / max(1.0, draft.logged("predicted")),
         "seed": spec.seed,
         "key": spec.key,
     }

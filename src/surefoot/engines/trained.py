@@ -40,8 +40,9 @@ def _carry_out(phase: Phase, making: Making) -> None:
     weights = {name: value.detach().cpu() for name, value in network.state_dict().items()}
     draft.save_weights(phase.weights, weights)
     for split in phase.predicted:
-        samples = workshop.task.splits[split]
+        samples, start = workshop.task.splits[split], time.perf_counter()
         logits = predict([network], workshop.inputs[split], workshop.device, answer=answer(making, split))
+        draft.log({"predicted": len(samples), "prediction_seconds": time.perf_counter() - start})
         draft.save_predictions(split, predictions_of(logits, samples, workshop.task))
     draft.log({"phase": phase.name, "trained_and_predicted": time.time() - began})
 

@@ -10,33 +10,10 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
-from surefoot.recipes import Recipe, Spec
 from surefoot.store import ClaimedError, State, Store
 from surefoot.tasks.base import Split
-from surefoot.training.loop import Checkpoint
 from tests.conftest import draw_one_label
-
-SPEC = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)
-OTHER = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 11)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-def checkpoint(seed=0, size=100):
-    torch.manual_seed(seed)
-    return Checkpoint(2, 5, {"layer.weight": torch.randn(size)}, [torch.randn(size)], 0.1 + 0.2)
-
-
-def make(store, spec=SPEC):
-    with store.claim(spec) as draft:
-        draft.log({"phase": "train", "epoch": 1, "epochs": 1, "loss": 0.5, "seconds": 2.0})
-        draft.save_weights("weights", {"layer.weight": torch.arange(3.0)})
-        draft.save_predictions(Split.VAL, draw_one_label(20))
-        draft.save_checkpoint("train", checkpoint())
-        draft.finish({"seconds": draft.seconds()})
+from tests.store.made import OTHER, SPEC, checkpoint, make
 
 
 def test_what_is_finished_is_there_and_what_is_not_is_not(store):
@@ -215,7 +192,7 @@ from surefoot.errors import InputError
 from surefoot.store import Store
 from surefoot.tasks.base import Split
 from tests.conftest import draw_one_label
-from tests.test_store import OTHER, checkpoint
+from tests.store.made import OTHER, checkpoint
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 steps = {

@@ -1,0 +1,10 @@
+"""A store on a real disk."""
+
+import pytest
+
+from surefoot.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")

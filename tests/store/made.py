@@ -1,0 +1,25 @@
+"""Networks to keep: made in a moment, with every part that a trained one has."""
+
+import torch
+
+from surefoot.recipes import Recipe, Spec
+from surefoot.tasks.base import Split
+from surefoot.training.loop import Checkpoint
+from tests.conftest import draw_one_label
+
+SPEC = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)
+OTHER = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 11)
+
+
+def checkpoint(seed=0, size=100):
+    torch.manual_seed(seed)
+    return Checkpoint(2, 5, {"layer.weight": torch.randn(size)}, [torch.randn(size)], 0.1 + 0.2)
+
+
+def make(store, spec=SPEC):
+    with store.claim(spec) as draft:
+        draft.log({"phase": "train", "epoch": 1, "epochs": 1, "loss": 0.5, "seconds": 2.0})
+        draft.save_weights("weights", {"layer.weight": torch.arange(3.0)})
+        draft.save_predictions(Split.VAL, draw_one_label(20))
+        draft.save_checkpoint("train", checkpoint())
+        draft.finish({"seconds": draft.seconds()})

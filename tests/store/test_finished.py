@@ -1,0 +1,208 @@
+"""What is known of a finished network: its facts, its weights, and arrays kept beside them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from surefoot.errors import InputError
+from surefoot.store import State, Store
+from surefoot.tasks.base import Split
+from tests.store.made import OTHER, SPEC, make
+
+SCORES = {"scores": np.linspace(0, 1, 7), "file": np.array(["a", "é"]), "step.1": np.int64(3) * np.ones(())}
+
+
+def same(found, expected):
+    return list(found) == list(expected) and all(
+        np.array_equal(found[name], array) and found[name].dtype == array.dtype
+        for name, array in expected.items()
+    )
+
+
+def test_facts_and_weights_come_back(store):
+    make(store)
+    assert store.facts(SPEC) == {"seconds": 2.0}
+    found = store.weights(SPEC)
+    assert list(found) == ["layer.weight"]
+    assert torch.equal(found["layer.weight"], torch.arange(3.0))
+
+
+def test_arrays_beside_come_back_also_to_numpy(store):
+    make(store)
+    assert not store.has_beside(SPEC, "odin")
+    assert store.beside(SPEC, "odin") is None
+    store.save_beside(SPEC, "odin", SCORES)
+    assert store.has_beside(SPEC, "odin")
+    assert same(store.beside(SPEC, "odin"), SCORES)
+    with np.load(store.folder(SPEC) / "odin.npz", allow_pickle=False) as file:
+        assert same({name: file[name] for name in file.files}, SCORES)
+    store.save_beside(SPEC, "odin", {})
+    assert store.beside(SPEC, "odin") == {}
+    assert [each.state for each in store.found()] == [State.DONE]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    arrays=st.dictionaries(
+        st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True) | st.sampled_from(["file", "a", "a.npy"]),
+        hnp.arrays(
+            st.sampled_from(["<f4", "<f8", "<i8", ">f4", "?", "u1", "<U3"]),
+            hnp.array_shapes(min_dims=0, min_side=0),
+        ),
+        max_size=3,
+    ),
+    fortran=st.booleans(),
+)
+def test_any_arrays_come_back(tmp_path, arrays, fortran):
+    store = Store(tmp_path)
+    if not store.is_done(SPEC):
+        make(store)
+    given_arrays = {name: array.T if fortran else array for name, array in arrays.items()}
+    store.save_beside(SPEC, "some", given_arrays)
+    found = store.beside(SPEC, "some")
+    assert list(found) == list(given_arrays)
+    for name, array in given_arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_each_byte_changed_is_seen_or_does_no_harm(store):
+    make(store)
+    arrays = {"scores": np.arange(5.0), "n": np.array(3)}
+    store.save_beside(SPEC, "odin", arrays)
+    path = store.folder(SPEC) / "odin.npz"
+    whole, named = path.read_bytes(), 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            assert same(store.beside(SPEC, "odin"), arrays)
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017
+            named += 1
+    assert named > 350, "most bytes matter; a date does not"
+
+
+def test_each_cut_is_seen(store):
+    make(store)
+    store.save_beside(SPEC, "odin", SCORES)
+    path = store.folder(SPEC) / "odin.npz"
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"odin\.npz is damaged \(.*\); remove it to have it made anew"):
+            store.beside(SPEC, "odin")
+
+
+def test_objects_are_neither_written_nor_read(store):
+    make(store)
+    with pytest.raises(InputError, match=r"^array 'o' holds Python objects; allowed: numbers and text$"):
+        store.save_beside(SPEC, "odin", {"o": np.array([{}])})
+    assert not store.has_beside(SPEC, "odin")
+    np.savez(store.folder(SPEC) / "odin.npz", o=np.array([{}]))
+    with pytest.raises(InputError, match=r"odin\.npz is damaged \(Object arrays cannot be loaded"):
+        store.beside(SPEC, "odin")
+
+
+@pytest.mark.parametrize("name", ["", "../odin", "a/b", "a.b", "val", "test_familiar"])
+def test_a_name_that_would_lie_elsewhere_or_over_predictions_is_refused(store, name):
+    make(store)
+    before = sorted(store.root.rglob("*"))
+    with pytest.raises(
+        InputError, match=r"^name is .*; allowed: letters, digits, - and _, but no split's name$"
+    ):
+        store.save_beside(SPEC, name, SCORES)
+    assert sorted(store.root.rglob("*")) == before
+    assert store.predictions(SPEC, Split.VAL).n == 20
+    with pytest.raises(InputError, match=r"^array name is '\.\./a/b'; allowed: "):
+        store.save_beside(SPEC, "odin", {"../a/b": np.zeros(1)})
+
+
+def test_writing_that_fails_keeps_the_arrays_before(store, monkeypatch):
+    make(store)
+    store.save_beside(SPEC, "odin", SCORES)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"^cannot write .*odin\.npz: No space left on device$"):
+        store.save_beside(SPEC, "odin", {"scores": np.zeros(3)})
+    assert same(store.beside(SPEC, "odin"), SCORES)
+    assert not list(store.folder(SPEC).glob(".*"))
+
+
+@pytest.mark.parametrize("state", ["missing", "stopped"])
+def test_of_a_network_that_is_not_done_nothing_is_said(store, state):
+    if state == "stopped":
+        with store.claim(SPEC) as draft:
+            draft.save_weights("weights", {"layer.weight": torch.arange(3.0)})
+    for ask in (
+        store.facts,
+        store.weights,
+        lambda spec: store.beside(spec, "odin"),
+        lambda spec: store.save_beside(spec, "odin", SCORES),
+    ):
+        with pytest.raises(InputError, match=rf"^network toy/wave seed 3 is {state} in .*; needed: done$"):
+            ask(SPEC)
+    assert not store.has_beside(SPEC, "odin")
+
+
+def test_weights_that_are_missing_or_damaged_are_named(store):
+    make(store)
+    with pytest.raises(InputError, match=r"^cannot read .*/weights_train\.safetensors: No such file"):
+        store.weights(SPEC, "weights_train")
+    path = store.weights_file(SPEC)
+    whole = path.read_bytes()
+    for damage in (b"", whole[:5], whole[:-1], whole[:20] + b"\xff" + whole[21:], b"\xff" * 100):
+        path.write_bytes(damage)
+        with pytest.raises(InputError, match=r"/weights\.safetensors is damaged .* remove its folder"):
+            store.weights(SPEC)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"seconds": 2', b"\xff", b"[]", b"[" * 100_000])
+def test_damaged_facts_are_named(store, damage):
+    make(store)
+    (store.folder(SPEC) / "done.json").write_bytes(damage)
+    for ask in (lambda: store.facts(SPEC), store.found):
+        with pytest.raises(InputError, match=r"/done\.json is damaged \(.*\); remove its folder to train"):
+            ask()
+
+
+def test_a_damaged_spec_of_a_finished_network_is_named_and_of_a_draft_passed_over(store):
+    with store.claim(OTHER) as draft:
+        draft.write("spec.json", "")
+        assert store.found() == []
+    make(store)
+    for damage in ("", "{}", '{"task": "toy", "seed": "three"}'):
+        (store.folder(SPEC) / "spec.json").write_text(damage)
+        with pytest.raises(InputError, match=r"/spec\.json is damaged"):
+            store.found()
+
+
+def test_a_finished_network_is_on_the_disk_before_it_is_renamed_and_its_name_after(store, monkeypatch):
+    """What is synced, seen at the system call: the paths are those that the kernel has for the handles."""
+    done, sync, rename = [], os.fsync, Path.rename
+
+    def watched_sync(handle):
+        done.append(Path(f"/proc/self/fd/{handle}").readlink())
+        sync(handle)
+
+    def watched_rename(path, target):
+        done.append("renamed")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(Path, "rename", watched_rename)
+    make(store)
+    draft = store.folder(SPEC).with_name(f".{store.folder(SPEC).name}")
+    before, after = done[: done.index("renamed")], done[done.index("renamed") + 1 :]
+    assert {draft / path.name for path in store.folder(SPEC).iterdir()} <= set(before)
+    assert before[-1] == draft
+    recipe = store.folder(SPEC).parent
+    assert after == [recipe, recipe.parent, store.root / "networks", store.root]
