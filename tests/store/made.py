@@ -22,4 +22,4 @@ def make(store, spec=SPEC):
         draft.save_weights("weights", {"layer.weight": torch.arange(3.0)})
         draft.save_predictions(Split.VAL, draw_one_label(20))
         draft.save_checkpoint("train", checkpoint())
-        draft.finish({"seconds": draft.seconds()})
+        draft.finish({"seconds": draft.logged("seconds")})

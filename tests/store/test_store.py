@@ -98,7 +98,7 @@ def test_a_log_line_cut_short_is_passed_over_and_costs_no_other(store):
         with (draft.folder / "log.jsonl").open("a") as file:
             file.write('{"epoch": 2, "sec')
         draft.log({"epoch": 3, "seconds": 2.0})
-        assert draft.seconds() == 3.0
+        assert draft.logged("seconds") == 3.0
     assert [entry["epoch"] for entry in store.found()[0].log] == [1, 3]
 
 

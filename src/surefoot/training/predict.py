@@ -61,14 +61,20 @@ def predict(
     networks: Sequence[nn.Module], inputs: Inputs, device: torch.device, *, answer: Answer = plainly
 ) -> Tensor:
     """Answers (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
-    inputs = inputs.on(device)
-    parts = []
-    rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
     with torch.inference_mode(), evaluating(networks):
-        for some, raw in fetched(inputs, rows, device):
-            views = inputs.test_views(raw, some.to(device)).float()
-            parts.append(torch.stack([answer(network, views).float() for network in networks]).cpu())
+        parts = [
+            torch.stack([answer(network, views).float() for network in networks]).cpu()
+            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
+        ]
     return torch.cat(parts, dim=1)
+
+
+def batches_seen(inputs: Inputs, device: torch.device, rows_at_once: int) -> Iterator[Tensor]:
+    """What networks see of the samples in testing, in order, some rows at a time."""
+    inputs = inputs.on(device)
+    rows = torch.split(torch.arange(len(inputs)), rows_at_once)
+    for some, raw in fetched(inputs, rows, device):
+        yield inputs.test_views(raw, some.to(device)).float()
 
 
 @contextmanager
