@@ -13,18 +13,25 @@ ROWS_AT_ONCE = 256
 
 def predict(networks: Sequence[nn.Module], inputs: Inputs, device: torch.device) -> Tensor:
     """Logits (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
-    inputs = inputs.on(device)
-    parts = []
-    rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
-    with torch.inference_mode(), _evaluating(networks):
-        for some, raw in fetched(inputs, rows, device):
-            views = inputs.test_views(raw, some.to(device)).float()
-            parts.append(torch.stack([network(views).float() for network in networks]).cpu())
+    with torch.inference_mode(), evaluating(networks):
+        parts = [
+            torch.stack([network(views).float() for network in networks]).cpu()
+            for views in batches_seen(inputs, device)
+        ]
     return torch.cat(parts, dim=1)
 
 
+def batches_seen(inputs: Inputs, device: torch.device) -> Iterator[Tensor]:
+    """What networks see of the samples in testing, in order, some rows at a time."""
+    inputs = inputs.on(device)
+    rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
+    for some, raw in fetched(inputs, rows, device):
+        yield inputs.test_views(raw, some.to(device)).float()
+
+
 @contextmanager
-def _evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
+def evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, networks are in evaluation mode; afterwards every part is in the mode it was in."""
     modes = [[(module, module.training) for module in network.modules()] for network in networks]
     for network in networks:
         network.eval()
