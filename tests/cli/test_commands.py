@@ -60,31 +60,6 @@ def test_calibrate_each_member(files):
     assert len(load_calibration(files / "m.json").members) == 2
 
 
-@pytest.mark.parametrize("method", ["softening", "budget", "novelty"])
-def test_other_methods_are_fitted_said_and_used(method, tmp_path):
-    words = {
-        "softening": "T = 1, because the fitted T = 0.5",
-        "budget": "at most 2% above the least",
-        "novelty": " * novelty, n = 300",
-    }
-    strange = np.linspace(0, 1, 300)
-    write_predictions(draw_one_label(sharpness=0.5, novelty=strange), tmp_path / "val.parquet")
-    done = surefoot("calibrate", tmp_path / "val.parquet", "-o", tmp_path / "c.json", "--method", method)
-    assert words[method] in done.stdout
-    assert "NLL " in done.stdout
-    arguments = (tmp_path / "val.parquet", "--calibration", tmp_path / "c.json", "--report", tmp_path / "r")
-    done = surefoot("evaluate", *arguments, "--format", "json", "--resamples", 5)
-    calibrated = load_calibration(tmp_path / "c.json")(read_predictions(tmp_path / "val.parquet"))
-    assert json.loads(done.stdout)["familiar"]["metrics"]["nll"]["value"] == pytest.approx(nll(calibrated))
-    page = (tmp_path / "r" / "report.html").read_text()
-    assert f"Calibrated with {load_calibration(tmp_path / 'c.json').lines()[0]}" in page
-
-
-def test_novelty_scaling_asks_for_novelty(files):
-    done = surefoot("calibrate", files / "val.npz", "-o", files / "n.json", "--method", "novelty", check=2)
-    assert "the predictions have no novelty; needed: " in done.stderr
-
-
 def test_evaluate_json_is_the_library_s_numbers(files, calibration):
     done = surefoot(
         "evaluate",
