@@ -99,6 +99,15 @@ def test_constant_novelty_is_plain_scaling_in_effect():
         assert fitted.t0 + constant * fitted.t1 == pytest.approx(fit_temperature(val).temperature, rel=1e-5)
 
 
+def test_a_weight_that_gains_nothing_is_not_kept(monkeypatch):
+    """All novelty is 1, so only T0 + T1 counts, and a search from elsewhere ends with some T1."""
+    val = draw(t1=0)
+    same = Predictions(val.logits, val.labels, val.kind, novelty=torch.ones(val.n).double())
+    monkeypatch.setattr(novelty, "_best_of_grid", lambda *_: np.array([0.3, 0.3]))
+    fitted = fit_novelty_scaling(same)
+    assert (fitted.t0, fitted.t1) == (fit_temperature(val).temperature, 0)
+
+
 def test_large_data_starts_on_some_rows_and_is_still_exact():
     val = draw(52_000, 8, 0.5, 6)
     assert val.n * val.classes > 2 * novelty.LOGITS_ON_THE_GRID
