@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
 from surefoot.training.batches import Inputs
-from surefoot.training.predict import batches_seen, evaluating
+from surefoot.training.predict import ROWS_AT_ONCE, batches_seen, evaluating
 
 TEMPERATURE = 1000.0
 STEP = 0.0014  # in units of the normalised input
-ROWS_AT_ONCE = 64  # a backward pass holds every layer's output
+ROWS_WITH_SLOPES = 64  # a backward pass holds every layer's output
 
 
 def odin(
@@ -32,8 +32,8 @@ def odin(
     with evaluating([network]), torch.inference_mode(False):
         parts = [
             _novelty(network, some, kind, eps).cpu()
-            for views in batches_seen(inputs, device)
-            for some in torch.split(views, ROWS_AT_ONCE)
+            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
+            for some in torch.split(views, ROWS_WITH_SLOPES)
         ]
     return torch.cat(parts)
 

@@ -16,7 +16,7 @@ from surefoot.novelty.knn import distances_within, neighbour_distances
 from surefoot.novelty.logits import energy, max_probability
 from surefoot.novelty.odin import STEP, odin
 from surefoot.training.batches import Inputs
-from surefoot.training.predict import batches_seen, evaluating
+from surefoot.training.predict import ROWS_AT_ONCE, batches_seen, evaluating
 
 Key = TypeVar("Key", bound=str)
 Array = NDArray[np.float64]
@@ -90,7 +90,7 @@ class _Heard:
         wants_features, wants_logits = "knn" in names, bool(FROM_LOGITS.keys() & set(names))
         features, logits = [torch.empty(0)], [torch.empty(0)]
         with torch.inference_mode(), evaluating([network]):
-            batches = batches_seen(inputs, device) if wants_features or wants_logits else ()
+            batches = batches_seen(inputs, device, ROWS_AT_ONCE) if wants_features or wants_logits else ()
             for views in batches:
                 seen = network.features(views) if wants_features else None
                 if seen is not None:

@@ -16,15 +16,15 @@ def predict(networks: Sequence[nn.Module], inputs: Inputs, device: torch.device)
     with torch.inference_mode(), evaluating(networks):
         parts = [
             torch.stack([network(views).float() for network in networks]).cpu()
-            for views in batches_seen(inputs, device)
+            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
         ]
     return torch.cat(parts, dim=1)
 
 
-def batches_seen(inputs: Inputs, device: torch.device) -> Iterator[Tensor]:
+def batches_seen(inputs: Inputs, device: torch.device, rows_at_once: int) -> Iterator[Tensor]:
     """What networks see of the samples in testing, in order, some rows at a time."""
     inputs = inputs.on(device)
-    rows = torch.split(torch.arange(len(inputs)), ROWS_AT_ONCE)
+    rows = torch.split(torch.arange(len(inputs)), rows_at_once)
     for some, raw in fetched(inputs, rows, device):
         yield inputs.test_views(raw, some.to(device)).float()
 
