@@ -24,6 +24,7 @@ STOREYS = (
     {"prediction_files", "statistics"},
     {"metrics", "tasks"},
     {"training"},
+    {"novelty"},
     {"store"},
     {"engines"},
     {"calibrators"},

@@ -1,6 +1,8 @@
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from surefoot import InputError, fit_temperature, load_calibration, save_calibration
 from surefoot.calibrators import CALIBRATORS, fit_calibration
@@ -11,9 +13,13 @@ from tests.conftest import draw_many_labels, draw_one_label
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: c.name)
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
 def test_what_is_saved_is_what_is_loaded(calibrator, draw, tmp_path):
-    fitted = fit_calibration(calibrator.name, draw(members=2, sharpness=2))
+    val = draw(200, members=2, sharpness=2, novelty=np.linspace(0, 1, 200))
+    fitted = fit_calibration(calibrator.name, val)
+    assert fitted.evidence.nll_after < fitted.evidence.nll_before
     save_calibration(fitted, tmp_path / "c.json")
-    assert load_calibration(tmp_path / "c.json") == fitted
+    loaded = load_calibration(tmp_path / "c.json")
+    assert loaded == fitted
+    assert torch.equal(loaded(val).logits, fitted(val).logits)
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
@@ -49,6 +55,19 @@ REFUSED = {
     ),
     "infinite": ('{"kind": "temperature", "temperature": Infinity}', "allowed: a positive number"),
     "no members": ('{"kind": "member-temperatures", "members": []}', "members are empty"),
+    "declined above 1": ('{"kind": "temperature", "temperature": 1, "declined": 1.5}', "1.5 was declined"),
+    "budget without a best": ('{"kind": "budget", "temperature": 2}', "missing or wrong 'best'"),
+    "budget at zero": (
+        '{"kind": "budget", "temperature": 0}',
+        "temperature is 0.0; allowed: a positive number",
+    ),
+    "novelty at zero": ('{"kind": "novelty", "t0": 0, "t1": 1}', "t0 is 0.0; allowed: a positive number"),
+    "novelty that sharpens": (
+        '{"kind": "novelty", "t0": 1, "t1": -1}',
+        "t1 is -1.0; allowed: a number from 0",
+    ),
+    "novelty of nothing": ('{"kind": "novelty", "t0": 1, "t1": NaN}', "t1 is nan; allowed: a number from 0"),
+    "novelty in words": ('{"kind": "novelty", "t0": "warm", "t1": 1}', "could not convert"),
     "a later format": ('{"format": 99, "kind": "temperature"}', "format 99 is not one this version reads"),
 }
 

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from surefoot.calibrators.budget import BudgetTemperature, fit_budget_temperature
 from surefoot.calibrators.files import (
     Calibration,
     calibration_document,
     load_calibration,
     save_calibration,
 )
+from surefoot.calibrators.novelty import NoveltyScaling, fit_novelty_scaling
+from surefoot.calibrators.softening import fit_softening
 from surefoot.calibrators.temperature import (
     Evidence,
     MemberTemperatures,
@@ -37,6 +40,9 @@ class Calibrator:
 CALIBRATORS: tuple[Calibrator, ...] = (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017", fit_temperature),
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)", "Li & Hoiem, CVPR 2020", fit_member_temperatures),
+    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first", "Li & Hoiem, CVPR 2020", fit_softening),
+    Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= 1.02 min NLL", "this package", fit_budget_temperature),
+    Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first", "Li & Hoiem, CVPR 2020", fit_novelty_scaling),
 )
 # fmt: on
 
@@ -58,16 +64,21 @@ def fit_calibration(name: str, val: Predictions) -> Calibration:
 
 __all__ = [
     "CALIBRATORS",
+    "BudgetTemperature",
     "Calibration",
     "Calibrator",
     "Evidence",
     "MemberTemperatures",
+    "NoveltyScaling",
     "Temperature",
     "TemperatureModule",
     "calibration_document",
     "calibrator_named",
+    "fit_budget_temperature",
     "fit_calibration",
     "fit_member_temperatures",
+    "fit_novelty_scaling",
+    "fit_softening",
     "fit_temperature",
     "load_calibration",
     "save_calibration",

@@ -2,10 +2,12 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from surefoot.calibrators.budget import BudgetTemperature
+from surefoot.calibrators.novelty import NoveltyScaling
 from surefoot.calibrators.temperature import Evidence, MemberTemperatures, Temperature
 from surefoot.errors import InputError
 from surefoot.files import replacing
@@ -13,12 +15,15 @@ from surefoot.predictions import LabelKind
 from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
 
-Calibration = Temperature | MemberTemperatures
+Calibration = Temperature | MemberTemperatures | BudgetTemperature | NoveltyScaling
 
 FORMAT = 1
 DEFINITIONS = {
     "temperature": "calibrated logits = logits / temperature; several members are averaged first",
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
+    "declined": "a fitted temperature below 1 that was not used; the interval is then its own",
+    "budget": "the largest temperature whose nll is at most (1 + budget) times the least",
+    "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
     "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
@@ -58,6 +63,13 @@ def _as_dict(calibration: Calibration) -> dict[str, Any]:
     if isinstance(calibration, MemberTemperatures):
         members = [_as_dict(member) for member in calibration.members]
         return {"kind": calibration.kind, "members": members, "evidence": evidence}
+    if isinstance(calibration, BudgetTemperature | NoveltyScaling):
+        values = {"kind": calibration.kind} | {
+            field.name: getattr(calibration, field.name) for field in fields(calibration)
+        }
+        if isinstance(calibration, BudgetTemperature):
+            values["best"] = _as_dict(calibration.best)
+        return values | {"evidence": evidence, "remarks": calibration.remarks()}
     high = calibration.high if math.isfinite(calibration.high) else None
     return {
         "kind": calibration.kind,
@@ -69,6 +81,7 @@ def _as_dict(calibration: Calibration) -> dict[str, Any]:
         "at_bound": calibration.at_bound,
         "separable": calibration.separable,
         "flat": calibration.flat,
+        "declined": calibration.declined,
         "evidence": evidence,
         "remarks": calibration.remarks(),
     }
@@ -89,16 +102,25 @@ def _from_dict(document: dict[str, Any]) -> Calibration:
         return MemberTemperatures(members, _evidence(document))
     if kind == Temperature.kind:
         return _temperature(document)
-    raise ValueError(f"kind is {kind!r}; allowed: {Temperature.kind}, {MemberTemperatures.kind}")
+    if kind == BudgetTemperature.kind:
+        return _budget(document)
+    if kind == NoveltyScaling.kind:
+        return _novelty(document)
+    kinds = ", ".join(
+        each.kind for each in (Temperature, MemberTemperatures, BudgetTemperature, NoveltyScaling)
+    )
+    raise ValueError(f"kind is {kind!r}; allowed: {kinds}")
 
 
 def _temperature(document: dict[str, Any]) -> Temperature:
-    value = float(document["temperature"])
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"temperature is {value}; allowed: a positive number")
+    value = _positive(document, "temperature")
+    declined = None if document.get("declined") is None else _positive(document, "declined")
+    if declined is not None and (value != 1 or declined >= 1):
+        raise ValueError(f"temperature is {value} and {declined} was declined; allowed: 1, and a T below 1")
     high = document["interval"]["high"]
     return Temperature(
         temperature=value,
+        declined=declined,
         low=float(document["interval"]["low"]),
         high=math.inf if high is None else float(high),
         n=int(document["n"]),
@@ -109,6 +131,46 @@ def _temperature(document: dict[str, Any]) -> Temperature:
         flat=bool(document["flat"]),
         evidence=_evidence(document),
     )
+
+
+def _budget(document: dict[str, Any]) -> BudgetTemperature:
+    return BudgetTemperature(
+        temperature=_positive(document, "temperature"),
+        best=_temperature(document["best"]),
+        budget=_from_zero(document, "budget"),
+        nll_best=_from_zero(document, "nll_best"),
+        nll_used=_from_zero(document, "nll_used"),
+        at_bound=bool(document["at_bound"]),
+        evidence=_evidence(document),
+    )
+
+
+def _novelty(document: dict[str, Any]) -> NoveltyScaling:
+    return NoveltyScaling(
+        t0=_positive(document, "t0"),
+        t1=_from_zero(document, "t1"),
+        n=int(document["n"]),
+        label_kind=LabelKind(document["label_kind"]),
+        classes=int(document["classes"]),
+        at_bound=bool(document["at_bound"]),
+        separable=bool(document["separable"]),
+        flat=bool(document["flat"]),
+        evidence=_evidence(document),
+    )
+
+
+def _positive(document: dict[str, Any], name: str) -> float:
+    value = float(document[name])
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} is {value}; allowed: a positive number")
+    return value
+
+
+def _from_zero(document: dict[str, Any], name: str) -> float:
+    value = float(document[name])
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is {value}; allowed: a number from 0")
+    return value
 
 
 def _evidence(document: dict[str, Any]) -> Evidence | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
 from surefoot.outcomes import chunks
@@ -21,6 +22,7 @@ TOLERANCE = 1e-6  # of the last relative step; its cube is about what is left
 LOOSE = 3e-3  # where reading is dear: one step less, and still about 1e-8 is left
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
+REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,57 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
     return _search(predictions, scale, lowest, highest, TOLERANCE if stride == 1 else LOOSE)
 
 
+def search_bounds(predictions: Predictions) -> tuple[float, float]:
+    """The scales between which the best one is sought."""
+    size = _size(predictions)
+    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+
+
+def is_flat(predictions: Predictions) -> bool:
+    """Whether the (averaged) logits say nothing at all, so that no scale changes anything."""
+    softmax = predictions.kind is LabelKind.ONE_LABEL
+    for logits in (predictions.logits[0, :1], predictions.logits[0]):  # as a rule the first row settles it
+        level = logits[:, :1] if softmax else 0.0
+        if not bool((logits == level).all()):
+            return False
+    return True
+
+
+def is_separable(predictions: Predictions) -> bool:
+    """Whether every label has the top logit of its row, or for many labels the right sign."""
+    logits, labels = predictions.logits[0], predictions.labels
+    if predictions.kind is LabelKind.ONE_LABEL:
+        return bool((logits.gather(1, labels.unsqueeze(1)).squeeze(1) >= logits.amax(dim=1)).all())
+    return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
+
+
 def every(predictions: Predictions, stride: int) -> Predictions:
     """Each `stride`-th row."""
     return Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
+
+
+def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's NLL with its (averaged) logits multiplied by its scale, and the slope in that scale.
+
+    For many labels a row's NLL is the sum over its known labels. Every row has a label.
+    """
+    softmax = predictions.kind is LabelKind.ONE_LABEL
+    found = torch.empty(2, predictions.n, dtype=torch.float64)
+    for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
+        of_chunk = _softmax_losses if softmax else _sigmoid_losses
+        found[:, part] = of_chunk(logits, predictions.labels[part], scales[part].unsqueeze(1))
+    return found[0], found[1]
+
+
+def mean_nll(predictions: Predictions, scale: float) -> float:
+    """The unclipped NLL with all logits multiplied by `scale`, in float64."""
+    rows, _ = losses(predictions, torch.full((predictions.n,), scale, dtype=torch.float64))
+    return float(rows.sum()) / known_labels(predictions)
+
+
+def known_labels(predictions: Predictions) -> int:
+    """How many labels the NLL is a mean of."""
+    return int((predictions.labels >= 0).sum())
 
 
 def read(predictions: Predictions, scale: float) -> Reading:
@@ -104,3 +154,27 @@ def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
     variance = wrong * (1 - wrong) * towards_truth.square()
     third = -variance * towards_truth * (1 - 2 * wrong)
     return -(towards_truth * wrong).sum(dim=1), float(variance.sum()), float(third.sum())
+
+
+def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
+    weights = (below_top * scales).exp_()
+    total = weights.sum(dim=1)
+    slopes = weights.mul_(below_top).sum(dim=1) / total - true
+    return torch.stack([total.log() - scales.squeeze(1) * true, slopes])
+
+
+def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    towards_truth = torch.where(labels == 1, logits, -logits)
+    nll = F.softplus(-scales * towards_truth)
+    slopes = -towards_truth * torch.sigmoid(-scales * towards_truth)
+    return torch.stack([torch.where(labels >= 0, values, 0.0).sum(dim=1) for values in (nll, slopes)])
+
+
+def _size(predictions: Predictions) -> float:
+    """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
+    logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL:
+        logits = logits - logits.mean(dim=1, keepdim=True)
+    return float(logits.square().mean().sqrt())

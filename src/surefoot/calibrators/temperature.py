@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from surefoot.calibrators.scale import FEWEST_ROWS, Reading, best_scale, every
+from surefoot.calibrators.scale import Reading, best_scale, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.statistics import NORMAL, few_samples_factor
 
-REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
 FEW_ROWS = 200
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
@@ -47,6 +46,7 @@ class Temperature:
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # the logits say nothing at all: any T is as good, and 1 is taken
     evidence: Evidence | None = None
+    declined: float | None = None  # the fitted T, below 1, that was not used; low and high are its interval
 
     def __call__(self, predictions: Predictions) -> Predictions:
         """The same samples with calibrated logits."""
@@ -62,11 +62,23 @@ class Temperature:
         """As a torch module, to put behind a network."""
         return TemperatureModule(torch.tensor(self.temperature))
 
+    def lines(self) -> list[str]:
+        """What was fitted, in a line."""
+        ends = "" if self.at_bound else f" (95% interval {self.low:.5g} to {self.high:.5g})"
+        if self.declined is not None:
+            return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is below 1, n = {self.n:,}"]
+        return [f"T = {self.temperature:.5g}{ends}, n = {self.n:,}"]
+
     def remarks(self) -> list[str]:
         """What the user should know before trusting this T, in plain words; empty when all is well."""
         remarks = []
         if self.flat:
             remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
+        elif self.declined is not None:
+            remarks.append(
+                f"the fitted T = {self.declined:.3g} is below 1 and would make the model surer everywhere; "
+                "it was declined, and predictions are left as they are"
+            )
         elif self.separable:
             remarks.append(
                 f"every label is predicted correctly, so the NLL falls for ever as T does: T = "
@@ -119,6 +131,12 @@ class MemberTemperatures:
         values = torch.tensor([member.temperature for member in self.members])
         return TemperatureModule(values.reshape(-1, 1, 1))
 
+    def lines(self) -> list[str]:
+        """What was fitted, in a line for each member."""
+        if len(self.members) == 1:
+            return self.members[0].lines()
+        return [f"member {i}: {line}" for i, t in enumerate(self.members) for line in t.lines()]
+
     def remarks(self) -> list[str]:
         """Each member's remarks."""
         return [f"member {i}: {remark}" for i, t in enumerate(self.members) for remark in t.remarks()]
@@ -145,19 +163,15 @@ def fit_temperature(val: Predictions) -> Temperature:
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
-    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
-    if not known.any():
-        raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
-    labelled = (val if known.all() else val.take(known.numpy())).average()
-    size = _size(labelled)
-    if not size and _is_flat(labelled):
+    labelled = only_labelled(val)
+    if is_flat(labelled):
         return Temperature(
             temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **_facts(labelled)
         )
-    lowest, highest = 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+    lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, look at the answers.
-    separable = not bool((reading.row_slopes > 0).any()) and _is_separable(labelled)
+    separable = not bool((reading.row_slopes > 0).any()) and is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
@@ -177,6 +191,14 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 
+def only_labelled(val: Predictions) -> Predictions:
+    """The rows with at least one known label, members averaged: what a calibration is fitted on."""
+    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
+    if not known.any():
+        raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
+    return (val if known.all() else val.take(known.numpy())).average()
+
+
 def check_fits(predictions: Predictions, label_kind: LabelKind, classes: int) -> None:
     """Refuse predictions of another kind than the calibration was fitted on."""
     if (predictions.kind, predictions.classes) != (label_kind, classes):
@@ -188,29 +210,6 @@ def check_fits(predictions: Predictions, label_kind: LabelKind, classes: int) ->
 
 def _facts(labelled: Predictions) -> dict[str, Any]:
     return {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
-
-
-def _size(predictions: Predictions) -> float:
-    """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
-    logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
-    if predictions.kind is LabelKind.ONE_LABEL:
-        logits = logits - logits.mean(dim=1, keepdim=True)
-    return float(logits.square().mean().sqrt())
-
-
-def _is_flat(predictions: Predictions) -> bool:
-    logits = predictions.logits[0]
-    if predictions.kind is LabelKind.ONE_LABEL:
-        return bool((logits.amax(dim=1) == logits.amin(dim=1)).all())
-    return not bool(logits.any())
-
-
-def _is_separable(predictions: Predictions) -> bool:
-    """Whether every label has the top logit of its row, or for many labels the right sign."""
-    logits, labels = predictions.logits[0], predictions.labels
-    if predictions.kind is LabelKind.ONE_LABEL:
-        return bool((logits.gather(1, labels.unsqueeze(1)).squeeze(1) >= logits.amax(dim=1)).all())
-    return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
 
 
 def _interval_factor(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:

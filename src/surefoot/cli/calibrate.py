@@ -21,7 +21,7 @@ def calibrate(
     ] = None,
 ) -> None:
     """Fit a calibration on validation predictions. Never on the data it will be judged by."""
-    from surefoot.calibrators import MemberTemperatures, calibrator_named, fit_calibration, save_calibration
+    from surefoot.calibrators import calibrator_named, fit_calibration, save_calibration
     from surefoot.cli.terminal import busy
 
     calibrator_named(method)
@@ -32,11 +32,8 @@ def calibrate(
     with busy("fitting"):
         fitted = fit_calibration(method, predictions)
     save_calibration(fitted, output)
-    members = fitted.members if isinstance(fitted, MemberTemperatures) else (fitted,)
-    for index, member in enumerate(members):
-        name = "T" if len(members) == 1 else f"member {index}: T"
-        ends = "" if member.at_bound else f" (95% interval {member.low:.5g} to {member.high:.5g})"
-        typer.echo(f"{name} = {member.temperature:.5g}{ends}, n = {member.n:,}")
+    for line in fitted.lines():
+        typer.echo(line)
     if fitted.evidence is not None:
         typer.echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
         typer.echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")

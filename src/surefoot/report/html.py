@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from surefoot.calibrators import Calibration, Temperature, calibration_document
+from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
 from surefoot.errors import InputError
 from surefoot.files import replacing
 from surefoot.metrics import METRICS
@@ -66,7 +66,8 @@ def figure_data(subject: Subject) -> dict[str, Any]:
         before = subject.predictions.items()
         shown["reliability_before"] = {side: data.reliability(p.outcomes) for side, p in before}
     if "unfamiliar" in subject.predictions:
-        fitted = subject.calibration.temperature if isinstance(subject.calibration, Temperature) else None
+        used = subject.calibration
+        fitted = used.temperature if isinstance(used, Temperature | BudgetTemperature) else None
         shown["temperature"] = data.temperature_curve(*subject.predictions.values(), fitted=fitted)
     return shown
 

@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, logsumexp, softmax
+from sklearn.neighbors import NearestNeighbors
+from torch import nn
+
+from surefoot import InputError, LabelKind
+from surefoot.networks.foreign import UserNetwork
+from surefoot.novelty import (
+    NOVELTY_SCORES,
+    distances_within,
+    energy,
+    knn,
+    max_probability,
+    neighbour_distances,
+    novelty_scores,
+    odin,
+)
+from surefoot.training.predict import predict
+from tests.novelty.samples import perceptron, points, views_of
+
+CPU = torch.device("cpu")
+
+
+def draw(n=200, classes=5, size=3.0, seed=0):
+    return size * np.random.default_rng(seed).standard_normal((n, classes))
+
+
+def nearest(features, reference, k):
+    """The k-th smallest distance by scikit-learn."""
+    features, reference = (
+        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (features, reference)
+    )
+    return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(reference).kneighbors(features)[0][:, -1]
+
+
+def test_energy_is_scipy_s():
+    logits = draw()
+    one, many = (energy(torch.from_numpy(logits), kind).numpy() for kind in LabelKind)
+    assert np.allclose(one, -logsumexp(logits, axis=1), rtol=1e-13)
+    assert np.allclose(many, -np.logaddexp(0, logits).sum(axis=1), rtol=1e-13)
+    assert energy(torch.zeros(1, 2), LabelKind.ONE_LABEL).dtype == torch.float64
+
+
+def test_max_probability_is_scipy_s():
+    logits = draw()
+    one, many = (max_probability(torch.from_numpy(logits), kind).numpy() for kind in LabelKind)
+    assert np.allclose(one, 1 - softmax(logits, axis=1).max(axis=1), rtol=1e-9)
+    assert np.allclose(many, (1 - np.maximum(expit(logits), 1 - expit(logits))).mean(axis=1), rtol=1e-9)
+
+
+def test_the_surest_samples_do_not_tie():
+    logits = torch.tensor([[50.0, 0.0, 0.0], [60.0, 0.0, 0.0]])
+    found = max_probability(logits, LabelKind.ONE_LABEL).tolist()
+    assert found == pytest.approx([2 * np.exp(-50), 2 * np.exp(-60)], rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(300, 50), (51, 50), (50, 49), (2, 1)])
+def test_distances_are_scikit_learn_s(n, k, monkeypatch):
+    monkeypatch.setattr(knn, "QUERIES_AT_ONCE", 32)  # in several parts, some of fewer rows than neighbours
+    monkeypatch.setattr(knn, "REFERENCES_AT_ONCE", 40)
+    features, reference = draw(70, 6, seed=1), draw(n, 6, seed=2)
+    found = neighbour_distances(torch.from_numpy(features), torch.from_numpy(reference), device=CPU)
+    assert np.allclose(found.numpy(), nearest(features, reference, k), rtol=1e-9)
+    within = distances_within(torch.from_numpy(reference), device=CPU)
+    expected = [nearest(reference[[i]], np.delete(reference, i, axis=0), k)[0] for i in range(n)]
+    assert np.allclose(within.numpy(), expected, rtol=1e-9)
+
+
+def test_equal_samples_are_neighbours_but_not_of_themselves():
+    same = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])  # two alike, but for their length
+    assert distances_within(same, device=CPU).tolist() == pytest.approx([2**0.5] * 3)
+    assert distances_within(same[:2], device=CPU).tolist() == pytest.approx([0, 0], abs=1e-7)
+    with pytest.raises(InputError, match="1 reference samples; allowed: two or more"):
+        neighbour_distances(same, same[:1], device=CPU)
+
+
+@pytest.mark.parametrize("kind", list(LabelKind))
+def test_every_score_of_every_set(kind):
+    network = perceptron()
+    inputs = {"train": points(80), "val": points(60, 1), "far": points(300, 2, size=20.0)}
+    found = novelty_scores(network, inputs, reference=["train", "val"], kind=kind, device=CPU)
+    assert list(found) == [each.name for each in NOVELTY_SCORES]
+    for values in found.values():
+        assert {key: (len(value), value.dtype) for key, value in values.items()} == {
+            "train": (80, np.float64), "val": (60, np.float64), "far": (300, np.float64),
+        }  # fmt: skip
+    network.eval()
+    for key, samples in inputs.items():
+        logits = predict([network], samples, CPU)[0]
+        assert np.allclose(found["energy"][key], energy(logits, kind), rtol=1e-6)
+        assert np.allclose(found["max-probability"][key], max_probability(logits, kind), rtol=1e-5)
+        assert np.array_equal(found["odin"][key], odin(network, samples, kind=kind, device=CPU))
+    with torch.no_grad():
+        features = {key: network.features(views_of(each)).double().numpy() for key, each in inputs.items()}
+    together = np.concatenate([features["train"], features["val"]])
+    assert np.allclose(found["knn"]["far"], nearest(features["far"], together, 50), atol=1e-6)
+    own = nearest(together, together, 51)  # the first of the 51 is the sample itself
+    assert np.allclose(np.concatenate([found["knn"]["train"], found["knn"]["val"]]), own, atol=1e-6)
+
+
+def test_only_what_is_asked_for_and_no_features_needed():
+    network = UserNetwork(nn.Linear(2, 3))
+    arguments = {"reference": ["train"], "kind": LabelKind.ONE_LABEL, "device": CPU}
+    found = novelty_scores(network, {"train": points(9)}, names=["energy", "odin"], eps=0.1, **arguments)
+    assert list(found) == ["energy", "odin"]
+    assert np.array_equal(
+        found["odin"]["train"], odin(network, points(9), kind=LabelKind.ONE_LABEL, device=CPU, eps=0.1)
+    )
+    with pytest.raises(InputError, match="gives logits only"):
+        novelty_scores(network, {"train": points(9)}, **arguments)
+
+
+def test_logits_are_the_network_s_own_where_the_head_is_unknown():
+    model = nn.Linear(2, 3)
+    model.features = nn.Linear(2, 4)  # a part of that name, with which the logits have nothing to do
+    found = novelty_scores(
+        UserNetwork(model), {"a": points(9)}, reference=["a"], kind=LabelKind.ONE_LABEL, device=CPU
+    )
+    expected = energy(model(points(9).values).detach(), LabelKind.ONE_LABEL)
+    assert np.allclose(found["energy"]["a"], expected, rtol=1e-6)
+
+
+REFUSED = {
+    "score": ({"names": ["mahalanobis"]}, "unknown novelty score 'mahalanobis'; have: odin, energy, knn, max-probability"),
+    "set": ({"reference": ["val"]}, "unknown reference set 'val'; have: train"),
+    "no set": ({"reference": []}, "no reference set for 'knn'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case):
+    options, message = REFUSED[case]
+    arguments = {"reference": ["train"], "kind": LabelKind.ONE_LABEL, "device": CPU, **options}
+    with pytest.raises(InputError, match=message):
+        novelty_scores(perceptron(), {"train": points(5)}, **arguments)
