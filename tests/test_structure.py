@@ -28,6 +28,7 @@ STOREYS = (
     {"engines"},
     {"calibrators"},
     {"scoring"},
+    {"comparison"},
     {"report"},
     {"cli"},
 )
