@@ -1,6 +1,6 @@
 """Methods side by side over runs: means, the paper's test, and the sounder paired bootstrap over images."""
 
-from surefoot.comparison.compare import BASELINE, HEADLINE, compare
+from surefoot.comparison.compared import BASELINE, HEADLINE, compare
 from surefoot.comparison.scores import (
     comparison_from_scores,
     read_scores,

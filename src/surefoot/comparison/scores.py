@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from surefoot.comparison.compare import BASELINE, Values, tabulate
+from surefoot.comparison.compared import BASELINE, Values, tabulate
 from surefoot.comparison.values import Comparison, MethodRuns, Place, RunScore
 from surefoot.errors import InputError
 from surefoot.files import replacing
@@ -37,10 +37,11 @@ def write_scores(comparison: Comparison, path: str | Path) -> None:
 def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
     """The scores by method, then by side and metric."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    lines = csv.reader(io.StringIO(text))
+    lines = csv.reader(io.StringIO(text, newline=""))
     header = tuple(next(lines, ()))
     if header != HEADER:
         raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(HEADER)}")

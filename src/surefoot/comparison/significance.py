@@ -52,7 +52,8 @@ def marked(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: B
     tested = [name for name in rivals if spreads[name] and spreads[best]]
     found = dict(cells)
     for name in (best, *rivals):
-        cell = replace(cells[name], borrowed=about[name].spread_of if _borrows(cells[name]) else None)
+        lent = about[name].spread_of if spreads[name] and _borrows(cells[name]) else None
+        cell = replace(cells[name], borrowed=lent)
         mark, p = Mark.BEST if tested else Mark.BEST_UNTESTED, NAN
         if name in tested:
             p = t_test(cell.mean, spreads[name] or (NAN, 0), cells[best].mean, spreads[best] or (NAN, 0))

@@ -8,7 +8,8 @@ from surefoot.metrics import Metric
 from surefoot.report.grid import GridCell
 
 TESTED = (
-    "Bold: the best, or not significantly worse than the best (unpaired two-tailed t-test over runs, 5%)."
+    "Bold: the best of all methods compared, or not significantly worse than it "
+    "(unpaired two-tailed t-test over runs, 5%)."
 )
 STARRED = "*: the best number, but with too few runs for a test; no significance is claimed."
 COUNTED = "k/n: wrong of sure decisions, summed over runs."
@@ -62,7 +63,7 @@ def _fewer_runs(
         cut = [gap for gap in found if gap.resampled < gap.pairs]
         if cut:
             fewest = min(gap.resampled for gap in cut)
-            yield f"The intervals of {metric.title} rest on {fewest} or more of the runs, their values on all."
+            yield f"{metric.title}: the values rest on all runs, the intervals on as few as {fewest} of them."
 
 
 def _borrowed(comparison: Comparison, methods: Sequence[MethodScores]) -> Iterable[str]:

@@ -61,9 +61,9 @@ def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
         paper = setting.paper(method, metric, side)
         if method is baseline:
             return absolute(method, metric, side)
-        text = _percent(baseline.cells[place].mean, method.cells[place].mean)
+        text = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
         of_baseline = paper_value(setting.backbone, setting.task, PAPER_METHOD, metric.name, side)
-        theirs = None if paper is None or of_baseline is None else _percent(of_baseline, paper)
+        theirs = None if paper is None or of_baseline is None else percent_reduction(of_baseline, paper)
         return _marked(method.cells[place], metric, text, theirs)
 
     title = f"{baseline.about.title}, and percent reduction by the others: {setting.title}"
@@ -211,7 +211,7 @@ def _paper(value: float | None, decimals: int) -> str | None:
     return None if value is None else _number(value, decimals)
 
 
-def _percent(baseline: float, value: float) -> str:
+def percent_reduction(baseline: float, value: float) -> str:
     """By how much the value is below the baseline, in percent of the baseline."""
     if math.isnan(baseline) or math.isnan(value) or not baseline:
         return DASH
