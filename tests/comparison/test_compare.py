@@ -201,7 +201,6 @@ def test_undefined_stays_undefined():
 
 def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, found, monkeypatch):
     monkeypatch.setattr(compared, "SLOW_WORK", 150 * 60 * 6.0)
-    monkeypatch.setattr(compared, "FEWEST_RESAMPLES", 20)
     few = compare(methods, resamples=60, seed=3).method("soft").cells["familiar", "ece"].from_baseline
     full = found.method("soft").cells["familiar", "ece"].from_baseline
     assert (few.value, few.pairs) == (full.value, 4)
@@ -211,6 +210,26 @@ def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, fo
         compare(methods, [metric_named("nll")], resamples=60, seed=3).method("soft").cells["familiar", "nll"]
     )
     assert quick.from_baseline.resampled == 4
+
+
+@pytest.mark.parametrize(
+    ("work", "kept", "few"),
+    [
+        (1e9, 16, 500),
+        (150 * 16 * 300, 16, 300),  # fewer resamples first
+        (150 * 16 * 200, 16, 200),
+        (150 * 16 * 199, 15, 200),  # then without run 4, which one method alone has
+        (150 * 4 * 200, 4, 200),  # run 0 of three methods, and the one run once
+        (150 * 4 * 150, 4, 150),  # then fewer resamples again
+        (1, 4, 100),
+    ],
+)
+def test_what_the_work_allows(methods, monkeypatch, work, kept, few):
+    monkeypatch.setattr(compared, "SLOW_WORK", work)
+    spoken = [(m.name, s.run, s.familiar) for m in methods for s in m.runs]
+    keys, resamples = compared._slow_share(spoken, [metric_named("ece")], 500)
+    assert (len(keys), resamples) == (kept, few)
+    assert compared._slow_share(spoken, [metric_named("nll")], 500) == ({(n, r) for n, r, _ in spoken}, 500)
 
 
 def test_without_unfamiliar_without_baseline_without_bootstrap():

@@ -110,8 +110,8 @@ def printed(grid, **options):
 
 def named(name):
     """A grid whose every text is the name."""
-    cell = GridCell(name, True, True, name, name)
-    section = Section(name, (GridRow(name, name, (cell, cell)),))
+    bold, plain = (GridCell(name, bold, True, name, name) for bold in (True, False))
+    section = Section(name, (GridRow(name, name, (bold, plain)),))
     return Grid(name, (name,), ("familiar", "unfamiliar"), (section,), (name,))
 
 
@@ -206,6 +206,7 @@ def check_name(name):
     tags.feed(grids_html([grid]))
     tags.close()
     assert not tags.open
+    assert "".join(tags.text).count(name) >= 12
     allowed = {
         "div",
         "table",
@@ -229,6 +230,7 @@ def test_names_made_to_break_things_do_not():
     for name in NASTY:
         check_name(name)
     check_latex(grids_latex([GRID]))
+    assert r"a\textbar{}b" in grids_latex([named("a|b")])
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=30))

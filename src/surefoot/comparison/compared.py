@@ -23,7 +23,8 @@ HEADLINE: tuple[Metric, ...] = tuple(
     metric_named(name)
     for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
 )
-SLOW_WORK = 2.5e8  # decisions times resamples times predictions for each metric that is not a ratio of sums
+SLOW_WORK = 1e8  # decisions times resamples times predictions, for each metric that is not a ratio of sums
+ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
 
 Spoken = tuple[str, int, Predictions]  # the method's name, the run, and what it said on a side
@@ -117,22 +118,21 @@ def _slow_share(
 ) -> tuple[set[tuple[str, int]], int]:
     """Which runs, and how many resamples, the work allows for metrics that are not ratios of sums.
 
-    Fewer runs first (those that most methods share), at least one; then fewer resamples.
+    Fewer resamples first, but enough; then fewer runs (those that most methods share), at least one; then
+    fewer resamples again.
     """
     outcomes = spoken[0][2].outcomes
-    everything = {(name, run) for name, run, _ in spoken}
+    names, runs = [name for name, _, _ in spoken], [run for _, run, _ in spoken]
+    kept = everything = {(name, run) for name, run, _ in spoken}
     if all(is_quick(metric, outcomes) for metric in metrics):
         return everything, resamples
-    allowed = SLOW_WORK / (max(1, len(outcomes.row)) * resamples)
-    runs = [run for _, run, _ in spoken]
+    allowed = SLOW_WORK / max(1, len(outcomes.row))
+    few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
     shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
-    kept = everything
-    while len(kept) > allowed and len(shared) > 1:
+    while len(kept) * few > allowed and len(shared) > 1:
         shared = shared[:-1]
-        alone = {name for name in {n for n, _ in everything} if sum(n == name for n, _ in everything) == 1}
-        kept = {(name, run) for name, run in everything if run in shared or name in alone}
-    few = resamples if len(kept) <= allowed else int(resamples * allowed / len(kept))
-    return kept, min(resamples, max(FEWEST_RESAMPLES, few))
+        kept = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
+    return kept, min(few, max(FEWEST_RESAMPLES, int(allowed / len(kept))))
 
 
 def _values(
