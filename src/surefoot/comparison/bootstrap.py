@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.metrics import Metric
-from surefoot.metrics.calibration import bin_edges
+from surefoot.metrics.calibration import BINS, bin_edges
 from surefoot.metrics.proper import CLIP
 from surefoot.outcomes import Array, Index, Outcomes, Ranking
 from surefoot.statistics import NAN, resample_counts
 
-AT_ONCE = 100_000  # decisions times resamples held at a time, so that they stay in the processor's cache
+AT_ONCE = 30_000  # decisions times resamples held at a time, so that they stay in the processor's cache
 
 Pieces = tuple[Array, Array]  # per decision, what is summed above and below the line
 
@@ -94,22 +94,19 @@ def _eces(outcomes: Outcomes, draw: Draw) -> Array:
 
 def _block_eces(outcomes: Outcomes, block: slice, ranking: Ranking, draw: Draw) -> Array:
     """The sum over bins of |sum of correct - confidence|, over the total: what `ece` is."""
-    values = np.full(draw.resamples, NAN)
     units = draw.unit_of[outcomes.row[block]][ranking.order]
     excess = (outcomes.correct[block] - outcomes.confidence[block])[ranking.order]
-    if not len(units):
-        return values
-    step = max(1, AT_ONCE // len(units))
-    for start in range(0, draw.resamples, step):
+    totals = np.zeros(draw.resamples)
+    at_edges = np.zeros((draw.resamples, BINS + 1))
+    step = max(1, AT_ONCE // max(1, len(units)))
+    for start in range(0, draw.resamples if len(units) else 0, step):
         weight = draw.counts[start : start + step].take(units, axis=1)
-        mass = _knots(weight, ranking)
-        sums = _knots(weight * excess, ranking)
+        mass, sums = _knots(weight, ranking), _knots(weight * excess, ranking)
+        totals[start : start + step] = mass[:, -1]
         for index, (of_mass, of_sums) in enumerate(zip(mass, sums, strict=True), start):
-            total = float(of_mass[-1])
-            if total:
-                at_edges = np.interp(_edges(total), of_mass, of_sums)
-                values[index] = np.abs(np.diff(at_edges)).sum() / total
-    return values
+            at_edges[index] = np.interp(_edges(of_mass[-1]), of_mass, of_sums)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: no decision, no error
+        return np.asarray(np.abs(np.diff(at_edges)).sum(axis=1) / totals)
 
 
 def _knots(values: Array, ranking: Ranking) -> Array:
