@@ -29,6 +29,7 @@ STOREYS = (
     {"engines"},
     {"calibrators"},
     {"scoring"},
+    {"comparison"},
     {"report"},
     {"cli"},
 )

@@ -113,7 +113,7 @@ def to_latex(tables: list[Table]) -> str:
     """booktabs tables."""
     lines = []
     for table in tables:
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{_latex(table.title)}}}"]
+        lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
         lines.append(rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}")
         lines += [r"\toprule", _latex_row(table.header), r"\midrule"]
         lines += [_latex_row(row) for row in table.rows]
@@ -123,14 +123,16 @@ def to_latex(tables: list[Table]) -> str:
 
 def _latex_row(cells: tuple[str, ...]) -> str:
     # A cell that begins with '[' would be read as an option of the '\\' before it.
-    escaped = (_latex(cell) for cell in cells)
+    escaped = (latex_text(cell) for cell in cells)
     return " & ".join(f"{{}}{cell}" if cell.startswith("[") else cell for cell in escaped) + r" \\"
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Text with whatever LaTeX would read as a command escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " "}
+    special |= {"\u2013": "--", "\u00b1": r"$\pm$"}
     return "".join(special.get(character, character) for character in text)
 
 

@@ -1,0 +1,37 @@
+"""Methods side by side over runs: means, the paper's test, and the sounder paired bootstrap over images."""
+
+from surefoot.comparison.compared import BASELINE, HEADLINE, compare
+from surefoot.comparison.scores import (
+    comparison_from_scores,
+    read_scores,
+    scores_text,
+    write_scores,
+)
+from surefoot.comparison.values import (
+    Cell,
+    Comparison,
+    Difference,
+    Mark,
+    MethodRuns,
+    MethodScores,
+    RunScore,
+    Said,
+)
+
+__all__ = [
+    "BASELINE",
+    "HEADLINE",
+    "Cell",
+    "Comparison",
+    "Difference",
+    "Mark",
+    "MethodRuns",
+    "MethodScores",
+    "RunScore",
+    "Said",
+    "compare",
+    "comparison_from_scores",
+    "read_scores",
+    "scores_text",
+    "write_scores",
+]

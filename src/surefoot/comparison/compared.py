@@ -1,0 +1,192 @@
+"""Methods over runs -> means, marks and paired differences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from surefoot.comparison.bootstrap import Draw, is_quick, resampled
+from surefoot.comparison.differences import difference
+from surefoot.comparison.significance import best_of, marked, summary
+from surefoot.comparison.values import Cell, Comparison, MethodRuns, MethodScores, Place, RunScore
+from surefoot.defaults import RESAMPLES
+from surefoot.errors import InputError
+from surefoot.metrics import Metric, metric_named
+from surefoot.outcomes import Array
+from surefoot.predictions import Predictions
+from surefoot.scoring import SIDES, Tick, silently
+from surefoot.statistics import few_samples_factor
+
+BASELINE = "single"
+HEADLINE: tuple[Metric, ...] = tuple(
+    metric_named(name)
+    for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
+)
+SLOW_WORK = 1e8  # decisions times resamples times predictions, for each metric that is not a ratio of sums
+ENOUGH_RESAMPLES = 200
+FEWEST_RESAMPLES = 100
+
+Spoken = tuple[str, int, Predictions]  # the method's name, the run, and what it said on a side
+Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]
+
+
+def compare(
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric] = HEADLINE,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    baseline: str = BASELINE,
+    tick: Tick = silently,
+) -> Comparison:
+    """Score every run of every method, test against the best, and resample the images of each side.
+
+    `tick` is told of each set of predictions done. No resamples, no differences.
+    """
+    sides = tuple(side for side in SIDES if _spoken(methods, side))
+    for side in sides:
+        _refuse_unpaired(side, _spoken(methods, side))
+    values = {method.name: _values(method, metrics, sides) for method in methods}
+    found = tabulate(methods, metrics, sides, values, baseline=baseline)
+    if not resamples:
+        return found
+    for index, side in enumerate(sides):
+        rng = np.random.default_rng([seed, index])
+        found = _with_differences(found, side, _spoken(methods, side), resamples, rng, tick)
+    return replace(found, resamples=resamples)
+
+
+def tabulate(
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric],
+    sides: Sequence[str],
+    values: Values,
+    *,
+    baseline: str = BASELINE,
+) -> Comparison:
+    """Means, deviations and marks from the values alone."""
+    about = {method.name: replace(method, runs=()) for method in methods}
+    _refuse_unknown(methods, about)
+    cells: dict[str, dict[Place, Cell]] = {name: {} for name in about}
+    for side in sides:
+        for metric in metrics:
+            place = (side, metric.name)
+            column = {name: summary(values[name].get(place, ())) for name in about}
+            for name, cell in marked(column, about, metric.better).items():
+                cells[name][place] = cell
+    rows = tuple(MethodScores(about[name], _runs(cells[name]), cells[name]) for name in about)
+    return Comparison(rows, tuple(metrics), tuple(sides), baseline if baseline in about else None)
+
+
+def _with_differences(
+    found: Comparison,
+    side: str,
+    spoken: Sequence[Spoken],
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick,
+) -> Comparison:
+    first = next((said for _, _, said in spoken if said.groups is not None), spoken[0][2])
+    draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
+    kept, few = _slow_share(spoken, found.metrics, resamples)
+    spread: dict[tuple[str, int], Array] = {}
+    for name, run, said in spoken:
+        slow = few if (name, run) in kept else 0
+        spread[name, run] = resampled(said.outcomes, found.metrics, draw, slow_resamples=slow)
+        tick(1)
+    factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
+    about = {method.about.name: method.about for method in found.methods}
+    cells = {method.about.name: dict(method.cells) for method in found.methods}
+    for index, metric in enumerate(found.metrics):
+        place = (side, metric.name)
+        column = {name: of_method[place] for name, of_method in cells.items()}
+        replicates = {key: drawn[index] for key, drawn in spread.items()}
+        best = best_of(column, about, metric.better)
+        for name, cell in column.items():
+            cells[name][place] = replace(
+                cell,
+                from_baseline=difference(column, name, found.baseline, replicates, factor),
+                from_best=difference(column, name, best, replicates, factor),
+            )
+    rows = tuple(replace(method, cells=cells[method.about.name]) for method in found.methods)
+    return replace(found, methods=rows)
+
+
+def _slow_share(
+    spoken: Sequence[Spoken], metrics: Sequence[Metric], resamples: int
+) -> tuple[set[tuple[str, int]], int]:
+    """Which runs, and how many resamples, the work allows for metrics that are not ratios of sums.
+
+    Fewer resamples first, but enough; then fewer runs (those that most methods share), at least one; then
+    fewer resamples again.
+    """
+    outcomes = spoken[0][2].outcomes
+    names, runs = [name for name, _, _ in spoken], [run for _, run, _ in spoken]
+    kept = everything = {(name, run) for name, run, _ in spoken}
+    if all(is_quick(metric, outcomes) for metric in metrics):
+        return everything, resamples
+    allowed = SLOW_WORK / max(1, len(outcomes.row))
+    few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
+    shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
+    while len(kept) * few > allowed and len(shared) > 1:
+        shared = shared[:-1]
+        kept = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
+    return kept, min(few, max(FEWEST_RESAMPLES, int(allowed / len(kept))))
+
+
+def _values(
+    method: MethodRuns, metrics: Sequence[Metric], sides: Sequence[str]
+) -> dict[Place, list[RunScore]]:
+    found: dict[Place, list[RunScore]] = {}
+    for said in method.runs:
+        for side in sides:
+            predictions = said.side(side)
+            if predictions is None:
+                continue
+            for metric in metrics:
+                found.setdefault((side, metric.name), []).append(_score(said.run, metric, predictions))
+    return found
+
+
+def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
+    count = metric.count(predictions) if metric.count else None
+    if count is None:
+        return RunScore(run, metric.function(predictions))
+    return RunScore(run, count.value, count.k, count.n)
+
+
+def _runs(cells: Mapping[Place, Cell]) -> tuple[int, ...]:
+    return tuple(sorted({score.run for cell in cells.values() for score in cell.runs}))
+
+
+def _spoken(methods: Sequence[MethodRuns], side: str) -> list[Spoken]:
+    every = ((method.name, said) for method in methods for said in method.runs)
+    return [(name, said.run, p) for name, said in every if (p := said.side(side)) is not None]
+
+
+def _refuse_unknown(methods: Sequence[MethodRuns], about: Mapping[str, MethodRuns]) -> None:
+    if not methods:
+        raise InputError("no methods to compare; needed: at least one")
+    names = [method.name for method in methods]
+    for method in methods:
+        if names.count(method.name) > 1:
+            raise InputError(f"method {method.name!r} is there twice; names must differ")
+        runs = [said.run for said in method.runs]
+        if len(set(runs)) < len(runs):
+            raise InputError(f"method {method.name!r} has runs {runs}; every run must have its own number")
+        if method.spread_of is not None and method.spread_of not in about:
+            have = ", ".join(names)
+            raise InputError(f"method {method.name!r} has the spread of {method.spread_of!r}; have: {have}")
+
+
+def _refuse_unpaired(side: str, spoken: Sequence[Spoken]) -> None:
+    """All methods must have seen the same rows in the same order."""
+    _, _, first = spoken[0]
+    for name, run, said in spoken:
+        named = first.ids is None or said.ids is None or np.array_equal(first.ids, said.ids)
+        if not named or said.kind is not first.kind or not torch.equal(said.labels, first.labels):
+            raise InputError(
+                f"run {run} of {name!r} has other {side} rows or labels than run {spoken[0][1]} of "
+                f"{spoken[0][0]!r}; a comparison needs the same rows in the same order"
+            )

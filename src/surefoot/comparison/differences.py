@@ -1,0 +1,74 @@
+"""The paired difference of two methods: the same images, the same resamples, averaged over paired runs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from surefoot.comparison.values import Cell, Difference, RunScore
+from surefoot.outcomes import Array
+from surefoot.statistics import NAN, Interval, Proportion, centred_interval, difference_of_proportions
+
+ANYWHERE = (-np.inf, np.inf)
+
+Replicates = Mapping[tuple[str, int], Array]  # by method and run
+Pair = tuple[RunScore, RunScore]
+
+
+def difference(
+    column: Mapping[str, Cell], name: str, other: str | None, replicates: Replicates, factor: float
+) -> Difference | None:
+    """One method less another; None for a method and itself, or where there is no other."""
+    if other is None or other == name:
+        return None
+    pairs = _pairs(column[name].runs, column[other].runs)
+    if not pairs:
+        return Difference(NAN)
+    value = float(np.mean([ours.value - theirs.value for ours, theirs in pairs]))
+    drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
+    drawn = [differences for differences in drawn if np.isfinite(differences).any()]
+    spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
+    interval = centred_interval(value, spread, ANYWHERE, factor=factor)
+    exact = _exact(pairs)
+    if exact is not None and np.isfinite(interval.low):
+        # No resample of 0 of n holds an error: ask the exact intervals too, and take the wider ends.
+        shift = value - exact.value
+        low, high = min(interval.low, exact.low + shift), max(interval.high, exact.high + shift)
+        interval = Interval(value, low, high)
+    return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn))
+
+
+def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore]) -> list[Pair]:
+    """Runs of the same number; a method run once stands against every run of the other."""
+    everything = [(a, b) for a in ours for b in theirs]
+    paired = (
+        everything if 1 in (len(ours), len(theirs)) else [(a, b) for a, b in everything if a.run == b.run]
+    )
+    return [(a, b) for a, b in paired if np.isfinite(a.value) and np.isfinite(b.value)]
+
+
+def _exact(pairs: Sequence[Pair]) -> Interval | None:
+    """The difference of two proportions of which one never varies in a resample; None where both do.
+
+    Runs share their images, so k and n are the runs' mean counts and not their sums.
+    """
+    sides = [_mean_count([pair[side] for pair in pairs]) for side in (0, 1)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    frozen = [count.k in (0, count.n) for count in sides if count is not None]
+    if not any(frozen) or (all(frozen) and sides[0] == sides[1]):
+        return None
+    ours, theirs = (Interval(count.value, count.low, count.high) for count in sides if count is not None)
+    return difference_of_proportions(ours, theirs)
+
+
+def _mean_count(scores: Sequence[RunScore]) -> Proportion | None:
+    """k and n averaged over runs; k is 0 or n only if it is so in every run."""
+    counted = [(score.k, score.n) for score in scores if score.k is not None and score.n]
+    if len(counted) < len(scores):
+        return None
+    n = max(1, round(float(np.mean([n for _, n in counted]))))
+    k = round(float(np.mean([k for k, _ in counted])))
+    never, always = all(k == 0 for k, _ in counted), all(k == n for k, n in counted)
+    if never or always:
+        return Proportion.of(n if always else 0, n)
+    return Proportion.of(min(max(k, 1), n - 1), n) if n > 1 else None

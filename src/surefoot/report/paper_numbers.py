@@ -1,0 +1,49 @@
+"""The numbers of Li & Hoiem, CVPR 2020: the complete tables, and the table of entropies."""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+PAPER = Path(__file__).parent / "paper"
+ENTROPY_ROWS = {  # the complete table's name of a row -> the entropy table's
+    "Single Model": "Single",
+    "Single + T-scaling": "Sin. T-scale",
+    "Ensemble of T-scaled models": "Ens. T-scale",
+}
+ENTROPY_BACKBONE = "resnet18"
+
+
+def paper_value(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
+    """What the complete tables say, by the row's name there; None where they say nothing.
+
+    >>> paper_value("resnet18", "gender", "Single + T-scaling", "nll", "unfamiliar")
+    0.39971
+    """
+    return _complete().get((backbone, task, method or "", metric, side))
+
+
+def paper_entropy(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
+    """What the table of entropies says (nll, entropy, nll_minus_entropy), by the complete table's row names.
+
+    >>> paper_entropy("resnet18", "cat-dog", "Ensemble of T-scaled models", "nll_minus_entropy", "familiar")
+    -0.007
+    """
+    if backbone != ENTROPY_BACKBONE:
+        return None
+    return _entropies().get((task, ENTROPY_ROWS.get(method or "", ""), metric, side))
+
+
+@cache
+def _complete() -> Mapping[tuple[str, ...], float]:
+    return _read("results.csv", ("backbone", "task", "method", "metric", "split"))
+
+
+@cache
+def _entropies() -> Mapping[tuple[str, ...], float]:
+    return _read("entropy.csv", ("task", "method", "metric", "split"))
+
+
+def _read(name: str, keys: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    with (PAPER / name).open(encoding="utf-8", newline="") as lines:
+        return {tuple(row[key] for key in keys): float(row["value"]) for row in csv.DictReader(lines)}

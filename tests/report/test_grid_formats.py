@@ -1,0 +1,252 @@
+# ruff: noqa: RUF001
+"""Every format against goldens written by hand, and against names made to break it."""
+
+import io
+import re
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from surefoot.report.grid import Grid, GridCell, GridRow, Section
+from surefoot.report.grid_formats import grid_rich, grids_html, grids_markdown
+from surefoot.report.grid_latex import grids_latex
+
+GRID = Grid(
+    title="All: 50% & more",
+    groups=("NLL",),
+    columns=("familiar", "unfamiliar"),
+    sections=(
+        Section(
+            None,
+            (
+                GridRow(
+                    "Single_1",
+                    "10",
+                    (GridCell("0.083", True, paper="0.084"), GridCell("–")),
+                ),
+            ),
+        ),
+        Section(
+            "cheating", (GridRow("<b>", "1", (GridCell("-7%", detail="3/9"), GridCell("0.1", star=True))),)
+        ),
+    ),
+    notes=("Bold: best.",),
+    number=4,
+)
+MARKDOWN = r"""**Table 4. All: 50% &amp; more**
+
+| method | runs | NLL familiar | NLL unfamiliar |
+|:--|--:|--:|--:|
+| Single\_1 | 10 | **0.083** (paper 0.084) | – |
+| *cheating* |  |  |  |
+| &lt;b> | 1 | -7% 3/9 | 0.1\* |
+
+- Bold: best.
+"""
+LATEX = r"""\begin{table*}
+\centering
+\footnotesize
+\setlength{\tabcolsep}{3.5pt}
+\caption{All: 50\% \& more}
+\begin{tabular}{lrrr}
+\toprule
+ &  & \multicolumn{2}{c}{NLL} \\
+\cmidrule(lr){3-4}
+method & runs & familiar & unfamiliar \\
+\midrule
+Single\_1 & 10 & \textbf{0.083} & -- \\
+{\scriptsize\quad paper} &  & {\scriptsize 0.084} &  \\
+\midrule
+\multicolumn{4}{l}{\emph{cheating}} \\
+\textless{}b\textgreater{} & 1 & $-$7\% & 0.1$^{*}$ \\
+ &  & {\scriptsize 3/9} &  \\
+\bottomrule
+\end{tabular}
+\par\smallskip Bold: best.
+\end{table*}
+"""
+HTML = """<div class="scroll"><table class="methods">
+<caption>Table 4. All: 50% &amp; more</caption>
+<thead>
+<tr><th scope="col" rowspan="2">method</th><th scope="col" rowspan="2">runs</th>\
+<th scope="colgroup" colspan="2">NLL</th></tr>
+<tr><th scope="col">familiar</th><th scope="col">unfamiliar</th></tr>
+</thead>
+<tbody>
+<tr><th scope="row">Single_1</th><td>10</td><td><strong>0.083</strong><br>\
+<small class="paper">paper 0.084</small></td><td>–</td></tr>
+</tbody>
+<tbody>
+<tr class="section"><th colspan="4">cheating</th></tr>
+<tr><th scope="row">&lt;b&gt;</th><td>1</td><td>-7%<br><small class="detail">3/9</small></td>\
+<td>0.1<sup>*</sup></td></tr>
+</tbody>
+</table></div>
+<ul class="notes"><li>Bold: best.</li></ul>"""
+TERMINAL = """\
+Table 4. All: 50% & more
+┏━━━━━━━━━━┳━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━┓
+┃          ┃      ┃      NLL ┃        NLL ┃
+┃ method   ┃ runs ┃ familiar ┃ unfamiliar ┃
+┡━━━━━━━━━━╇━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━┩
+│ Single_1 │   10 │    0.083 │          – │
+│          │      │  (0.084) │            │
+├──────────┼──────┼──────────┼────────────┤
+│ cheating │      │          │            │
+│ <b>      │    1 │      -7% │       0.1* │
+│          │      │      3/9 │            │
+└──────────┴──────┴──────────┴────────────┘
+Bold: best.
+"""
+
+
+def printed(grid, **options):
+    out = io.StringIO()
+    Console(file=out, width=100, **options).print(grid_rich(grid))
+    return out.getvalue()
+
+
+def named(name):
+    """A grid whose every text is the name."""
+    bold, plain = (GridCell(name, bold, True, name, name) for bold in (True, False))
+    section = Section(name, (GridRow(name, name, (bold, plain)),))
+    return Grid(name, (name,), ("familiar", "unfamiliar"), (section,), (name,))
+
+
+def test_markdown_golden():
+    assert grids_markdown([GRID]) == MARKDOWN
+
+
+def test_latex_golden():
+    assert grids_latex([GRID]) == LATEX
+
+
+def test_html_golden():
+    assert grids_html([GRID]) == HTML
+
+
+def test_terminal_golden():
+    assert "\n".join(line.rstrip() for line in printed(GRID).splitlines()) + "\n" == TERMINAL
+    assert "\x1b[1m0.083\x1b[0m" in printed(GRID, force_terminal=True, color_system="standard").replace(
+        " ", ""
+    )
+
+
+def test_terminal_reads_no_name_as_a_style():
+    assert printed(named("[bold]x[/]")).count("[bold]x[/]") >= 8
+
+
+def cells_of(line):
+    """Columns that a LaTeX line fills, counting spans."""
+    assert line.endswith(r" \\")
+    parts = re.split(r"(?<!\\)&", line.removesuffix(r" \\"))
+    spans = [re.match(r"\s*\\multicolumn\{(\d+)\}", part) for part in parts]
+    return sum(int(span[1]) if span else 1 for span in spans)
+
+
+def check_latex(text):
+    """Braces and environments match, every line fills the table, and nothing special is bare."""
+    columns, open_environments = None, []
+    for line in text.splitlines():
+        if found := re.fullmatch(r"\\begin\{(\w+\*?)\}(?:\{(\w+)\})?", line):
+            open_environments.append(found[1])
+            columns = len(found[2]) if found[2] else columns
+        elif found := re.fullmatch(r"\\end\{(\w+\*?)\}", line):
+            assert open_environments.pop() == found[1]
+        elif line.endswith(r"\\"):
+            assert open_environments == ["table*", "tabular"]
+            assert cells_of(line) == columns
+            assert line[:1] not in ("[", "*")
+        depth = 0
+        for brace in re.findall(r"(?<!\\)[{}]", line):
+            depth += 1 if brace == "{" else -1
+            assert depth >= 0, line
+        assert depth == 0, line
+        assert len(re.findall(r"(?<!\\)\$", line)) % 2 == 0
+        assert not re.search(r"(?<!\\)[#%_~]", line), line
+        assert "\\textasciicircum" in line or "^" not in line.replace("$^{*}$", "")
+        known = (
+            r"\\(?:[\\&%$#_{}]|text\w+|begin|end|centering|footnotesize|setlength|tabcolsep|caption|toprule"
+        )
+        known += r"|midrule|bottomrule|cmidrule|multicolumn|emph|scriptsize|quad|par|smallskip|pm)"
+        assert not re.sub(known, "", line).count("\\"), line
+    assert not open_environments
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], set(), []
+
+    def handle_starttag(self, tag, attrs):  # noqa: ARG002
+        self.seen.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+NASTY = ["[1] \\ {x} $y$ #_~^ | <script>alert(1)</script> & 5% `c` *d* -e – ±", "-", "[", "*", "\\", "a\nb"]
+
+
+def check_name(name):
+    grid = named(name)
+    check_latex(grids_latex([grid, grid]))
+    for line in grids_markdown([grid]).splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 5, line
+            assert "<" not in line
+    tags = Tags()
+    tags.feed(grids_html([grid]))
+    tags.close()
+    assert not tags.open
+    assert "".join(tags.text).count(name) >= 12
+    allowed = {
+        "div",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "strong",
+        "sup",
+        "br",
+        "small",
+        "ul",
+        "li",
+    }
+    assert tags.seen <= allowed
+
+
+def test_names_made_to_break_things_do_not():
+    for name in NASTY:
+        check_name(name)
+    check_latex(grids_latex([GRID]))
+    assert r"a\textbar{}b" in grids_latex([named("a|b")])
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=30))
+def test_no_name_breaks_a_format(name):
+    check_name(name)
+
+
+def test_one_level_of_headings():
+    grid = Grid(
+        "Cost",
+        ("Seconds", "Parameters"),
+        ("",),
+        (Section(None, (GridRow("a", "1", (GridCell("3"), GridCell("4"))),)),),
+    )
+    assert grid.headings == ("Seconds", "Parameters")
+    assert "cmidrule" not in grids_latex([grid])
+    check_latex(grids_latex([grid]))
+    assert 'rowspan="1"' in grids_html([grid])
+    assert "| method | runs | Seconds | Parameters |" in grids_markdown([grid])

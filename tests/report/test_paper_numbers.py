@@ -1,0 +1,42 @@
+import pytest
+
+from surefoot.report.comparison_tables import percent_reduction
+from surefoot.report.paper_numbers import _complete, _entropies, paper_entropy, paper_value
+
+# Read from the paper's pages by hand: its first table, in percent, and its complete table.
+TABLE_1 = {
+    ("gender", "Single + T-scaling"): (12, 26, 2, 4, 0, 0, 73, 20),
+    ("gender", "Ensemble of T-scaled models"): (24, 33, 10, 6, 22, 0, 36, 29),
+    ("cat-dog", "Ensemble of T-scaled models"): (40, 46, 17, 12, 22, 8, 79, 46),
+    ("animals", "Single + T-scaling"): (13, 23, 3, 5, 0, 0, 75, 37),
+}
+PLACES = [(m, s) for m in ("nll", "brier", "label_error", "ece") for s in ("familiar", "unfamiliar")]
+
+
+def test_the_tables_are_whole():
+    assert len(_complete()) == 5 * 11 * 5 * 2  # settings, methods, metrics, sides
+    assert len(_entropies()) == 3 * 3 * 3 * 2  # tasks, methods, metrics, sides
+
+
+def test_numbers_read_by_hand():
+    assert paper_value("resnet18", "gender", "Single Model", "e99", "unfamiliar") == 0.06021
+    assert paper_value("resnet18", "cat-dog", "Single Model", "brier", "familiar") == 0.11158
+    assert paper_entropy("resnet18", "animals", "Single + T-scaling", "entropy", "unfamiliar") == 0.451
+    assert paper_entropy("resnet18", "gender", "Single Model", "nll_minus_entropy", "familiar") == 0.047
+
+
+@pytest.mark.parametrize(("task", "method"), TABLE_1)
+def test_reductions_are_those_of_the_first_table(task, method):
+    for (metric, side), percent in zip(PLACES, TABLE_1[task, method], strict=True):
+        pair = [paper_value("resnet18", task, row, metric, side) for row in ("Single Model", method)]
+        assert abs(int(percent_reduction(*pair)[:-1]) - percent) <= 1, (metric, side)  # they rounded first
+
+
+def test_what_the_paper_does_not_say():
+    assert paper_value("resnet18", "gender", "Energy", "nll", "familiar") is None
+    assert paper_value("resnet18", "gender", None, "nll", "familiar") is None
+    assert paper_value("resnet18", "gender", "Single Model", "aurc", "familiar") is None
+    assert paper_value("densenet161", "animals", "Single Model", "nll", "familiar") is None
+    assert paper_entropy("densenet161", "gender", "Single Model", "entropy", "familiar") is None
+    assert paper_entropy("resnet18", "gender", "Ensemble", "entropy", "familiar") is None
+    assert paper_entropy("resnet18", "objects", "Single Model", "entropy", "familiar") is None
