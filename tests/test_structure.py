@@ -28,8 +28,11 @@ STOREYS = (
     {"store"},
     {"engines"},
     {"calibrators"},
-    {"scoring"},
+    {"methods"},
+    {"experiments", "scoring"},
     {"comparison"},
+    {"results"},
+    {"runner"},
     {"report"},
     {"cli"},
 )
