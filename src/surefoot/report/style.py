@@ -1,0 +1,212 @@
+"""The one style of every figure, and how a figure becomes SVG or PNG."""
+
+import html
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
+MARKERS = {"familiar": "o", "unfamiliar": "s"}
+LINES = {"familiar": "-", "unfamiliar": "--"}
+INK = "#123456"  # stands for the page's own text colour; see `svg_of`
+GREY = "#8c8c8c"
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+SMALL = STYLE | {"font.size": 9, "hatch.linewidth": 0.8, "hatch.color": INK}  # many panels in one figure
+
+WIDTH = 7.2  # inches; 100 of a page's pixels each
+TITLE_LETTERS = 88  # of a title's line
+NAME_LETTERS = 34
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# Okabe & Ito without the yellow, which no white page shows; the page's ink for their black.
+METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h", ">", "*", "d")
+METHOD_LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+PLACES = ((6, 0), (-6, 0), (0, 7), (0, -7), (6, 7), (-6, 7), (6, -7), (-6, -7))  # about a point, in points
+FURTHER = (1, 2, 3, 4, 6, 8)  # how many times as far a label may move from its point
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """A method's look: its letter tells it apart even where nothing else does."""
+
+    letter: str
+    colour: str
+    marker: str
+    line: Any
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": self.line, "linewidth": 1.6}
+
+    @property
+    def of_point(self) -> dict[str, Any]:
+        return {"color": self.colour, "marker": self.marker, "linestyle": "none"}
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A finished figure under a name and a title that is a sentence."""
+
+    name: str
+    title: str
+    figure: Figure
+
+    def svg(self) -> str:
+        """SVG to put into a page; its text is text."""
+        with _drawing(SMALL):
+            return svg_of(self.figure, self.name, self.title)
+
+    def png(self, *, dpi: int = 150) -> bytes:
+        """PNG on white, 1080 pixels wide unless told."""
+        out = io.BytesIO()
+        with _drawing(SMALL):
+            self.figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+        return out.getvalue()
+
+
+def finished(figure: Figure, name: str, title: str) -> Picture:
+    """Write the title above, lay the figure out once and for all."""
+    figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
+    with _drawing(SMALL):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return Picture(name, title, figure)
+
+
+def svg_of(figure: Figure, name: str, title: str) -> str:
+    """The figure as SVG to put into a page: its ids its own, its ink the page's text colour."""
+    out = io.StringIO()
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: _own_tag(tag.group(), name), svg)  # tags only: text stays as it is
+    head, rest = svg.split(">", 1)
+    head = re.sub(r' (?:width|height)="[^"]*"', "", head)
+    head = head.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    return f"{head}>{rest}"
+
+
+def plain_text(text: str, most: int = NAME_LETTERS) -> str:
+    """Anybody's text as one short line that every format can hold.
+
+    >>> plain_text("a\\tb\\x00")
+    'a b?'
+    """
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def method_styles(count: int) -> tuple[MethodStyle, ...]:
+    """A style for each of so many methods, at most as many as there are letters."""
+    return tuple(
+        MethodStyle(
+            LETTERS[index],
+            METHOD_COLOURS[index % len(METHOD_COLOURS)],
+            METHOD_MARKERS[index % len(METHOD_MARKERS)],
+            METHOD_LINES[index % len(METHOD_LINES)],
+        )
+        for index in range(count)
+    )
+
+
+def line_key(style: MethodStyle, title: str) -> Line2D:
+    """A legend's entry for a method's line: its letter first."""
+    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_line)
+
+
+def point_key(style: MethodStyle, title: str) -> Line2D:
+    """A legend's entry for a method's point."""
+    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_point)
+
+
+def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 3) -> None:
+    """The legend under all panels."""
+    figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=columns, columnspacing=1.2, handletextpad=0.5
+    )
+
+
+def place_labels(
+    axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str], colours: Sequence[str]
+) -> None:
+    """Write each label beside its point, at the first place that no other label or point has.
+
+    Call it when the axes have their final limits; a label that had to move far gets a thin line.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    with _drawing(SMALL):
+        figure.draw_without_rendering()
+    taken = [_in_points(axes, point) for point in points]
+    for point, label, colour in zip(points, labels, colours, strict=True):
+        middle = _in_points(axes, point)
+        offsets = [(far * x, far * y) for far in FURTHER for x, y in PLACES]
+        free = (offset for offset in offsets if _is_free(middle, offset, taken))
+        x, y = next(free, PLACES[0])
+        taken.append((middle[0] + x, middle[1] + y))
+        far_away = abs(x) + abs(y) > 20
+        axes.annotate(
+            label,
+            point,
+            xytext=(x, y),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=9,
+            fontweight="bold",
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6} if far_away else None,
+            annotation_clip=False,
+        ).set_in_layout(False)
+
+
+def _is_free(
+    middle: tuple[float, float], offset: tuple[float, float], taken: Sequence[tuple[float, float]]
+) -> bool:
+    x, y = middle[0] + offset[0], middle[1] + offset[1]
+    others = (other for other in taken if other != middle)
+    return not any(abs(x - a) < 8 and abs(y - b) < 9 for a, b in others)
+
+
+def _in_points(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    x, y = axes.transData.transform(point) * 72 / figure.dpi
+    return float(x), float(y)
+
+
+def _own_tag(tag: str, name: str) -> str:
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag).replace(INK, "currentColor")
+
+
+@contextmanager
+def _drawing(style: Any) -> Iterator[None]:
+    """The style in force; a letter that our font lacks is the reader's font's business."""
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
