@@ -2,6 +2,7 @@
 
 import html
 import io
+import math
 import re
 import textwrap
 import warnings
@@ -12,8 +13,11 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
+from matplotlib.ticker import FuncFormatter
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
@@ -24,6 +28,7 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a dollar in a name is a dollar
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # matplotlib's own; every text of an SVG repeats the list
     "font.size": 11,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -37,15 +42,21 @@ STYLE: Any = {
 SMALL = STYLE | {"font.size": 9, "hatch.linewidth": 0.8, "hatch.color": INK}  # many panels in one figure
 
 WIDTH = 7.2  # inches; 100 of a page's pixels each
-TITLE_LETTERS = 88  # of a title's line
+TITLE_LETTERS = 92  # of a title's line
 NAME_LETTERS = 34
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # Okabe & Ito without the yellow, which no white page shows; the page's ink for their black.
 METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h", ">", "*", "d")
-METHOD_LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
-PLACES = ((6, 0), (-6, 0), (0, 7), (0, -7), (6, 7), (-6, 7), (6, -7), (-6, -7))  # about a point, in points
-FURTHER = (1, 2, 3, 4, 6, 8)  # how many times as far a label may move from its point
+METHOD_LINES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
+PLACES = ((9, 0), (-9, 0), (0, 10), (0, -10), (8, 8), (-8, 8), (8, -8), (-8, -8))  # about a point, in points
+FURTHER = (1, 1.6, 2.2, 3, 4, 6)  # how many times as far a label may move from its point
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
     svg = re.sub(r"<[^>]*>", lambda tag: _own_tag(tag.group(), name), svg)  # tags only: text stays as it is
     head, rest = svg.split(">", 1)
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
@@ -144,45 +156,65 @@ def point_key(style: MethodStyle, title: str) -> Line2D:
     return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_point)
 
 
-def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 3) -> None:
+def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
     """The legend under all panels."""
     figure.legend(
         handles=list(handles), loc="outside lower left", ncols=columns, columnspacing=1.2, handletextpad=0.5
     )
 
 
-def place_labels(
-    axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str], colours: Sequence[str]
-) -> None:
+def percent_ticks(axis: Axis) -> None:
+    """Shares as percentages, with no more digits than they need."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+
+
+def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
     """Write each label beside its point, at the first place that no other label or point has.
 
     Call it when the axes have their final limits; a label that had to move far gets a thin line.
     """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
+    figure = axes.figure
+    assert isinstance(figure, Figure)
     with _drawing(SMALL):
         figure.draw_without_rendering()
     taken = [_in_points(axes, point) for point in points]
-    for point, label, colour in zip(points, labels, colours, strict=True):
+    for point, label in zip(points, labels, strict=True):
         middle = _in_points(axes, point)
         offsets = [(far * x, far * y) for far in FURTHER for x, y in PLACES]
         free = (offset for offset in offsets if _is_free(middle, offset, taken))
         x, y = next(free, PLACES[0])
         taken.append((middle[0] + x, middle[1] + y))
-        far_away = abs(x) + abs(y) > 20
-        axes.annotate(
-            label,
-            point,
-            xytext=(x, y),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            color=colour,
-            fontsize=9,
-            fontweight="bold",
-            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6} if far_away else None,
-            annotation_clip=False,
-        ).set_in_layout(False)
+        _label(axes, point, (x, y), label, far=(x, y) not in PLACES).set_in_layout(False)
+
+
+def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Write the labels of lines that end at the right edge in a column beside it, none on another."""
+    with _drawing(SMALL):
+        axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    heights = [_in_points(axes, point)[1] for point in points]
+    above = -math.inf
+    for index in sorted(range(len(points)), key=lambda i: heights[i]):
+        above = max(heights[index], above + 13)
+        _label(axes, points[index], (16, above - heights[index]), labels[index], far=True)
+
+
+def _label(
+    axes: Axes, point: tuple[float, float], offset: tuple[float, float], label: str, *, far: bool
+) -> Annotation:
+    """Bold ink near a point, with a thin line to it where it is far."""
+    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+    return axes.annotate(
+        label,
+        point,
+        xytext=offset,
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize=9,
+        fontweight="bold",
+        arrowprops=line if far else None,
+        annotation_clip=False,
+    )
 
 
 def _is_free(
@@ -194,13 +226,14 @@ def _is_free(
 
 
 def _in_points(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    x, y = axes.transData.transform(point) * 72 / figure.dpi
+    x, y = axes.transData.transform(point) * 72 / axes.figure.dpi
     return float(x), float(y)
 
 
 def _own_tag(tag: str, name: str) -> str:
+    if tag.startswith("<g "):  # nothing refers to a group
+        tag = re.sub(r' id="[^"]*"', "", tag)
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is fine enough
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag).replace(INK, "currentColor")
 
 
