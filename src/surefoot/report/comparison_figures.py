@@ -1,6 +1,5 @@
 """The figures that set methods side by side: curves and points, a letter for each method."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,16 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from surefoot.errors import InputError
-from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
 from surefoot.report.comparison_data import (
     BAND_COVERAGES,
     DOTS,
     SIDES,
-    Cost,
     Drawn,
     MethodCurve,
     check_methods,
@@ -39,21 +34,16 @@ from surefoot.report.style import (
     finished,
     key_below,
     label_ends,
+    lay_out,
     line_key,
     method_styles,
     percent_ticks,
     place_labels,
     plain_text,
-    point_key,
 )
 from surefoot.statistics import Proportion
 
 HATCHES = {"familiar": "", "unfamiliar": "////"}
-COSTS = (
-    ("training_seconds", "training time, seconds"),
-    ("inference_ms", "time per image, ms"),
-    ("parameters", "parameters"),
-)
 
 
 def metric_definitions_picture() -> Picture:
@@ -120,7 +110,10 @@ def temperature_picture(methods: Sequence[Drawn], fitted: Mapping[str, float] | 
         ]
         axes.legend(handles=marked, loc="best")
         key_below(figure, [line_key(style, m.title) for m, style in zip(methods, styles, strict=True)])
-        place_labels(axes, [curves[m.name].uncalibrated for m in methods], [s.letter for s in styles])
+        lay_out(figure)
+        starts = {s.letter: curves[m.name].uncalibrated for m, s in zip(methods, styles, strict=True)}
+        starts = {letter: start for letter, start in starts.items() if np.isfinite(start).all()}
+        place_labels(axes, list(starts.values()), list(starts))
         title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
         return finished(figure, "temperature-curves", title)
 
@@ -145,6 +138,7 @@ def risk_coverage_picture(methods: Sequence[Drawn]) -> Picture:
         key_below(
             figure, [line_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
         )
+        lay_out(figure)
         for axes, side in zip(panels, SIDES, strict=True):
             shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
             label_ends(axes, [end for end, _ in shown], [style.letter for _, style in shown])
@@ -153,28 +147,6 @@ def risk_coverage_picture(methods: Sequence[Drawn]) -> Picture:
             f"The error rate that is left when each method answers only where it is most confident{bands}."
         )
         return finished(figure, "risk-coverage-methods", title)
-
-
-def cost_picture(methods: Sequence[Drawn], costs: Mapping[str, Cost]) -> Picture:
-    """NLL on unfamiliar data against training time, inference time and size, a point per method."""
-    check_methods(methods)
-    missing = [method.name for method in methods if method.name not in costs]
-    if missing:
-        raise InputError(f"no cost for method {missing[0]!r}; have: {', '.join(costs) or 'none'}")
-    styles = method_styles(len(methods))
-    heights = [nll(method.unfamiliar) for method in methods]
-    with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
-        panels: Any = figure.subplots(1, 3, sharey=True)
-        panels[0].set_ylabel("NLL on unfamiliar data, nats")
-        key_below(
-            figure, [point_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
-        )
-        for axes, (field, label) in zip(panels, COSTS, strict=True):
-            values = [getattr(costs[method.name], field) for method in methods]
-            _cost_panel(axes, label, values, heights, styles)
-        title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
-        return finished(figure, "cost", title)
 
 
 def _e99_bar(axes: Axes, row: float, shown: Proportion, side: str) -> None:
@@ -211,38 +183,3 @@ def _risk_line(axes: Axes, method: Drawn, style: MethodStyle, side: str) -> tupl
         return None
     axes.plot(shown.coverage, shown.risk, **style.of_line)
     return shown.coverage[-1], shown.risk[-1]
-
-
-def _cost_panel(
-    axes: Axes, label: str, values: Sequence[float], heights: Sequence[float], styles: Sequence[MethodStyle]
-) -> None:
-    axes.set_xlabel(label)
-    known = [i for i, x in enumerate(values) if x > 0 and math.isfinite(x) and math.isfinite(heights[i])]
-    if not known:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
-        axes.set_xticks([])
-        return
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    low, high = (0.5 * min(values[i] for i in known), 2 * max(values[i] for i in known))
-    ticks = (1, 2, 5) if high < 30 * low else (1, 3) if high < 300 * low else (1,)
-    axes.xaxis.set_major_locator(LogLocator(subs=ticks))
-    axes.set_xlim(low, high)
-    axes.margins(y=0.12)
-    for i in known:
-        axes.plot(values[i], heights[i], markersize=6, **styles[i].of_point)
-    places = [(values[i], heights[i]) for i in known]
-    place_labels(axes, places, [styles[i].letter for i in known])
-
-
-def short_number(value: float) -> str:
-    """A cost for an axis.
-
-    >>> short_number(11_700_000), short_number(0.02)
-    ('11.7 M', '0.02')
-    """
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"

@@ -19,7 +19,7 @@ from surefoot.report.comparison_data import (
     confidence_bins,
     lowest_confidence,
 )
-from surefoot.report.comparison_figures import short_number
+from surefoot.report.cost_figures import short_number
 from surefoot.report.data import Histogram, Reliability, histogram, reliability
 from surefoot.report.style import (
     COLOURS,

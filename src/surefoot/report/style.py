@@ -101,10 +101,15 @@ class Picture:
 def finished(figure: Figure, name: str, title: str) -> Picture:
     """Write the title above, lay the figure out once and for all."""
     figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
-    with _drawing(SMALL):
-        figure.draw_without_rendering()
+    lay_out(figure)
     figure.set_layout_engine("none")
     return Picture(name, title, figure)
+
+
+def lay_out(figure: Figure) -> None:
+    """Put everything in its place, so that labels can be put beside points."""
+    with _drawing(SMALL):
+        figure.draw_without_rendering()
 
 
 def svg_of(figure: Figure, name: str, title: str) -> str:
@@ -171,12 +176,8 @@ def percent_ticks(axis: Axis) -> None:
 def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
     """Write each label beside its point, at the first place that no other label or point has.
 
-    Call it when the axes have their final limits; a label that had to move far gets a thin line.
+    Call it when the figure is laid out. A label that had to move far gets a thin line.
     """
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    with _drawing(SMALL):
-        figure.draw_without_rendering()
     taken = [_in_points(axes, point) for point in points]
     for point, label in zip(points, labels, strict=True):
         middle = _in_points(axes, point)
@@ -189,8 +190,6 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
 
 def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
     """Write the labels of lines that end at the right edge in a column beside it, none on another."""
-    with _drawing(SMALL):
-        axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     heights = [_in_points(axes, point)[1] for point in points]
     above = -math.inf
     for index in sorted(range(len(points)), key=lambda i: heights[i]):

@@ -17,12 +17,14 @@ from surefoot.metrics.proper import CLIP
 from surefoot.predictions import Predictions
 from surefoot.report.comparison_data import Drawn, check_methods
 from surefoot.report.style import GREY, INK, SMALL, WIDTH, Picture, finished, plain_text
-from surefoot.tasks.base import Samples, Split, Task
+from surefoot.tasks.base import Split, Task
 from surefoot.tasks.toy import GRID, load_toy
 
 Map = NDArray[np.float64]
 
+TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 PLANE = (-1.0, 1.0, -1.0, 1.0)
+IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
 CLASS_COLOURS = ("#0072b2", "#d55e00")
 CLASS_MARKERS = ("o", "^")
 PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
@@ -41,24 +43,19 @@ class ToyRow:
 
 def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
     """Clipped NLL at every point of the test grid, from the bottom row up; by id, in whatever order."""
-    return _over_grid(
-        task,
-        {
-            Split.TEST_FAMILIAR: _penalties(task, Split.TEST_FAMILIAR, familiar),
-            Split.TEST_UNFAMILIAR: _penalties(task, Split.TEST_UNFAMILIAR, unfamiliar),
-        },
-    )
+    both = zip(TESTS, (familiar, unfamiliar), strict=True)
+    return _over_grid(task, {split: _penalties(task, split, predictions) for split, predictions in both})
 
 
 def familiar_map(task: Task) -> Map:
     """1 where the test grid is familiar, 0 where it is not."""
-    familiar, unfamiliar = (len(_samples(task, split).ids) for split in _TESTS)
-    return _over_grid(task, dict(zip(_TESTS, (np.ones(familiar), np.zeros(unfamiliar)), strict=True)))
+    familiar, unfamiliar = (len(task.splits[split].ids) for split in TESTS)
+    return _over_grid(task, dict(zip(TESTS, (np.ones(familiar), np.zeros(unfamiliar)), strict=True)))
 
 
 def truth_map(task: Task) -> Map:
     """The true class at every point of the test grid."""
-    return _over_grid(task, {split: _samples(task, split).labels.astype(float) for split in _TESTS})
+    return _over_grid(task, {split: task.splits[split].labels.astype(float) for split in TESTS})
 
 
 def toy_picture(rows: Sequence[ToyRow]) -> Picture:
@@ -92,16 +89,9 @@ def toy_picture(rows: Sequence[ToyRow]) -> Picture:
         return finished(figure, "toy", title)
 
 
-_TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-
-
-def _samples(task: Task, split: Split) -> Samples:
-    return task.splits[split]
-
-
 def _penalties(task: Task, split: Split, predictions: Predictions) -> Map:
     """The NLL of every sample of a split, in the split's own order."""
-    ids = _samples(task, split).ids.tolist()
+    ids = task.splits[split].ids.tolist()
     given = [] if predictions.ids is None else predictions.ids.tolist()
     if sorted(given) != ids:
         raise InputError(
@@ -123,7 +113,7 @@ def _over_grid(task: Task, values: dict[Split, Map]) -> Map:
     """Values of both tests at their places in the plane."""
     grid = np.full((GRID, GRID), np.nan)
     for split, of_split in values.items():
-        points = np.asarray(_samples(task, split).inputs, dtype=float)
+        points = np.asarray(task.splits[split].inputs, dtype=float)
         column, row = np.floor((points + 1) / 2 * GRID).astype(int).T
         grid[row, column] = of_split
     return grid
@@ -138,8 +128,8 @@ def outline(task: Task) -> list[tuple[Map, Map]]:
 
 
 def _truth_panel(axes: Axes, task: Task, name: str) -> None:
-    axes.imshow(truth_map(task), cmap=ListedColormap(PALE), vmin=0, vmax=1, **_IMAGE)
-    train = _samples(task, Split.TRAIN)
+    axes.imshow(truth_map(task), cmap=ListedColormap(PALE), vmin=0, vmax=1, **IMAGE)
+    train = task.splits[Split.TRAIN]
     points = np.asarray(train.inputs)
     for label, (colour, marker) in enumerate(zip(CLASS_COLOURS, CLASS_MARKERS, strict=True)):
         x, y = points[train.labels == label].T
@@ -152,13 +142,10 @@ def _truth_panel(axes: Axes, task: Task, name: str) -> None:
 def _map_panel(axes: Axes, task: Task, method: Drawn) -> Any:
     shown = nll_map(task, method.familiar, method.unfamiliar)
     colours = colormaps["Greys"].resampled(LEVELS)
-    image = axes.imshow(shown, cmap=colours, norm=Normalize(0, WORST), **_IMAGE)
+    image = axes.imshow(shown, cmap=colours, norm=Normalize(0, WORST), **IMAGE)
     for x, y in outline(task):
         axes.plot(x, y, color=CLASS_COLOURS[1], linewidth=1.2)
     axes.set(xlim=PLANE[:2], ylim=PLANE[2:])
     axes.set_title(plain_text(method.title, 18), fontsize=8)
     axes.set_xlabel(f"F {nll(method.familiar):.3f}\nU {nll(method.unfamiliar):.3f}", fontsize=8, color=INK)
     return image
-
-
-_IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
