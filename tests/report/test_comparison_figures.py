@@ -20,8 +20,8 @@ from surefoot import InputError, Predictions
 from surefoot.metrics import e99, nll
 from surefoot.report import comparison_data as numbers
 from surefoot.report import comparison_figures as pictures
+from surefoot.report import labels, style
 from surefoot.report import panel_figures as panels
-from surefoot.report import style
 from surefoot.report.comparison_data import Cost, Drawn
 from surefoot.report.cost_figures import cost_picture
 from surefoot.report.data import reliability
@@ -255,7 +255,7 @@ def test_reliability_panels_draw_their_bins():
     sides = [predictions for each in shown for predictions in each.sides.values()]
     for of_side, predictions in zip(axes, sides, strict=True):
         bins = reliability(predictions.outcomes)
-        points = of_side.containers[0].lines[0]
+        points = of_side.lines[-1]
         assert tuple(points.get_xdata()) == bins.confidence
         assert tuple(points.get_ydata()) == bins.accuracy
         assert f"n = {predictions.n}" in of_side.get_title(loc="left")
@@ -266,8 +266,11 @@ def test_confidence_panels_draw_error_rates_and_counts():
     upper, lower = (panels.confidence_picture([one]).figure.axes[i] for i in (0, 3))
     for i, predictions in enumerate(one.sides.values()):
         bins = [each for each in numbers.confidence_bins(predictions).errors if each.n]
-        assert list(upper.containers[i].lines[0].get_ydata()) == [each.value for each in bins]
-        heights = [segment[1][1] for segment in lower.collections[i].get_segments()]
+        points, whiskers = upper.lines[2 * i + 1], upper.lines[2 * i].get_ydata()
+        assert list(points.get_ydata()) == [each.value for each in bins]
+        assert list(whiskers[0::3]) == [each.low for each in bins]
+        assert list(whiskers[1::3]) == [each.high for each in bins]
+        heights = lower.lines[i].get_ydata()[1::3]
         assert [height for height in heights if height >= 1] == [each.n for each in bins]
 
 
@@ -313,3 +316,20 @@ def test_too_few_too_many_and_twice_the_same(make):
     for count, message in ((0, "0 methods"), (27, "27 methods"), (2, "'m' is given more than once")):
         with pytest.raises(InputError, match=message):
             make([one] * count)
+
+
+def test_a_hostile_title_stays_a_title():
+    title = "<b>\"a\" & 'b'</b>"
+    svg = replace(pictures.metric_definitions_picture(), title=title).svg()
+    assert ET.fromstring(svg).get("aria-label") == title
+    assert "<b>" not in svg
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted))
+@settings(max_examples=50, deadline=None)
+def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
+    places = labels._spread(heights, 0, 100)
+    gap = min(12, 100 / len(heights))
+    assert min(places) >= -1e-9
+    assert max(places) <= 100
+    assert (np.diff(places) >= gap - 1e-9).all()

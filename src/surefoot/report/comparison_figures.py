@@ -24,6 +24,7 @@ from surefoot.report.comparison_data import (
     risk_band,
     risk_curve,
 )
+from surefoot.report.labels import label_ends, place_labels
 from surefoot.report.style import (
     COLOURS,
     GREY,
@@ -34,12 +35,10 @@ from surefoot.report.style import (
     Picture,
     finished,
     key_below,
-    label_ends,
     lay_out,
     line_key,
     method_styles,
     percent_ticks,
-    place_labels,
     plain_text,
 )
 from surefoot.statistics import Proportion
@@ -111,11 +110,11 @@ def temperature_picture(methods: Sequence[Drawn], fitted: Mapping[str, float] | 
         ]
         axes.legend(handles=marked, loc="best")
         key_below(figure, [line_key(style, m.title) for m, style in zip(methods, styles, strict=True)])
-        lay_out(figure)
+        title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
+        lay_out(figure, title)
         starts = {s.letter: curves[m.name].uncalibrated for m, s in zip(methods, styles, strict=True)}
         starts = {letter: start for letter, start in starts.items() if np.isfinite(start).all()}
         place_labels(axes, list(starts.values()), list(starts))
-        title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
         return finished(figure, "temperature-curves", title)
 
 
@@ -139,14 +138,14 @@ def risk_coverage_picture(methods: Sequence[Drawn]) -> Picture:
         key_below(
             figure, [line_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
         )
-        lay_out(figure)
-        for axes, side in zip(panels, SIDES, strict=True):
-            shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
-            label_ends(axes, [end for end, _ in shown], [style.letter for _, style in shown])
         bands = "; bands hold all runs" if any(len(method.runs) > 1 for method in methods) else ""
         title = (
             f"The error rate that is left when each method answers only where it is most confident{bands}."
         )
+        lay_out(figure, title)
+        for axes, side in zip(panels, SIDES, strict=True):
+            shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
+            label_ends(axes, [end for end, _ in shown], [style.letter for _, style in shown])
         return finished(figure, "risk-coverage-methods", title)
 
 

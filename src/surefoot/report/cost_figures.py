@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from surefoot.errors import InputError
 from surefoot.metrics import nll
 from surefoot.report.comparison_data import Cost, Drawn, check_methods
+from surefoot.report.labels import place_labels
 from surefoot.report.style import (
     SMALL,
     WIDTH,
@@ -21,7 +22,6 @@ from surefoot.report.style import (
     key_below,
     lay_out,
     method_styles,
-    place_labels,
     point_key,
 )
 
@@ -53,10 +53,10 @@ def cost_picture(methods: Sequence[Drawn], costs: Mapping[str, Cost]) -> Picture
         for axes, (field, label) in zip(panels, COSTS, strict=True):
             values = [getattr(costs[method.name], field) for method in methods]
             places.append(_cost_panel(axes, label, list(zip(values, heights, strict=True)), styles))
-        lay_out(figure)
+        title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
+        lay_out(figure, title)
         for axes, of_panel in zip(panels, places, strict=True):
             place_labels(axes, list(of_panel.values()), list(of_panel))
-        title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
         return finished(figure, "cost", title)
 
 

@@ -2,7 +2,6 @@
 
 import html
 import io
-import math
 import re
 import textwrap
 import warnings
@@ -12,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
@@ -55,8 +52,6 @@ METHOD_LINES: tuple[Any, ...] = (
     (0, (6, 1.5, 1, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-PLACES = ((9, 0), (-9, 0), (0, 10), (0, -10), (8, 8), (-8, 8), (8, -8), (-8, -8))  # about a point, in points
-FURTHER = (1, 1.6, 2.2, 3, 4, 6)  # how many times as far a label may move from its point
 
 
 @dataclass(frozen=True)
@@ -99,15 +94,15 @@ class Picture:
 
 
 def finished(figure: Figure, name: str, title: str) -> Picture:
-    """Write the title above, lay the figure out once and for all."""
-    figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
-    lay_out(figure)
+    """Lay the figure out once and for all."""
+    lay_out(figure, title)
     figure.set_layout_engine("none")
     return Picture(name, title, figure)
 
 
-def lay_out(figure: Figure) -> None:
-    """Put everything in its place, so that labels can be put beside points."""
+def lay_out(figure: Figure, title: str) -> None:
+    """Put everything in its place under the title, so that labels can be put beside points."""
+    figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
     with _drawing(SMALL):
         figure.draw_without_rendering()
 
@@ -171,62 +166,6 @@ def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> No
 def percent_ticks(axis: Axis) -> None:
     """Shares as percentages, with no more digits than they need."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
-
-
-def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write each label beside its point, at the first place that no other label or point has.
-
-    Call it when the figure is laid out. A label that had to move far gets a thin line.
-    """
-    taken = [_in_points(axes, point) for point in points]
-    for point, label in zip(points, labels, strict=True):
-        middle = _in_points(axes, point)
-        offsets = [(far * x, far * y) for far in FURTHER for x, y in PLACES]
-        free = (offset for offset in offsets if _is_free(middle, offset, taken))
-        x, y = next(free, PLACES[0])
-        taken.append((middle[0] + x, middle[1] + y))
-        _label(axes, point, (x, y), label, far=(x, y) not in PLACES).set_in_layout(False)
-
-
-def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write the labels of lines that end at the right edge in a column beside it, none on another."""
-    heights = [_in_points(axes, point)[1] for point in points]
-    above = -math.inf
-    for index in sorted(range(len(points)), key=lambda i: heights[i]):
-        above = max(heights[index], above + 13)
-        _label(axes, points[index], (16, above - heights[index]), labels[index], far=True)
-
-
-def _label(
-    axes: Axes, point: tuple[float, float], offset: tuple[float, float], label: str, *, far: bool
-) -> Annotation:
-    """Bold ink near a point, with a thin line to it where it is far."""
-    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
-    return axes.annotate(
-        label,
-        point,
-        xytext=offset,
-        textcoords="offset points",
-        ha="center",
-        va="center",
-        fontsize=9,
-        fontweight="bold",
-        arrowprops=line if far else None,
-        annotation_clip=False,
-    )
-
-
-def _is_free(
-    middle: tuple[float, float], offset: tuple[float, float], taken: Sequence[tuple[float, float]]
-) -> bool:
-    x, y = middle[0] + offset[0], middle[1] + offset[1]
-    others = (other for other in taken if other != middle)
-    return not any(abs(x - a) < 8 and abs(y - b) < 9 for a, b in others)
-
-
-def _in_points(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
-    x, y = axes.transData.transform(point) * 72 / axes.figure.dpi
-    return float(x), float(y)
 
 
 def _own_tag(tag: str, name: str) -> str:
