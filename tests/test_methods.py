@@ -1,6 +1,7 @@
 """Every method keeps the contract: sound probabilities, nothing learnt from tests, the same again, saved and loaded."""
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from surefoot.engines.novelty import score_novelty
 from surefoot.engines.produce import produce
 from surefoot.errors import InputError
 from surefoot.kinds import IGNORE, LabelKind
-from surefoot.methods import METHODS, Setup, held_out_networks, jobs_for, method_named, obstacle
+from surefoot.methods import METHODS, Setup, held_out_networks, method_named, obstacle
+from surefoot.plans import plan_from, plan_of
 from surefoot.recipes import Bayesian, Distilled, HeldOut, Recipe, Teachers
 from surefoot.results import Reader, as_runs
 from surefoot.store import Store
@@ -51,10 +53,26 @@ def carried_out(task, folder, *, recipe=RECIPE):
     setup = Setup(task, recipe, members=2, runs=2, folds=2)
     workshop = Workshop(task, task_inputs(task, recipe, cache=folder / "cache"), torch.device("cpu"))
     store = Store(folder)
-    for job in jobs_for(METHODS, setup):
+    for job in plan_of(setup, METHODS).jobs():
         produce(setup.spec(job.recipe, job.seed), workshop, store)
         score_novelty(setup.spec(job.recipe, job.seed), workshop, store, job.novelty)
-    return Reader(setup, store)
+    return Made(setup, Reader(store))
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was set up, and a reader of the store that it went to."""
+
+    setup: Setup
+    reader: Reader
+
+    @property
+    def store(self):
+        return self.reader.store
+
+    def result(self, method):
+        plan = plan_from(json.loads(json.dumps(plan_of(self.setup, [method]).as_dict())))
+        return self.reader.result(plan.methods[0])
 
 
 @pytest.fixture(scope="module", params=["one label", "one label, with groups", "many labels"])
@@ -99,7 +117,7 @@ def values(reader, methods):
         (method.name, run.run): run.calibration for method in methods for run in reader.result(method).runs
     }
     weights = {}
-    for job in jobs_for(METHODS, reader.setup):
+    for job in plan_of(reader.setup, METHODS).jobs():
         spec = reader.setup.spec(job.recipe, job.seed)
         if not isinstance(job.recipe.variant, HeldOut):
             weights |= {(job, name): value for name, value in reader.store.weights(spec).items()}
@@ -189,7 +207,7 @@ def test_held_out_networks_predict_every_group_that_can_be_spared(made):
 
 def test_missing_networks_are_named_and_not_averaged_in(made, tmp_path):
     _, reader = made
-    empty = Reader(reader.setup, Store(tmp_path))
+    empty = Made(reader.setup, Reader(Store(tmp_path)))
     result = empty.result(method_named("ensemble-of-t"))
     assert result.runs == ()
     assert result.missing == tuple(f"plain network of toy/small, seed {seed}" for seed in (0, 1))

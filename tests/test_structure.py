@@ -29,7 +29,7 @@ STOREYS = (
     {"engines"},
     {"calibrators"},
     {"methods"},
-    {"experiments", "scoring"},
+    {"experiments", "plans", "scoring"},
     {"comparison"},
     {"results"},
     {"runner"},

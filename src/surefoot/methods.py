@@ -1,6 +1,6 @@
 """The rows of the paper's table and a few beyond it: which networks a method reads, and what it fits on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,6 @@ from surefoot.calibrators import (
     fit_softening,
     fit_temperature,
 )
-from surefoot.engines.orders import Job
 from surefoot.errors import InputError
 from surefoot.predictions import Predictions
 from surefoot.recipes import Averaged, Bayesian, Distilled, HeldOut, Recipe, Spec, Teachers
@@ -217,25 +216,3 @@ def obstacle(method: Method, setup: Setup) -> str | None:
     if own_head and (method.networks is _bayesian or method.novelty == KNN):
         return f"{method.title} needs the features, and {setup.recipe.network!r} gives logits only"
     return None
-
-
-def jobs_for(methods: Sequence[Method], setup: Setup) -> tuple[Job, ...]:
-    """Every network that the methods need, once, teachers before students; with its novelty scores."""
-    scores: dict[Spec, dict[str, None]] = {}
-
-    def add(recipe: Recipe, seed: int, novelty: str | None) -> None:
-        spec = setup.spec(recipe, seed)
-        for teacher in spec.needs():
-            add(teacher.recipe, teacher.seed, None)
-        wanted = scores.setdefault(spec, {})
-        if novelty is not None:
-            wanted[novelty] = None
-
-    for method in methods:
-        for run in range(method.count(setup)):
-            for recipe, seed in method.networks(setup, run):
-                add(recipe, seed, method.novelty)
-        if method.held_out:
-            for recipe, seed in held_out_networks(setup):
-                add(recipe, seed, None)
-    return tuple(Job(spec.recipe, spec.seed, tuple(novelty)) for spec, novelty in scores.items())

@@ -10,38 +10,44 @@ from surefoot.comparison import MethodRuns, Said
 from surefoot.engines.held_out import HELD_OUT
 from surefoot.engines.novelty import stored_novelty
 from surefoot.errors import InputError
-from surefoot.methods import Method, Setup, Shown, held_out_networks
+from surefoot.methods import Method, Shown
+from surefoot.novelty import auroc
+from surefoot.plans import Planned
 from surefoot.predictions import Predictions, concatenated
-from surefoot.recipes import Spec
+from surefoot.recipes import HeldOut, Spec
 from surefoot.store import Store
 from surefoot.tasks.base import Split
+
+TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of a method: what it was fitted to, and what it says before and after."""
+    """One run of a method: what was fitted, and what it says before and after."""
 
     run: int
     specs: tuple[Spec, ...]
     calibration: Calibration | None
     before: dict[Split, Predictions]
     after: dict[Split, Predictions]
+    novelty_auroc: float | None = None  # of the novelty score: familiar against unfamiliar
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A method's runs, and the networks that were not there."""
+    """A method's runs, what they cost, and the networks that were not there."""
 
     method: Method
     runs: tuple[Run, ...]
     missing: tuple[str, ...] = ()
+    seconds_training: float | None = None  # of one run, teachers and all
+    seconds_per_sample: float | None = None
 
 
 @dataclass(eq=False)
 class Reader:
     """Reads a store, each file once."""
 
-    setup: Setup
     store: Store
     kept: dict[tuple[Spec, str], Predictions] = field(default_factory=dict)
 
@@ -51,45 +57,47 @@ class Reader:
             self.kept[spec, split] = self.store.predictions(spec, split)
         return self.kept[spec, split]
 
-    def result(self, method: Method) -> Result:
+    def result(self, planned: Planned) -> Result:
         """All runs that the store has the networks for."""
         runs, missing = [], []
-        for run in range(method.count(self.setup)):
-            specs = tuple(self.setup.spec(*each) for each in method.networks(self.setup, run))
-            lacking = self._lacking(method, specs)
+        for run, specs in enumerate(planned.runs):
+            lacking = self._lacking(planned, specs)
             if lacking:
                 missing += [name for name in lacking if name not in missing]
             else:
-                runs.append(self._run(method, run, specs))
-        return Result(method, tuple(runs), tuple(missing))
+                runs.append(self._run(planned, run, specs))
+        if not runs:
+            return Result(planned.method, (), tuple(missing))
+        training, per_sample = self._cost(planned, runs[0].specs)
+        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample)
 
-    def _lacking(self, method: Method, specs: Sequence[Spec]) -> list[str]:
-        held_out = [self.setup.spec(*each) for each in held_out_networks(self.setup)] if method.held_out else []
-        lacking = [_called(spec) for spec in (*specs, *held_out) if not self.store.is_done(spec)]
-        if method.novelty is not None and not lacking:
+    def _lacking(self, planned: Planned, specs: Sequence[Spec]) -> list[str]:
+        lacking = [called(spec) for spec in (*specs, *planned.held_out) if not self.store.is_done(spec)]
+        novelty = planned.method.novelty
+        if novelty is not None and not lacking:
             lacking = [
-                f"{method.novelty} scores of {_called(spec)}"
+                f"{novelty} scores of {called(spec)}"
                 for spec in specs
-                if stored_novelty(spec, self.store, method.novelty, Split.VAL) is None
+                if stored_novelty(spec, self.store, novelty, Split.VAL) is None
             ]
         return lacking
 
-    def _run(self, method: Method, run: int, specs: tuple[Spec, ...]) -> Run:
-        tested = [s for s in (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR) if s in self.setup.task.splits]
+    def _run(self, planned: Planned, run: int, specs: tuple[Spec, ...]) -> Run:
+        method = planned.method
+        tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._said(method, specs, split) for split in tested}
-        calibration = fitted(method, self._shown(method, specs, before))
+        calibration = fitted(method, self._shown(planned, specs, before))
         after = before if calibration is None else {s: calibration(said) for s, said in before.items()}
-        return Run(run, specs, calibration, before, after)
+        return Run(run, specs, calibration, before, after, self._auroc(method, specs[0], before))
 
-    def _shown(self, method: Method, specs: tuple[Spec, ...], tested: dict[Split, Predictions]) -> Shown:
+    def _shown(self, planned: Planned, specs: tuple[Spec, ...], tested: dict[Split, Predictions]) -> Shown:
         """The one place that hands data to a fit: validation, unless the row is there to cheat."""
-        if method.cheating:
+        if planned.method.cheating:
             return Shown(concatenated(list(tested.values())))
         held_out = None
-        if method.held_out:
-            folds = [self.setup.spec(*each) for each in held_out_networks(self.setup)]
-            held_out = concatenated([self.predictions(spec, HELD_OUT) for spec in folds])
-        return Shown(self._said(method, specs, Split.VAL), held_out)
+        if planned.held_out:
+            held_out = concatenated([self.predictions(spec, HELD_OUT) for spec in planned.held_out])
+        return Shown(self._said(planned.method, specs, Split.VAL), held_out)
 
     def _said(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
         parts = [self.predictions(spec, split) for spec in specs]
@@ -98,9 +106,23 @@ class Reader:
             return said
         found = stored_novelty(specs[0], self.store, method.novelty, split)
         if found is None:
-            raise InputError(f"{method.novelty} scores of {_called(specs[0])} are missing for {split}")
+            raise InputError(f"{method.novelty} scores of {called(specs[0])} are missing for {split}")
         scores, scale = found
         return replace(said, novelty=torch.from_numpy(scale(scores)))
+
+    def _auroc(self, method: Method, spec: Spec, tested: dict[Split, Predictions]) -> float | None:
+        if method.novelty is None or len(tested) < 2:
+            return None
+        scores = [stored_novelty(spec, self.store, method.novelty, split) for split in TESTED]
+        familiar, unfamiliar = (found[0] for found in scores if found is not None)
+        return auroc(familiar, unfamiliar)
+
+    def _cost(self, planned: Planned, specs: Sequence[Spec]) -> tuple[float, float | None]:
+        """Seconds of training for one run with all that it needs, and seconds a sample for its networks."""
+        needed = {each for spec in (*specs, *planned.held_out) for each in (spec, *spec.needs())}
+        training = sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed)
+        each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
+        return training, sum(each) if all(each) else None
 
 
 def fitted(method: Method, shown: Shown) -> Calibration | None:
@@ -122,13 +144,15 @@ def as_runs(result: Result) -> MethodRuns:
         spread_of=method.spread_of,
         cheating=method.cheating,
         beyond=method.beyond,
+        seconds_training=result.seconds_training,
+        seconds_per_sample=result.seconds_per_sample,
         missing=result.missing,
     )
 
 
-def _called(spec: Spec) -> str:
+def called(spec: Spec) -> str:
     """A network's name for people."""
     variant = spec.recipe.variant
     kind = "plain" if variant is None else variant.kind
-    fold = f" fold {variant.fold}" if variant is not None and hasattr(variant, "fold") else ""
+    fold = f" fold {variant.fold}" if isinstance(variant, HeldOut) else ""
     return f"{kind}{fold} network of {spec.task}, seed {spec.seed}"

@@ -108,7 +108,7 @@ def temperature_curve(
     familiar: Predictions, unfamiliar: Predictions, *, fitted: float | None = None
 ) -> TemperatureCurve:
     """The paper's curve: clipped NLL on both sides as the averaged logits are divided by T."""
-    few = [_some(side).average() for side in (familiar, unfamiliar)]
+    few = [some_rows(side).average() for side in (familiar, unfamiliar)]
     temperatures = TEMPERATURES
     if fitted is not None and not TEMPERATURES[0] <= fitted <= TEMPERATURES[-1]:
         start, end = (TEMPERATURES[-1], 1.5 * fitted) if fitted > 1 else (fitted / 1.5, TEMPERATURES[0])
@@ -149,7 +149,8 @@ def class_scores(predictions: Predictions) -> list[ClassScores]:
     ]
 
 
-def _some(predictions: Predictions) -> Predictions:
+def some_rows(predictions: Predictions) -> Predictions:
+    """At most CURVE_ROWS of them, evenly spread."""
     stride = -(-predictions.n // CURVE_ROWS)
     return predictions if stride == 1 else predictions.take(slice(None, None, stride))
 

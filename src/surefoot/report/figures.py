@@ -1,7 +1,5 @@
 """The figures as SVG text: one style, readable in black and white, in the dark and by the colour-blind."""
 
-import io
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,25 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from surefoot.report.data import Histogram, Reliability, RiskCoverage, TemperatureCurve
-
-COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
-MARKERS = {"familiar": "o", "unfamiliar": "s"}
-LINES = {"familiar": "-", "unfamiliar": "--"}
-INK = "#123456"  # stands for the page's own text colour; see `svg_of`
-GREY = "#8c8c8c"
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-}
+from surefoot.report.style import COLOURS, GREY, LINES, MARKERS, STYLE, svg_of
 
 
 def reliability_figure(side: str, calibrated: Reliability, before: Reliability | None) -> str:
@@ -119,24 +99,6 @@ def temperature_figure(curve: TemperatureCurve) -> str:
         axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
         axes.legend(loc="best")
         return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
-
-
-def svg_of(figure: Figure, name: str, title: str) -> str:
-    """The figure as SVG to put into a page: its ids its own, its ink the page's text colour."""
-    out = io.StringIO()
-    with rc_context({"svg.hashsalt": name}):
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = out.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"',
-        r"\1",
-        re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1),
-        count=1,
-    )
-    return svg.replace(INK, "currentColor").replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
 
 
 def _one_axes() -> tuple[Figure, Axes]:

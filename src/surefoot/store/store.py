@@ -52,6 +52,10 @@ class Store:
         """What a finished network said of a split."""
         return read_predictions(self.folder(spec) / f"{split}.npz")
 
+    def has_predictions(self, spec: Spec, split: str) -> bool:
+        """Whether a finished network predicted a split."""
+        return (self.folder(spec) / f"{split}.npz").is_file()
+
     def facts(self, spec: Spec) -> dict[str, Any]:
         """How a finished network was made: versions, device, seconds."""
         return read_document(self._finished(spec) / DONE)

@@ -1,0 +1,162 @@
+"""What the figures that compare methods show, as plain numbers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import InputError
+from surefoot.metrics import e99_count, nll
+from surefoot.outcomes import Outcomes
+from surefoot.predictions import LabelKind, Predictions
+from surefoot.report.data import RiskCoverage, risk_coverage, some_rows
+from surefoot.report.document import number
+from surefoot.report.style import LETTERS
+from surefoot.statistics import Proportion
+
+SIDES = ("familiar", "unfamiliar")
+CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
+DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
+CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
+BAND_COVERAGES = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """One run of a method: both sides as scored, and as they were before calibration where it had one.
+
+    `runs` holds both sides of every run, this one too, where a figure is to show how far they lie apart.
+    """
+
+    name: str
+    title: str
+    familiar: Predictions
+    unfamiliar: Predictions
+    uncalibrated: tuple[Predictions, Predictions] | None = None
+    runs: tuple[tuple[Predictions, Predictions], ...] = ()
+
+    @property
+    def sides(self) -> dict[str, Predictions]:
+        return {"familiar": self.familiar, "unfamiliar": self.unfamiliar}
+
+    @property
+    def before(self) -> tuple[Predictions, Predictions]:
+        """Both sides without calibration."""
+        return self.uncalibrated or (self.familiar, self.unfamiliar)
+
+
+@dataclass(frozen=True)
+class ConfidenceBins:
+    """Per bin of confidence (above `edges[i]`, up to `edges[i + 1]`): k wrong of n, with exact intervals."""
+
+    edges: tuple[float, ...]
+    errors: tuple[Proportion, ...]
+
+
+@dataclass(frozen=True)
+class MethodCurve:
+    """NLL of both sides while T varies, at T = 1, and as calibrated on val where there is such a point."""
+
+    temperature: tuple[float, ...]
+    familiar: tuple[float, ...]
+    unfamiliar: tuple[float, ...]
+    uncalibrated: tuple[float, float]
+    calibrated: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs; NaN where it was not measured."""
+
+    training_seconds: float = math.nan
+    inference_ms: float = math.nan  # for one image
+    parameters: float = math.nan
+
+
+def check_methods(methods: Sequence[Drawn]) -> None:
+    """At least one method, no more than letters to name them by, no name twice."""
+    if not 1 <= len(methods) <= len(LETTERS):
+        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
+    names = [method.name for method in methods]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"method {twice[0]!r} is given more than once; allowed: each name once")
+
+
+def lowest_confidence(predictions: Predictions) -> float:
+    """The lowest confidence that an answer can have."""
+    return 0.5 if predictions.kind is LabelKind.MANY_LABELS else 1 / predictions.classes
+
+
+def confidence_bins(predictions: Predictions) -> ConfidenceBins:
+    """The error rate by confidence, in bins that are narrow where the model is sure."""
+    lowest = lowest_confidence(predictions)
+    edges = tuple(edge for edge in CONFIDENCE_EDGES if edge > lowest)
+    start = max(edge for edge in CONFIDENCE_EDGES if edge <= lowest)
+    outcomes = predictions.outcomes
+    place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin holds its upper edge
+    n = np.bincount(place, minlength=len(edges)).tolist()
+    k = np.bincount(place[~outcomes.correct], minlength=len(edges)).tolist()
+    errors = tuple(Proportion.of(wrong, count) for wrong, count in zip(k, n, strict=True))
+    return ConfidenceBins((start, *edges), errors)
+
+
+def e99_bars(methods: Sequence[Drawn]) -> dict[str, dict[str, Proportion]]:
+    """E99 of each method on each side, as k wrong of n sure."""
+    return {m.name: {side: e99_count(p) for side, p in m.sides.items()} for m in methods}
+
+
+def temperature_curve_data(
+    familiar: Predictions, unfamiliar: Predictions, temperatures: Sequence[float]
+) -> dict[str, list[float | None]]:
+    """Clipped NLL of both sides as the averaged logits are divided by each T; None where undefined.
+
+    At most CURVE_ROWS rows a side are read. For a slider: the point at `temperature[i]` is
+    (`familiar[i]`, `unfamiliar[i]`).
+    """
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"temperature is {temperature}; allowed: above 0 and finite")
+    shown: dict[str, list[float | None]] = {"temperature": [float(t) for t in temperatures]}
+    for side, predictions in zip(SIDES, (familiar, unfamiliar), strict=True):
+        one = some_rows(predictions).average()
+        shown[side] = [number(nll(one.with_logits(one.logits / t))) for t in temperatures]
+    return shown
+
+
+def method_curves(methods: Sequence[Drawn], fitted: Mapping[str, float]) -> dict[str, MethodCurve]:
+    """The T-curve of each method, with the T that was fitted on val by method name.
+
+    Where no T is named but the method was calibrated, its calibrated point is that of its predictions,
+    which need not lie on the curve (a T for each member, a T that depends on novelty).
+    """
+    unknown = sorted(set(fitted) - {method.name for method in methods})
+    if unknown:
+        raise InputError(f"unknown method {unknown[0]!r}; have: {', '.join(m.name for m in methods)}")
+    return {method.name: _method_curve(method, fitted.get(method.name)) for method in methods}
+
+
+def _method_curve(method: Drawn, fitted: float | None) -> MethodCurve:
+    along = temperature_curve_data(*method.before, [*CURVE_TEMPERATURES, 1.0 if fitted is None else fitted])
+    x, y = ([math.nan if v is None else v for v in along[side]] for side in SIDES)
+    calibrated = None
+    if fitted is not None:
+        calibrated = (x[-1], y[-1])
+    elif method.uncalibrated is not None:
+        calibrated = (nll(some_rows(method.familiar)), nll(some_rows(method.unfamiliar)))
+    one = CURVE_TEMPERATURES.index(1.0)
+    return MethodCurve(CURVE_TEMPERATURES, tuple(x[:-1]), tuple(y[:-1]), (x[one], y[one]), calibrated)
+
+
+def risk_curve(outcomes: Outcomes) -> RiskCoverage:
+    """The risk-coverage curve; without points where no label is known."""
+    return risk_coverage(outcomes) if outcomes.total else RiskCoverage((), ())
+
+
+def risk_band(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest and the highest risk of any run at each of BAND_COVERAGES."""
+    curves = [risk_curve(outcomes) for outcomes in runs if outcomes.total]
+    risks = np.asarray([np.interp(BAND_COVERAGES, curve.coverage, curve.risk) for curve in curves])
+    return risks.min(axis=0), risks.max(axis=0)

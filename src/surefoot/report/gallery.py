@@ -1,0 +1,174 @@
+"""The most confident mistakes, as pictures for a page and as one contact figure."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from surefoot.errors import InputError
+from surefoot.predictions import LabelKind, Predictions
+from surefoot.report.style import SMALL, WIDTH, finished, plain_text
+
+THUMBNAIL = 160  # pixels along the longer side
+SMALL_IMAGE = 64  # up to here a picture is kept as it is, as PNG
+ACROSS = 6
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer: which row, what was true, what was said, how surely, and before calibration."""
+
+    row: int
+    true: str
+    said: str
+    confidence: float
+    before: float | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A mistake with its picture as a data URI. The text is as the user's file has it: escape it."""
+
+    image: str
+    true: str
+    said: str
+    confidence: float
+    before: float | None
+
+
+def most_confident_mistakes(
+    predictions: Predictions, count: int, *, uncalibrated: Predictions | None = None
+) -> list[Mistake]:
+    """The wrong answers with the highest confidence, ties by row; `before` is the same answer's."""
+    if uncalibrated is not None and uncalibrated.logits.shape[1:] != predictions.logits.shape[1:]:
+        before, after = (tuple(each.logits.shape[1:]) for each in (uncalibrated, predictions))
+        raise InputError(f"uncalibrated predictions have shape {before}; allowed: {after}, as calibrated")
+    outcomes = predictions.outcomes
+    wrong = np.flatnonzero(~outcomes.correct)
+    order = np.lexsort((outcomes.row[wrong], -outcomes.confidence[wrong]))
+    chosen = wrong[order][: max(0, count)]
+    block_of = np.repeat(np.arange(len(outcomes.blocks)), [b.stop - b.start for b in outcomes.blocks])
+    describe = _one_label if predictions.kind is LabelKind.ONE_LABEL else _many_labels
+    return [
+        describe(
+            predictions, uncalibrated, int(outcomes.row[i]), int(block_of[i]), float(outcomes.confidence[i])
+        )
+        for i in chosen
+    ]
+
+
+def gallery_cards(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]) -> list[Card]:
+    """A card for each mistake, from its image (height x width x 3)."""
+    _check(images, mistakes)
+    return [
+        Card(data_uri(image), m.true, m.said, m.confidence, m.before)
+        for image, m in zip(images, mistakes, strict=True)
+    ]
+
+
+def gallery_png(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake], *, dpi: int = 150) -> bytes:
+    """All of them in one PNG, the most confident first."""
+    _check(images, mistakes)
+    if not mistakes:
+        raise InputError("no mistakes to draw; allowed: 1 or more")
+    rows = -(-len(mistakes) // ACROSS)
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 0.4 + 1.75 * rows), layout="constrained")
+        panels: Any = figure.subplots(rows, ACROSS, squeeze=False)
+        for axes in panels.flat:
+            axes.set_axis_off()
+        for axes, image, mistake in zip(panels.flat, images, mistakes, strict=False):
+            _panel(axes, image, mistake)
+        title = "The most confident mistakes: what was said, what is true, and how sure the model was."
+        return finished(figure, "gallery", title).png(dpi=dpi)
+
+
+def data_uri(image: NDArray[np.uint8]) -> str:
+    """A thumbnail to put into a page: PNG for small pictures, JPEG for others."""
+    picture = _thumbnail(image)
+    out = io.BytesIO()
+    if max(image.shape[:2]) <= SMALL_IMAGE:
+        picture.save(out, format="PNG", optimize=True)
+        kind = "png"
+    else:
+        picture.save(out, format="JPEG", quality=80, optimize=True)
+        kind = "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode('ascii')}"
+
+
+def _one_label(
+    predictions: Predictions, uncalibrated: Predictions | None, row: int, _: int, confidence: float
+) -> Mistake:
+    said = int(predictions.take([row]).probs()[0].argmax())
+    before = None if uncalibrated is None else float(uncalibrated.take([row]).probs()[0, said])
+    true = int(predictions.labels[row])
+    return Mistake(row, _name(predictions, true), _name(predictions, said), confidence, before)
+
+
+def _many_labels(
+    predictions: Predictions, uncalibrated: Predictions | None, row: int, label: int, confidence: float
+) -> Mistake:
+    name = _name(predictions, label)
+    there, absent = f"{name} is there", f"no {name}"
+    true, said = (there, absent) if int(predictions.labels[row, label]) == 1 else (absent, there)
+    before = None
+    if uncalibrated is not None:
+        p = float(uncalibrated.take([row]).probs()[0, label])
+        before = p if said == there else 1 - p
+    return Mistake(row, true, said, confidence, before)
+
+
+def _name(predictions: Predictions, label: int) -> str:
+    return f"class {label}" if predictions.class_names is None else predictions.class_names[label]
+
+
+def _check(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]) -> None:
+    if len(images) != len(mistakes):
+        raise InputError(f"{len(images)} images for {len(mistakes)} mistakes; allowed: one each")
+    for image in images:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise InputError(
+                f"an image has shape {tuple(image.shape)} and type {image.dtype}; "
+                "allowed: (height, width, 3) and uint8"
+            )
+
+
+def _thumbnail(image: NDArray[np.uint8]) -> Image.Image:
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    return picture
+
+
+def _panel(axes: Axes, image: NDArray[np.uint8], mistake: Mistake) -> None:
+    pixels = np.asarray(_thumbnail(image))
+    height, width = pixels.shape[:2]
+    side = max(height, width)
+    axes.imshow(pixels, extent=(-width / side, width / side, -height / side, height / side))
+    axes.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", anchor="N")
+    before = "" if mistake.before is None else f"before: {percent(mistake.before)}"
+    lines = (
+        f"said {plain_text(mistake.said, 16)}",
+        f"is {plain_text(mistake.true, 18)}",
+        f"{percent(mistake.confidence)} sure",
+        before,
+    )
+    axes.set_title("\n".join(lines), fontsize=7, loc="left", y=-0.02, va="top", pad=0)
+
+
+def percent(confidence: float) -> str:
+    """A confidence for people: never 100% where there is doubt left.
+
+    >>> percent(0.99996), percent(1.0), percent(0.875)
+    ('99.99%', '100%', '87.5%')
+    """
+    if confidence == 1:
+        return "100%"
+    return f"{confidence:.1%}" if confidence < 0.99 else f"{min(confidence, 0.9999):.2%}"

@@ -1,0 +1,183 @@
+"""The one style of every figure, and how a figure becomes SVG or PNG."""
+
+import html
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
+MARKERS = {"familiar": "o", "unfamiliar": "s"}
+LINES = {"familiar": "-", "unfamiliar": "--"}
+INK = "#123456"  # stands for the page's own text colour; see `svg_of`
+GREY = "#8c8c8c"
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # matplotlib's own; every text of an SVG repeats the list
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+SMALL = STYLE | {"font.size": 9, "hatch.linewidth": 0.8, "hatch.color": INK}  # many panels in one figure
+
+WIDTH = 7.2  # inches; 100 of a page's pixels each
+TITLE_LETTERS = 92  # of a title's line
+NAME_LETTERS = 34
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# Okabe & Ito without the yellow, which no white page shows; the page's ink for their black.
+METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h", ">", "*", "d")
+METHOD_LINES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """A method's look: its letter tells it apart even where nothing else does."""
+
+    letter: str
+    colour: str
+    marker: str
+    line: Any
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": self.line, "linewidth": 1.6}
+
+    @property
+    def of_point(self) -> dict[str, Any]:
+        return {"color": self.colour, "marker": self.marker, "linestyle": "none"}
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A finished figure under a name and a title that is a sentence."""
+
+    name: str
+    title: str
+    figure: Figure
+
+    def svg(self) -> str:
+        """SVG to put into a page; its text is text."""
+        with _drawing(SMALL):
+            return svg_of(self.figure, self.name, self.title)
+
+    def png(self, *, dpi: int = 150) -> bytes:
+        """PNG on white, 1080 pixels wide unless told."""
+        out = io.BytesIO()
+        with _drawing(SMALL):
+            self.figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+        return out.getvalue()
+
+
+def finished(figure: Figure, name: str, title: str) -> Picture:
+    """Lay the figure out once and for all."""
+    lay_out(figure, title)
+    figure.set_layout_engine("none")
+    return Picture(name, title, figure)
+
+
+def lay_out(figure: Figure, title: str) -> None:
+    """Put everything in its place under the title, so that labels can be put beside points."""
+    figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
+    with _drawing(SMALL):
+        figure.draw_without_rendering()
+
+
+def svg_of(figure: Figure, name: str, title: str) -> str:
+    """The figure as SVG to put into a page: its ids its own, its ink the page's text colour."""
+    out = io.StringIO()
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: _own_tag(tag.group(), name), svg)  # tags only: text stays as it is
+    head, rest = svg.split(">", 1)
+    head = re.sub(r' (?:width|height)="[^"]*"', "", head)
+    head = head.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    return f"{head}>{rest}"
+
+
+def plain_text(text: str, most: int = NAME_LETTERS) -> str:
+    """Anybody's text as one short line that every format can hold.
+
+    >>> plain_text("a\\tb\\x00")
+    'a b?'
+    """
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def method_styles(count: int) -> tuple[MethodStyle, ...]:
+    """A style for each of so many methods, at most as many as there are letters."""
+    return tuple(
+        MethodStyle(
+            LETTERS[index],
+            METHOD_COLOURS[index % len(METHOD_COLOURS)],
+            METHOD_MARKERS[index % len(METHOD_MARKERS)],
+            METHOD_LINES[index % len(METHOD_LINES)],
+        )
+        for index in range(count)
+    )
+
+
+def line_key(style: MethodStyle, title: str) -> Line2D:
+    """A legend's entry for a method's line: its letter first."""
+    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_line)
+
+
+def point_key(style: MethodStyle, title: str) -> Line2D:
+    """A legend's entry for a method's point."""
+    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_point)
+
+
+def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
+    """The legend under all panels."""
+    figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=columns, columnspacing=1.2, handletextpad=0.5
+    )
+
+
+def percent_ticks(axis: Axis) -> None:
+    """Shares as percentages, with no more digits than they need."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+
+
+def _own_tag(tag: str, name: str) -> str:
+    if tag.startswith("<g "):  # nothing refers to a group
+        tag = re.sub(r' id="[^"]*"', "", tag)
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is fine enough
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag).replace(INK, "currentColor")
+
+
+@contextmanager
+def _drawing(style: Any) -> Iterator[None]:
+    """The style in force; a letter that our font lacks is the reader's font's business."""
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield

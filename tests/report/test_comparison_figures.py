@@ -1,0 +1,335 @@
+"""The numbers behind the figures that compare methods, and that the figures draw those numbers."""
+
+import ast
+import io
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy.special import softmax
+from scipy.stats import binomtest
+
+from surefoot import InputError, Predictions
+from surefoot.metrics import e99, nll
+from surefoot.report import comparison_data as numbers
+from surefoot.report import comparison_figures as pictures
+from surefoot.report import labels, style
+from surefoot.report import panel_figures as panels
+from surefoot.report.comparison_data import Cost, Drawn
+from surefoot.report.cost_figures import cost_picture
+from surefoot.report.data import reliability
+from tests.conftest import draw_many_labels, draw_one_label
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    r"$\frac{1}{$",
+    "_hidden",
+    'id="x" url(#y) #123456',
+    "日本語 и ещё" * 20,
+    "\x00\x1b[31m]]>\u202e&amp;\ud800",
+)
+
+
+def scaled(predictions, temperature):
+    return predictions.with_logits(predictions.logits / temperature)
+
+
+def method(name, title="", *, sharpness=3.0, seed=0, temperature=None, n=400, **optional):
+    sides = [
+        draw_one_label(n, 2, sharpness=s, seed=seed + i, **optional)
+        for i, s in enumerate((sharpness, 2 * sharpness))
+    ]
+    if temperature is None:
+        return Drawn(name, title or name, *sides)
+    return Drawn(name, title or name, *(scaled(side, temperature) for side in sides), tuple(sides))
+
+
+@pytest.fixture(scope="module")
+def methods():
+    plain = [method(f"m{i}", name, seed=10 * i) for i, name in enumerate(HOSTILE)]
+    unsure = method("unsure", "never sure", temperature=500, seed=70)
+    return (*plain, unsure, method("scaled", "scaled", temperature=2.5, seed=80))
+
+
+PICTURES = (
+    pictures.e99_picture,
+    pictures.temperature_picture,
+    pictures.risk_coverage_picture,
+    panels.confidence_picture,
+    panels.reliability_picture,
+    lambda methods: cost_picture(methods, {m.name: Cost(10.0, 2.0, 1e6) for m in methods}),
+    lambda _: pictures.metric_definitions_picture(),
+)
+
+
+@pytest.mark.parametrize("make", PICTURES)
+def test_every_picture_is_small_and_sound(methods, make):
+    picture = make(methods)
+    svg = picture.svg()
+    assert len(svg.encode()) < 150_000
+    assert ET.fromstring(svg).get("aria-label") == picture.title
+    assert picture.title.endswith(".")
+    assert "<script" not in svg
+    assert "currentColor" in svg
+    assert f"{style.INK};" not in svg
+    ids = re.findall(r'\bid="([^"]+)"', re.sub(r">[^<]*<", "><", svg))
+    assert len(ids) == len(set(ids))
+    assert all(name.startswith(f"{picture.name}-") for name in ids)
+
+
+@pytest.mark.parametrize("make", PICTURES[1:6])
+def test_every_picture_is_the_same_every_time(methods, make):
+    assert make(methods[-1:]).svg() == make(methods[-1:]).svg()
+
+
+def test_png_is_the_same_every_time_and_as_wide_as_told(methods):
+    first, again = (pictures.e99_picture(methods[-1:]) for _ in range(2))
+    assert first.png(dpi=50) == again.png(dpi=50)
+    assert first.svg() == again.svg() == first.svg()
+    assert Image.open(io.BytesIO(first.png())).width == 1080
+    assert Image.open(io.BytesIO(first.png(dpi=50))).width == 360
+
+
+def test_hostile_names_are_shown_as_they_are(methods):
+    root = ET.fromstring(pictures.risk_coverage_picture(methods[:6]).svg())
+    shown = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    for letter, name in zip("ABCDEF", HOSTILE, strict=True):
+        assert f"{letter}  {style.plain_text(name)}" in shown
+    assert style.plain_text(HOSTILE[3]) == HOSTILE[3]
+    assert len(style.plain_text(HOSTILE[4])) == style.NAME_LETTERS
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text())
+def test_plain_text_is_one_short_line_of_xml(text):
+    shown = style.plain_text(text)
+    assert len(shown) <= style.NAME_LETTERS
+    assert shown.isprintable()
+    shown.encode("utf-8")
+
+
+def test_no_figure_uses_global_state():
+    for path in Path(style.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            )
+            assert not [name for name in names if "pyplot" in name], path
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 60), st.integers(0, 10**6))
+def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
+    predictions = draw_one_label(n + 1, classes, sharpness=3, seed=seed)
+    shown = numbers.confidence_bins(predictions)
+    p = softmax(predictions.logits[0].numpy(), axis=1)
+    wrong = p.argmax(axis=1) != predictions.labels.numpy()
+    for i, (low, high) in enumerate(zip(shown.edges, shown.edges[1:], strict=False)):
+        inside = (p.max(axis=1) > low) & (p.max(axis=1) <= high)
+        assert (shown.errors[i].k, shown.errors[i].n) == ((inside & wrong).sum(), inside.sum())
+    assert sum(each.n for each in shown.errors) == n + 1
+    assert shown.edges[-2:] == (0.99, 1.0)
+    assert shown.edges[0] <= 1 / classes < shown.edges[1]
+
+
+def test_a_confidence_at_an_edge_lies_below_it():
+    predictions = Predictions.from_probs([[0.5, 0.5], [0.9, 0.1], [0.99, 0.01], [1.0, 0.0]], [0, 1, 1, 0])
+    shown = numbers.confidence_bins(predictions)
+    assert shown.edges == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+    assert [(each.k, each.n) for each in shown.errors] == [
+        (0, 1),
+        (0, 0),
+        (0, 0),
+        (1, 1),
+        (0, 0),
+        (1, 1),
+        (0, 1),
+    ]
+    assert math.isnan(shown.errors[1].value)
+
+
+def test_many_labels_are_binned_decision_by_decision():
+    predictions = draw_many_labels(seed=3)
+    shown = numbers.confidence_bins(predictions)
+    assert shown.edges[0] == 0.5
+    assert sum(each.n for each in shown.errors) == (predictions.labels >= 0).sum()
+    assert shown.errors[-1].value == pytest.approx(e99(predictions), nan_ok=True)
+
+
+def test_e99_bars_are_exact_and_drawn(methods):
+    bars = numbers.e99_bars(methods)
+    for each in methods:
+        for side, predictions in each.sides.items():
+            p = predictions.probs().numpy()
+            sure = p.max(axis=1) > 0.99
+            k = int((sure & (p.argmax(axis=1) != predictions.labels.numpy())).sum())
+            shown = bars[each.name][side]
+            assert (shown.k, shown.n) == (k, sure.sum())
+            if shown.n:
+                exact = binomtest(k, shown.n).proportion_ci(0.95, method="exact")
+                assert (shown.low, shown.high) == pytest.approx((exact.low, exact.high))
+    axes = pictures.e99_picture(methods).figure.axes[0]
+    defined = [bars[each.name][side] for each in methods for side in numbers.SIDES if bars[each.name][side].n]
+    assert [patch.get_width() for patch in axes.patches] == pytest.approx([each.value for each in defined])
+    written = [text.get_text().strip() for text in axes.texts]
+    assert [text for text in written if " of " in text] == [f"{each.k:,} of {each.n:,}" for each in defined]
+    assert written.count("no sample above 0.99") == 2
+    assert bars["unsure"]["familiar"].n == 0
+
+
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_temperature_curve_data_is_nll_at_each_temperature(draw):
+    familiar, unfamiliar = draw(seed=1), draw(seed=2, sharpness=3)
+    temperatures = [0.5, 1.0, 2.25]
+    shown = numbers.temperature_curve_data(familiar, unfamiliar, temperatures)
+    assert shown["temperature"] == temperatures
+    for side, predictions in zip(numbers.SIDES, (familiar, unfamiliar), strict=True):
+        assert shown[side] == [nll(scaled(predictions, t)) for t in temperatures]
+
+
+def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
+    familiar = draw_one_label(members=3, sharpness=4)
+    p = softmax(familiar.logits.numpy(), axis=2).mean(axis=0)
+    at_two = np.sqrt(p) / np.sqrt(p).sum(axis=1, keepdims=True)
+    true = at_two[np.arange(familiar.n), familiar.labels.numpy()]
+    shown = numbers.temperature_curve_data(familiar, familiar, [2.0])
+    assert shown["familiar"] == pytest.approx([-np.log(np.clip(true, 0.001, 0.999)).mean()])
+
+
+def test_an_undefined_nll_is_none_and_a_bad_temperature_is_said():
+    none = replace(draw_one_label(5, 2), labels=draw_one_label(5, 2).labels * 0 - 100)
+    assert numbers.temperature_curve_data(none, none, [1.0])["familiar"] == [None]
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="temperature is"):
+            numbers.temperature_curve_data(none, none, [wrong])
+
+
+def test_method_curves_and_their_marks():
+    scaled_method = method("scaled", temperature=2.5)
+    given_t = numbers.method_curves([scaled_method], {"scaled": 3.1})["scaled"]
+    before = scaled_method.uncalibrated
+    assert given_t.uncalibrated == tuple(nll(side) for side in before)
+    assert given_t.calibrated == tuple(nll(scaled(side, 3.1)) for side in before)
+    by_predictions = numbers.method_curves([scaled_method], {})["scaled"]
+    assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
+    assert numbers.method_curves([method("plain")], {})["plain"].calibrated is None
+    assert tuple(2 + 0.25 * i for i in range(17)) == numbers.DOTS
+    for t, x, y in zip(given_t.temperature, given_t.familiar, given_t.unfamiliar, strict=True):
+        assert (x, y) == tuple(nll(scaled(side, t)) for side in before)
+    axes = pictures.temperature_picture([scaled_method], {"scaled": 3.1}).figure.axes[0]
+    marks = {line.get_marker(): line for line in axes.lines}
+    assert [float(marks["X"].get_xdata()[0]), float(marks["X"].get_ydata()[0])] == list(given_t.calibrated)
+    assert [float(marks["^"].get_xdata()[0]), float(marks["^"].get_ydata()[0])] == list(given_t.uncalibrated)
+    assert len(marks["."].get_xdata()) == 17
+    with pytest.raises(InputError, match="unknown method 'other'; have: scaled"):
+        numbers.method_curves([scaled_method], {"other": 1.0})
+
+
+def test_risk_bands_hold_every_run():
+    runs = tuple((draw_one_label(300, 2, seed=s), draw_one_label(300, 2, seed=s + 9)) for s in range(4))
+    low, high = numbers.risk_band([run[1].outcomes for run in runs])
+    for _, unfamiliar in runs:
+        curve = numbers.risk_curve(unfamiliar.outcomes)
+        risk = np.interp(numbers.BAND_COVERAGES, curve.coverage, curve.risk)
+        assert (low <= risk).all()
+        assert (risk <= high).all()
+    final = [1 - run[1].outcomes.correct.mean() for run in runs]
+    assert (low[-1], high[-1]) == pytest.approx((min(final), max(final)))
+    picture = pictures.risk_coverage_picture([Drawn("m", "m", *runs[0], runs=runs)])
+    assert "bands hold all runs" in picture.title
+    assert [len(axes.collections) for axes in picture.figure.axes] == [1, 1]
+    line = picture.figure.axes[1].lines[0]
+    assert line.get_ydata()[-1] == pytest.approx(final[0])
+
+
+def test_reliability_panels_draw_their_bins():
+    shown = [method("a"), method("b", seed=5)]
+    axes = panels.reliability_picture(shown).figure.axes
+    sides = [predictions for each in shown for predictions in each.sides.values()]
+    for of_side, predictions in zip(axes, sides, strict=True):
+        bins = reliability(predictions.outcomes)
+        points = of_side.lines[-1]
+        assert tuple(points.get_xdata()) == bins.confidence
+        assert tuple(points.get_ydata()) == bins.accuracy
+        assert f"n = {predictions.n}" in of_side.get_title(loc="left")
+
+
+def test_confidence_panels_draw_error_rates_and_counts():
+    one = method("a")
+    upper, lower = (panels.confidence_picture([one]).figure.axes[i] for i in (0, 3))
+    for i, predictions in enumerate(one.sides.values()):
+        bins = [each for each in numbers.confidence_bins(predictions).errors if each.n]
+        points, whiskers = upper.lines[2 * i + 1], upper.lines[2 * i].get_ydata()
+        assert list(points.get_ydata()) == [each.value for each in bins]
+        assert list(whiskers[0::3]) == [each.low for each in bins]
+        assert list(whiskers[1::3]) == [each.high for each in bins]
+        heights = lower.lines[i].get_ydata()[1::3]
+        assert [height for height in heights if height >= 1] == [each.n for each in bins]
+
+
+def test_cost_points_lie_at_cost_and_nll():
+    shown = [method("a"), method("b", seed=5)]
+    costs = {"a": Cost(100.0, 2.5), "b": Cost(1000.0, math.nan)}
+    axes = cost_picture(shown, costs).figure.axes
+    places = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes[0].lines]
+    assert places == [(100.0, nll(shown[0].unfamiliar)), (1000.0, nll(shown[1].unfamiliar))]
+    assert len(axes[1].lines) == 1
+    assert [text.get_text() for text in axes[2].texts] == ["not measured"]
+    assert [text.get_text() for text in axes[0].texts] == ["A", "B"]
+    with pytest.raises(InputError, match="no cost for method 'b'; have: a"):
+        cost_picture(shown, {"a": Cost()})
+
+
+def test_labels_do_not_lie_on_each_other():
+    many = [method(f"m{i}", n=30, seed=1) for i in range(6)]  # all at one point
+    axes = pictures.temperature_picture(many).figure.axes[0]
+    places = np.asarray([text.xyann for text in axes.texts])
+    gaps = np.abs(places[:, None] - places[None])
+    apart = (gaps[..., 0] >= 8) | (gaps[..., 1] >= 9)
+    assert apart[~np.eye(6, dtype=bool)].all()
+
+
+def test_predictions_without_a_known_label_still_make_pictures():
+    one = draw_one_label(20, 2)
+    unknown = replace(one, labels=one.labels * 0 - 100)
+    shown = [Drawn("m", "m", one, unknown)]
+    for make in (
+        pictures.e99_picture,
+        pictures.temperature_picture,
+        pictures.risk_coverage_picture,
+        panels.reliability_picture,
+        panels.confidence_picture,
+    ):
+        ET.fromstring(make(shown).svg())
+
+
+@pytest.mark.parametrize("make", PICTURES[:5])
+def test_too_few_too_many_and_twice_the_same(make):
+    one = method("m", n=20)
+    for count, message in ((0, "0 methods"), (27, "27 methods"), (2, "'m' is given more than once")):
+        with pytest.raises(InputError, match=message):
+            make([one] * count)
+
+
+def test_a_hostile_title_stays_a_title():
+    title = "<b>\"a\" & 'b'</b>"
+    svg = replace(pictures.metric_definitions_picture(), title=title).svg()
+    assert ET.fromstring(svg).get("aria-label") == title
+    assert "<b>" not in svg
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted))
+@settings(max_examples=50, deadline=None)
+def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
+    places = labels._spread(heights, 0, 100)
+    gap = min(12, 100 / len(heights))
+    assert min(places) >= -1e-9
+    assert max(places) <= 100
+    assert (np.diff(places) >= gap - 1e-9).all()

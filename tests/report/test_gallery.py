@@ -1,0 +1,110 @@
+"""The most confident mistakes are the right ones, and their pictures are what was given."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from surefoot import InputError, Predictions
+from surefoot.report import gallery
+from surefoot.report.gallery import Mistake
+from tests.conftest import draw_many_labels, draw_one_label
+
+NAMES = ("<script>alert(1)</script>", "$\\frac{", "日本語" * 30, "d\x00")
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def decoded(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.split(",", 1)[1])))
+
+
+def test_one_label_mistakes_against_a_search_by_hand():
+    before = draw_one_label(200, 4, sharpness=4, class_names=NAMES)
+    after = before.with_logits(before.logits / 2)
+    p, p_before = after.probs().numpy(), before.probs().numpy()
+    said, true = p.argmax(axis=1), after.labels.numpy()
+    wrong = sorted(np.flatnonzero(said != true), key=lambda row: -p[row, said[row]])
+    found = gallery.most_confident_mistakes(after, 12, uncalibrated=before)
+    assert [each.row for each in found] == wrong[:12]
+    for each in found:
+        assert (each.true, each.said) == (NAMES[true[each.row]], NAMES[said[each.row]])
+        assert each.confidence == pytest.approx(p[each.row].max())
+        assert each.before == pytest.approx(p_before[each.row, said[each.row]])
+    assert len(gallery.most_confident_mistakes(after, 10**6)) == len(wrong)
+    assert gallery.most_confident_mistakes(after, 0) == []
+
+
+def test_many_label_mistakes_against_a_search_by_hand():
+    predictions = draw_many_labels(seed=4)
+    p, labels = predictions.probs().numpy(), predictions.labels.numpy()
+    answers = [
+        (max(p[row, c], 1 - p[row, c]), row, c)
+        for row, c in np.argwhere(labels >= 0)
+        if (p[row, c] > 0.5) != (labels[row, c] == 1)
+    ]
+    expected = sorted(answers, key=lambda answer: -answer[0])[:8]
+    found = gallery.most_confident_mistakes(predictions, 8, uncalibrated=predictions)
+    assert [each.row for each in found] == [row for _, row, _ in expected]
+    for each, (confidence, row, c) in zip(found, expected, strict=True):
+        present = (f"class {c} is there", f"no class {c}")
+        assert (each.true, each.said) == (present if labels[row, c] == 1 else present[::-1])
+        assert (each.confidence, each.before) == pytest.approx((confidence, confidence))
+
+
+def test_ties_go_by_row():
+    predictions = Predictions.from_probs([[0.9, 0.1]] * 5, [1, 0, 1, 0, 1])
+    assert [each.row for each in gallery.most_confident_mistakes(predictions, 2)] == [0, 2]
+
+
+def test_cards_hold_the_picture_and_the_text_as_given():
+    small, large = noise(28, 20), np.full((300, 600, 3), (200, 100, 50), dtype=np.uint8)
+    mistakes = [Mistake(0, NAMES[0], NAMES[1], 0.99, 0.999), Mistake(1, NAMES[2], NAMES[3], 0.9)]
+    cards = gallery.gallery_cards([small, large], mistakes)
+    assert cards[0].image.startswith("data:image/png;base64,")
+    assert (np.asarray(decoded(cards[0].image)) == small).all()
+    assert cards[1].image.startswith("data:image/jpeg;base64,")
+    thumbnail = np.asarray(decoded(cards[1].image), dtype=int)
+    assert thumbnail.shape == (80, 160, 3)
+    assert np.abs(thumbnail - large[0, 0]).max() <= 3
+    assert (cards[0].true, cards[0].said, cards[0].before, cards[1].before) == (
+        NAMES[0],
+        NAMES[1],
+        0.999,
+        None,
+    )
+
+
+def test_the_contact_figure_is_the_same_every_time_whatever_the_names():
+    images = [noise(40 + i, 60, seed=i) for i in range(7)]
+    mistakes = [Mistake(i, NAMES[i % 4], NAMES[-i % 4], 0.9, 0.95) for i in range(7)]
+    png = gallery.gallery_png(images, mistakes, dpi=50)
+    assert Image.open(io.BytesIO(png)).width == 360
+    assert png == gallery.gallery_png(images, mistakes, dpi=50)
+    assert png != gallery.gallery_png(images[::-1], mistakes, dpi=50)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([], "0 images for 1 mistakes"),
+        ([np.zeros((4, 4), np.uint8)], r"shape \(4, 4\)"),
+        ([np.zeros((4, 4, 3))], "type float64"),
+        ([np.zeros((0, 4, 3), np.uint8)], r"shape \(0, 4, 3\)"),
+    ],
+)
+def test_what_is_no_picture_is_said(images, message):
+    for make in (gallery.gallery_cards, gallery.gallery_png):
+        with pytest.raises(InputError, match=message):
+            make(images, [Mistake(0, "a", "b", 0.9)])
+
+
+def test_nothing_to_draw_and_other_shapes_are_said():
+    with pytest.raises(InputError, match="no mistakes"):
+        gallery.gallery_png([], [])
+    with pytest.raises(InputError, match="uncalibrated predictions have shape"):
+        gallery.most_confident_mistakes(draw_one_label(10), 3, uncalibrated=draw_one_label(9))
