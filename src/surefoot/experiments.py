@@ -10,7 +10,7 @@ from surefoot.errors import InputError
 from surefoot.files import read_toml, write_toml
 from surefoot.methods import FOLDS, METHODS, method_named
 from surefoot.metrics import metric_named
-from surefoot.recipes import Recipe, recipe_from
+from surefoot.recipes import Recipe, digest_of, recipe_from
 from surefoot.recipes.recipe import refuse_unknown
 from surefoot.recipes.variants import require
 
@@ -74,6 +74,11 @@ class Experiment:
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {**plain, "parts": [part.as_dict() for part in self.parts]}
 
+    @property
+    def digest(self) -> str:
+        """A short hash of all values."""
+        return digest_of(self.as_dict())[:6]
+
 
 def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
     """An experiment from plain values; `task` and `recipe` at the top are the one part."""
@@ -88,16 +93,24 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """An experiment from a TOML file."""
+    """An experiment from a TOML file; what it names lies relative to its folder."""
     try:
-        return experiment_from(read_toml(path), name=path.stem)
+        found = experiment_from(read_toml(path), name=path.stem)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(error if str(path) in str(error) else f"{path}: {error}") from error
+    return replace(found, parts=tuple(placed(part, path.parent) for part in found.parts))
+
+
+def placed(part: Part, folder: Path) -> Part:
+    """With the paths of its files as seen from here."""
+    task = str(folder / part.task) if part.task.lower().endswith(".toml") else part.task
+    root, weights = (None if each is None else str(folder / each) for each in (part.root, part.weights))
+    return replace(part, task=task, root=root, weights=weights)
 
 
 def write_experiment(experiment: Experiment, path: Path) -> None:
-    """An experiment as a TOML file that runs again to the same numbers."""
-    write_toml(experiment.as_dict(), path)
+    """An experiment as a TOML file that runs again to the same numbers; paths are written in full."""
+    write_toml(replace(experiment, parts=tuple(placed(p, Path.cwd()) for p in experiment.parts)).as_dict(), path)
 
 
 def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:

@@ -41,7 +41,7 @@ def train(
     from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.engines.orders import Order, jobs_of
 
-    chosen = _device(device)
+    chosen = device_named(device)
     order = Order(
         task=task,
         root=None if root is None else str(root),
@@ -95,7 +95,7 @@ def tune(
     rates = tuple(rate or RATES)
     with watch_trials(rates) as tell:
         bench = Bench(
-            found, inputs, base, torch.device(_device(device)), weights, patience, most_epochs, tell
+            found, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, tell
         )
         best, trials = search(bench, rates)
     comment = describe_trials(found.name, trials)
@@ -123,7 +123,7 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
     from surefoot.recipes import Recipe, read_recipe, recipe_from
     from surefoot.training.start import right_weights, weights_digest
 
-    given = dict(_value(text) for text in values or ())
+    given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))
     if weights is None:
         return chosen
@@ -138,7 +138,7 @@ def _refuse_bad_rates(rates: list[float]) -> None:
             raise InputError(f"--rate is {rate!r}; allowed: a positive number")
 
 
-def _value(text: str) -> tuple[str, Any]:
+def value_of(text: str) -> tuple[str, Any]:
     """`epochs=12` as a name and a value, read as TOML would."""
     import tomllib
 
@@ -151,7 +151,7 @@ def _value(text: str) -> tuple[str, Any]:
         return name.strip(), value.strip()  # a word without quotes
 
 
-def _device(name: str) -> str:
+def device_named(name: str) -> str:
     import torch
 
     if name == "auto":

@@ -28,6 +28,7 @@ class Setting:
 
     task: str
     backbone: str = "resnet18"
+    paper_task: str | None = None  # its name in the paper, where that is another
 
     @property
     def title(self) -> str:
@@ -35,7 +36,7 @@ class Setting:
 
     def paper(self, method: MethodScores, metric: Metric, side: str) -> float | None:
         """The paper's number, from its complete table or else from the one of entropies."""
-        asked = (self.backbone, self.task, method.about.paper, metric.name, side)
+        asked = (self.backbone, self.paper_task or self.task, method.about.paper, metric.name, side)
         complete = paper_value(*asked)
         return paper_entropy(*asked) if complete is None else complete
 
@@ -62,7 +63,7 @@ def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
         if method is baseline:
             return absolute(method, metric, side)
         text = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
-        of_baseline = paper_value(setting.backbone, setting.task, PAPER_METHOD, metric.name, side)
+        of_baseline = paper_value(setting.backbone, setting.paper_task or setting.task, PAPER_METHOD, metric.name, side)
         theirs = None if paper is None or of_baseline is None else percent_reduction(of_baseline, paper)
         return _marked(method.cells[place], metric, text, theirs)
 

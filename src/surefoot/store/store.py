@@ -44,6 +44,14 @@ class Store:
         recipe = spec.recipe
         return self._networks / place(spec.task, recipe.network, recipe.digest, spec.seed, spec.key)
 
+    def experiment_folder(self, name: str) -> Path:
+        """Where an experiment's values, tables and report lie."""
+        return self.root / "experiments" / name
+
+    def experiments(self) -> list[Path]:
+        """The folders of all experiments that were run."""
+        return sorted(folder for folder in (self.root / "experiments").glob("*") if folder.is_dir())
+
     def is_done(self, spec: Spec) -> bool:
         """Whether it is there, and so complete."""
         return (self.folder(spec) / DONE).is_file()
