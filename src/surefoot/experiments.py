@@ -159,8 +159,10 @@ _ANIMALS = Recipe(learning_rate=0.003, epochs=64)
 _OBJECTS = Recipe(learning_rate=0.03, epochs=32)
 _DENSE_GENDER = Recipe(network="densenet161", learning_rate=0.004, epochs=96, batch=32)
 _TOY = Recipe(network="mlp", learning_rate=0.05, epochs=60, dropout=0.2)
-_SMALL_TOY = replace(_TOY, width=64, epochs=40, dropout=0.0, batch=64)
-_LETTERS = Recipe(network="mlp", width=128, learning_rate=0.05, epochs=12, view=24, resize=32)
+_SMALL_TOY = replace(_TOY, width=64, epochs=40, dropout=0.0)
+_LETTERS = Recipe(
+    network="mlp", width=128, learning_rate=0.05, epochs=20, view=16, resize=16, augmentation="none"
+)
 
 PAPER_PARTS = (
     Part(task="gender", recipe=_GENDER, paper="gender"),

@@ -1,5 +1,6 @@
 """Networks that are the mean of others' weights."""
 
+import time
 from typing import Any
 
 from surefoot.engines.making import Making, predictions_of, restored
@@ -27,7 +28,10 @@ def average_and_predict(making: Making) -> dict[str, Any]:
             phase.weights, {name: value.detach().cpu() for name, value in network.state_dict().items()}
         )
         for split in phase.predicted:
-            making.draft.save_predictions(split, _said(network, split, making))
+            start = time.perf_counter()
+            said = _said(network, split, making)
+            making.draft.log({"predicted": said.n, "prediction_seconds": time.perf_counter() - start})
+            making.draft.save_predictions(split, said)
     return facts
 
 

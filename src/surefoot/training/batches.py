@@ -13,14 +13,15 @@ from torch import Tensor
 from surefoot.decoding import Decoded
 from surefoot.training.augment import DRAWS, Crops, centre_crops, normalise, random_crops, resample
 
+LARGEST_SETTLED = 2**27  # numbers that views which never change may take, kept from the start: 512 MiB
 SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Samples that are vectors. A view is the vector itself."""
+    """Samples that are seen as they are: vectors, or images that were made ready before."""
 
-    values: Tensor  # (n, dimensions) float32
+    values: Tensor  # (n, dimensions) or (n, channels, height, width), float32
 
     def __len__(self) -> int:
         return len(self.values)
@@ -28,6 +29,10 @@ class Points:
     def on(self, device: torch.device) -> "Points":
         """The same samples, held where they are needed."""
         return Points(self.values.to(device))
+
+    def settled(self) -> "Points":
+        """As they are seen in every epoch, made once."""
+        return self
 
     def take(self, rows: Tensor) -> "Points":
         """The named rows."""
@@ -72,6 +77,14 @@ class Images:
             heights=self.heights.to(device),
             widths=self.widths.to(device),
         )
+
+    def settled(self) -> "Points | Images":
+        """Views made once and for all where every epoch sees the same ones, and they are not too large."""
+        size = len(self) * self.pixels.shape[1] * self.view**2
+        if self.augmentation != "none" or self.pixels.is_cuda or size > LARGEST_SETTLED:
+            return self
+        parts = torch.arange(len(self)).split(256)
+        return Points(torch.cat([self.test_views(self.pixels[rows], rows) for rows in parts]))
 
     def take(self, rows: Tensor) -> "Images":
         """The named rows."""

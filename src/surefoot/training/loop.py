@@ -80,7 +80,7 @@ def train(
 ) -> None:
     """Train a network in place; `labels` go by the rows of `inputs`, `rate` replaces the recipe's."""
     beside = unlabelled or Unlabelled(0, 0.0)
-    inputs, labels = inputs.on(device), labels.to(device)
+    inputs, labels = inputs.settled().on(device), labels.to(device)
     stepper = (CapturedStepper if device.type == "cuda" else Stepper)(
         network, inputs, labels, objective, recipe
     )
