@@ -161,7 +161,7 @@ _DENSE_GENDER = Recipe(network="densenet161", learning_rate=0.004, epochs=96, ba
 _TOY = Recipe(network="mlp", learning_rate=0.05, epochs=60, dropout=0.2)
 _SMALL_TOY = replace(_TOY, width=64, epochs=40, dropout=0.0)
 _LETTERS = Recipe(
-    network="mlp", width=128, learning_rate=0.05, epochs=20, view=16, resize=16, augmentation="none"
+    network="mlp", width=128, learning_rate=0.05, epochs=16, view=16, resize=16, augmentation="none"
 )
 
 PAPER_PARTS = (

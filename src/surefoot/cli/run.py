@@ -33,6 +33,7 @@ def run(
     cache: Cache = None,
     device: Device = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
+    train_only: Annotated[bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")] = False,
 ) -> None:
     """Train what is missing, score every method on familiar and unfamiliar data, write a report.
 
@@ -52,7 +53,8 @@ def run(
     target = device_named(device)
     for part, plan in zip(chosen.parts, plans, strict=True):
         _make(part, plan, kept, cache or default_cache(), target, workers)
-    _report(folder, kept)
+    if not train_only:
+        _report(folder, kept)
 
 
 def _make(part: Any, plan: Any, store: Any, cache: Path, device: str, workers: int | None) -> None:

@@ -16,7 +16,7 @@ from surefoot.networks import Network
 from surefoot.recipes import Bayesian, Distilled
 from surefoot.seeds import derive_seed, generator
 from surefoot.tasks.base import Split
-from surefoot.training.batches import Inputs, joined
+from surefoot.training.batches import Inputs, Points, joined
 from surefoot.training.loop import Hooks, Progress, Unlabelled, train
 from surefoot.training.objectives import Classification, Distillation, NoisyClassification, Objective
 from surefoot.training.predict import Answer, Sampled, plainly, predict
@@ -98,14 +98,15 @@ def _unlabelled(making: Making) -> Unlabelled | None:
 def _objective(phase: Phase, making: Making, inputs: Inputs) -> Objective:
     kind, variant = making.workshop.task.kind, making.spec.recipe.variant
     if isinstance(variant, Bayesian):
-        return NoisyClassification(kind, variant.samples)
+        return NoisyClassification(kind, variant.training_samples)
     if not isinstance(variant, Distilled):
         return Classification(kind)
     teachers = [
         restored(teacher, making.store.weights(teacher, phase.weights), making.workshop)
         for teacher in making.spec.needs()
     ]
-    seen = _seen(teachers, inputs, making) if variant.views == "fixed" else None
+    never_changes = isinstance(inputs.settled(), Points)
+    seen = _seen(teachers, inputs, making) if variant.views == "fixed" or never_changes else None
     return Distillation(kind, teachers, variant.temperature, variant.label_weight, seen)
 
 

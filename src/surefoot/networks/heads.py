@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 LEAST_VARIANCE = 1e-6  # keeps the square root's slope finite where the softplus has gone to 0
-LARGEST_CHUNK = 2**25  # dropped features held at once while sampling: 128 MiB of float32
+LARGEST_CHUNK = 2**25  # numbers held at once while sampling: 128 MiB of float32
 
 
 class LinearHead(nn.Linear):
@@ -26,14 +26,15 @@ class LinearHead(nn.Linear):
         """Logits (samples, n, classes) that differ by what is dropped and by noise, in any mode.
 
         d_s = m_s * f / (1 - p), m_s ~ Bernoulli(1 - p): Monte Carlo dropout at the head alone, so the
-        backbone runs once (Gal & Ghahramani, ICML 2016). The generator is on the features' device.
+        backbone runs once (Gal & Ghahramani, ICML 2016). A sample drops the same features of every row, which
+        is a thinned layer: (m_s * f) W = f (m_s * W). The generator is on the features' device.
         """
-        counts = _chunks(samples, LARGEST_CHUNK // max(1, features.numel()))
+        counts = _chunks(samples, LARGEST_CHUNK // max(1, self.weight.numel(), len(features) * len(self.bias)))
         return torch.cat([self._sample(features, count, generator) for count in counts])
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        dropped = _drop(features, self.dropout.p, samples, generator)
-        return F.linear(dropped, self.weight, self.bias).float().expand(samples, -1, -1)
+        kept = _kept(features, self.dropout.p, samples, generator)
+        return _thinned(self, features, kept).float().expand(samples, -1, -1)
 
 
 class GaussianHead(LinearHead):
@@ -49,17 +50,21 @@ class GaussianHead(LinearHead):
 
     def mean_and_variance(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The logits' mean and variance, (n, classes) each; in training mode both see the same dropout."""
-        return self._mean_and_variance(self.dropout(features))
-
-    def _mean_and_variance(self, dropped: Tensor) -> tuple[Tensor, Tensor]:
+        dropped = self.dropout(features)
         mean = F.linear(dropped, self.weight, self.bias).float()
         # float32 also under autocast: a sum of many samples' softmax is made of these
-        return mean, F.softplus(self.variance(dropped).float()) + LEAST_VARIANCE
+        return mean, positive(self.variance(dropped).float())
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        dropped = _drop(features, self.dropout.p, samples, generator)
-        mean, variance = self._mean_and_variance(dropped)
+        kept = _kept(features, self.dropout.p, samples, generator)
+        mean = _thinned(self, features, kept).float()
+        variance = positive(_thinned(self.variance, features, kept).float())
         return add_noise(mean.expand(samples, -1, -1), variance, generator)
+
+
+def positive(raw: Tensor) -> Tensor:
+    """softplus, and never quite 0."""
+    return F.softplus(raw) + LEAST_VARIANCE
 
 
 def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Tensor:
@@ -72,13 +77,20 @@ def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Te
     return mean + variance.sqrt() * noise
 
 
-def _drop(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
-    """(samples, n, width) dropped copies; (1, n, width) where nothing is dropped."""
+def _kept(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
+    """(samples, width) of 0 and 1 / (1 - rate); (1, width) of 1 where nothing is dropped."""
+    width = features.shape[1]
     if rate == 0:
-        return features.unsqueeze(0)
-    kept = torch.empty((samples, *features.shape), device=features.device, dtype=features.dtype)
-    kept.bernoulli_(1 - rate, generator=generator)
-    return kept.mul_(features / (1 - rate))
+        return torch.ones(1, width, device=features.device, dtype=features.dtype)
+    kept = torch.empty(samples, width, device=features.device, dtype=features.dtype)
+    return kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+
+
+def _thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
+    """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
+    weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
+    answers = F.linear(features, weights).unflatten(1, (len(kept), -1))
+    return answers.transpose(0, 1) + layer.bias
 
 
 def _chunks(total: int, largest: int) -> Iterator[int]:

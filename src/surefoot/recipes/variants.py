@@ -57,17 +57,19 @@ class Bayesian(Variant):
     kind: ClassVar[str] = "bayesian"
 
     dropout: float = 0.2
-    samples: int = 100  # of the logits, in training and in testing
+    samples: int = 100  # of the logits, in testing
+    training_samples: int = 20  # and in training, for each step
     sampled: str = "head"  # dropout before the last layer, sampled there; or "network": in every layer
 
     def __post_init__(self) -> None:
         require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
-        require(
-            "samples",
-            self.samples,
-            lambda v: isinstance(v, int) and v >= 1,
-            "a whole number of at least 1",
-        )
+        for name in ("samples", "training_samples"):
+            require(
+                name,
+                getattr(self, name),
+                lambda v: isinstance(v, int) and v >= 1,
+                "a whole number of at least 1",
+            )
         if self.sampled not in ("head", "network"):
             raise InputError(f"sampled is {self.sampled!r}; allowed: head, network")
 

@@ -37,7 +37,7 @@ class Stepper:
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
-            fused=self.device.type == "cuda",
+            fused=True,
         )
         for parameter in self._parameters():  # as the first step would make them, but there from the start
             self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
