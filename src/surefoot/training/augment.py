@@ -7,6 +7,7 @@ as the reduction), the same as Pillow's; nothing here waits for the host.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -74,11 +75,18 @@ def resample(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 def normalise(views: Tensor) -> Tensor:
     """From 0..255 to about mean 0 and spread 1, per channel; one channel takes the mean of the three."""
-    mean, spread = torch.tensor(MEAN), torch.tensor(SPREAD)
-    if views.shape[1] != len(MEAN):
-        mean, spread = mean.mean().expand(views.shape[1]), spread.mean().expand(views.shape[1])
-    mean, spread = (t.to(views.device, views.dtype).reshape(1, -1, 1, 1) for t in (mean, spread))
+    mean, spread = _statistics(views.shape[1], views.device, views.dtype)
     return (views / 255 - mean) / spread
+
+
+@cache
+def _statistics(channels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Kept where they are needed: a step that is captured as a graph may copy nothing from the host."""
+    mean, spread = torch.tensor(MEAN), torch.tensor(SPREAD)
+    if channels != len(MEAN):
+        mean, spread = mean.mean().expand(channels), spread.mean().expand(channels)
+    mean, spread = (each.to(device, dtype).reshape(1, -1, 1, 1) for each in (mean, spread))
+    return mean, spread
 
 
 def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:

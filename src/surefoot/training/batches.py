@@ -106,11 +106,12 @@ class Images:
         """Random crops, or what the recipe says instead."""
         if self.augmentation == "none":
             return self.test_views(raw, rows)
-        return _views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
+        return _fast_views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
 
     def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
         """Centre crops."""
-        return _views(raw, centre_crops(self.heights[rows], self.widths[rows], self.share), self.view)
+        crops = centre_crops(self.heights[rows], self.widths[rows], self.share)
+        return _plain_views(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, self.view)
 
 
 Inputs = Points | Images
@@ -184,8 +185,8 @@ def _padded(pixels: Tensor, height: int, width: int) -> Tensor:
     return torch.nn.functional.pad(pixels, (0, width - pixels.shape[3], 0, height - pixels.shape[2]))
 
 
-def _views(raw: Tensor, crops: Crops, view: int) -> Tensor:
-    """Crops of raw pixels, ready for the network; on a GPU fused into a few kernels."""
+def _fast_views(raw: Tensor, crops: Crops, view: int) -> Tensor:
+    """Crops of raw pixels, ready for the network; on a GPU fused into a few kernels for each batch's size."""
     make = _fused_views() if raw.is_cuda else _plain_views
     return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, view)
 

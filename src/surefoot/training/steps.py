@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from surefoot.recipes import Recipe
 from surefoot.training.batches import Inputs
 from surefoot.training.objectives import Objective
 
+MOST_COMPILATIONS = 512  # of one function, in one process
 WARM_UP = 3  # steps before a capture, for compilation and the choice of convolution algorithms
 
 
@@ -88,6 +90,7 @@ class CapturedStepper(Stepper):
     def __init__(
         self, network: nn.Module, inputs: Inputs, labels: Tensor, objective: Objective, recipe: Recipe
     ) -> None:
+        _compile_as_often_as_needed()
         cast(Any, network).to(memory_format=torch.channels_last)  # torch's types have no such word
         super().__init__(network, inputs, labels, objective, recipe)
         self.forward = cast(Callable[[Tensor], Any], torch.compile(objective.part(network), dynamic=False))
@@ -127,6 +130,13 @@ class CapturedStepper(Stepper):
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._carry_out(*self.held)
+
+
+def _compile_as_often_as_needed() -> None:
+    """A worker meets many networks and sizes of batches; beyond torch's limit of 8 it would go on uncompiled."""
+    config: Any = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, MOST_COMPILATIONS)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MOST_COMPILATIONS)
 
 
 @contextmanager
