@@ -7,7 +7,7 @@ as the reduction), the same as Pillow's; nothing here waits for the host.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,18 +75,17 @@ def resample(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 def normalise(views: Tensor) -> Tensor:
     """From 0..255 to about mean 0 and spread 1, per channel; one channel takes the mean of the three."""
-    mean, spread = _statistics(views.shape[1], views.device, views.dtype)
+    mean, spread = (_per_channel(values, views) for values in (MEAN, SPREAD))
     return (views / 255 - mean) / spread
 
 
-@cache
-def _statistics(channels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Kept where they are needed: a step that is captured as a graph may copy nothing from the host."""
-    mean, spread = torch.tensor(MEAN), torch.tensor(SPREAD)
-    if channels != len(MEAN):
-        mean, spread = mean.mean().expand(channels), spread.mean().expand(channels)
-    mean, spread = (each.to(device, dtype).reshape(1, -1, 1, 1) for each in (mean, spread))
-    return mean, spread
+def _per_channel(values: tuple[float, ...], views: Tensor) -> Tensor:
+    """A number for each channel, made where the views are: a captured step may copy nothing from the host."""
+    channels = views.shape[1]
+    if channels != len(values):
+        values = (sum(values) / len(values),) * channels
+    options: dict[str, Any] = {"device": views.device, "dtype": views.dtype}
+    return torch.cat([torch.full((1, 1, 1, 1), value, **options) for value in values], dim=1)
 
 
 def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
