@@ -36,7 +36,9 @@ def small_task(kind, *, groups):
         splits = {split: replace(each, labels=_many(split, each)) for split, each in splits.items()}
     if groups:
         cells = {split: (each.inputs > 0).astype(int) @ [1, 2] for split, each in splits.items()}
-        splits = {s: replace(each, groups=np.char.add("cell ", cells[s].astype(str))) for s, each in splits.items()}
+        splits = {
+            s: replace(each, groups=np.char.add("cell ", cells[s].astype(str))) for s, each in splits.items()
+        }
     classes = whole.class_names if kind is LabelKind.ONE_LABEL else ("right", "up", "far")
     return Task("toy/small", kind, classes, splits)
 
@@ -168,7 +170,7 @@ def test_distillation_needs_its_teachers(made, tmp_path):
     setup = Setup(task, RECIPE, members=2, runs=1)
     workshop = Workshop(task, task_inputs(task, RECIPE, cache=tmp_path), torch.device("cpu"))
     student = replace(RECIPE, variant=Distilled(teachers=Teachers(RECIPE, (0, 1))))
-    with pytest.raises(InputError, match="needs the one of seed 0 first"):
+    with pytest.raises(InputError, match="needs the one of toy/small with seed 0 first"):
         produce(setup.spec(student, 0), workshop, Store(tmp_path))
     assert not list(tmp_path.glob("networks/*/*/*"))
 
