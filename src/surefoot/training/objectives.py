@@ -60,8 +60,8 @@ class Distillation:
     """tau^2 * CE(q_tau, p_tau) over all rows + w * CE(labels, p) over the labelled ones.
 
     p is the student, q the teachers' mean probability, both softened: softmax(log q / tau), or for many
-    labels the sigmoid of q's log odds / tau. Hinton et al., 2015. The teachers see the very views that the student
-    sees, unless their log probabilities for the rows were `seen` before.
+    labels the sigmoid of q's log odds / tau. Hinton et al., 2015. The teachers see the very views that the
+    student sees, unless their log probabilities for the rows were `seen` before.
     """
 
     kind: LabelKind
@@ -77,7 +77,8 @@ class Distillation:
 
     def on(self, device: torch.device) -> "Distillation":
         """Teachers where the student is."""
-        teachers = [teacher.to(device) for teacher in self.teachers]
+        layout: Any = {"device": device, "memory_format": torch.channels_last}  # torch's types have no such word
+        teachers = [teacher.to(**layout) for teacher in self.teachers]
         return replace(self, teachers=teachers, seen=None if self.seen is None else self.seen.to(device))
 
     def __call__(self, said: Tensor, views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
