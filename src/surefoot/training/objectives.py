@@ -77,7 +77,7 @@ class Distillation:
 
     def on(self, device: torch.device) -> "Distillation":
         """Teachers where the student is."""
-        layout: Any = {"device": device, "memory_format": torch.channels_last}  # torch's types have no such word
+        layout: Any = {"device": device, "memory_format": torch.channels_last}
         teachers = [teacher.to(**layout) for teacher in self.teachers]
         return replace(self, teachers=teachers, seen=None if self.seen is None else self.seen.to(device))
 
