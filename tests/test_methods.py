@@ -14,9 +14,11 @@ from surefoot.engines.produce import produce
 from surefoot.errors import InputError
 from surefoot.kinds import IGNORE, LabelKind
 from surefoot.methods import METHODS, Setup, held_out_networks, method_named, obstacle
+from surefoot.metrics import metric_named, nll
 from surefoot.plans import plan_from, plan_of
 from surefoot.recipes import Bayesian, Distilled, HeldOut, Recipe, Teachers
 from surefoot.results import Reader, as_runs
+from surefoot.sizes import by_size
 from surefoot.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split, Task
@@ -163,6 +165,18 @@ def test_an_ensemble_is_the_mean_of_its_members(made):
         mean = torch.stack([run.after[split].probs() for run in singles]).mean(dim=0)
         assert torch.allclose(ensemble.after[split].probs(), mean, atol=1e-6)
         assert ensemble.after[split].members == 2
+
+
+def test_ensembles_of_every_size_come_from_the_same_members(made):
+    _, reader = made
+    metrics = (metric_named("nll"), metric_named("label_error"))
+    sizes = by_size(reader.result(method_named("ensemble-of-t")).runs[0], metrics)
+    assert [each.members for each in sizes] == [1, 2]
+    single = reader.result(method_named("single-t")).runs[0]
+    whole = reader.result(method_named("ensemble-of-t")).runs[0]
+    for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
+        assert sizes[0].values[side, "nll"] == pytest.approx(nll(single.after[split]))
+        assert sizes[1].values[side, "nll"] == pytest.approx(nll(whole.after[split]))
 
 
 def test_distillation_needs_its_teachers(made, tmp_path):
