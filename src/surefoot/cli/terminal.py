@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
+    from surefoot.report.grid import Grid
     from surefoot.report.table import Table
 
 PLAIN_WIDTH = 150  # where there is no terminal to ask
@@ -53,3 +54,15 @@ def print_tables(tables: "list[Table]") -> None:
         for row in table.rows:
             shown.add_row(*(cell.replace("[", r"\[") for cell in row))
         console.print(shown)
+
+
+def print_grids(grids: "list[Grid]") -> None:
+    """Tables of methods; where there is no terminal to show bold numbers, as Markdown."""
+    from surefoot.report.grid_formats import grid_rich, grids_markdown
+
+    if not sys.stdout.isatty():
+        sys.stdout.write(grids_markdown(grids))
+        return
+    console = Console(highlight=False)
+    for grid in grids:
+        console.print(grid_rich(grid))

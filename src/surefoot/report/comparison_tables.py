@@ -17,6 +17,7 @@ BEYOND = "beyond the paper"
 BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
 CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
 ERRORS = ("nll", "brier", "label_error", "ece", "e99")
+HEADLINES = ("nll", "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
 
 CellOf = Callable[[MethodScores, Metric, str], GridCell]
@@ -97,6 +98,16 @@ def complete_grid(comparison: Comparison, setting: Setting) -> Grid:
     number = 4 if setting.backbone == "resnet18" else 5
     title = f"All methods: {setting.title}"
     return replace(_grid(comparison, title, ERRORS, comparison.methods, cell), number=number)
+
+
+def headline_grid(comparison: Comparison, setting: Setting) -> Grid:
+    """The errors that matter most, for a first look: no spreads, no counts, no paper."""
+    absolute = _absolute(setting, 4)
+
+    def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
+        return replace(absolute(method, metric, side), detail=None, paper=None)
+
+    return _grid(comparison, f"Methods on {setting.title}", HEADLINES, comparison.methods, cell)
 
 
 def difference_grid(comparison: Comparison, setting: Setting) -> Grid:
