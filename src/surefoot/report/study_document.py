@@ -42,6 +42,7 @@ def _methods(comparison: Comparison, results: dict[str, Result]) -> list[dict[st
             "missing": list(method.about.missing),
             "seconds_training": method.about.seconds_training,
             "seconds_per_sample": method.about.seconds_per_sample,
+            "parameters": method.about.parameters,
             "scores": {
                 side: {metric.name: _cell(method.cells[side, metric.name]) for metric in comparison.metrics}
                 for side in comparison.sides

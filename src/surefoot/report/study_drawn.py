@@ -80,7 +80,9 @@ def costs_of(results: Sequence[Result]) -> dict[str, Cost]:
     """What each method costs, as far as it was measured."""
     return {
         result.method.name: Cost(
-            _number(result.seconds_training), 1000 * _number(result.seconds_per_sample), math.nan
+            _number(result.seconds_training),
+            1000 * _number(result.seconds_per_sample),
+            _number(result.parameters),
         )
         for result in results
     }

@@ -38,35 +38,43 @@ def _advice(part: PartStudy, choice: Choice, baseline: MethodScores | None) -> s
     if choice.chosen is baseline:
         return f"{where}, keep {title}: {_standing(choice)} (NLL {cell.mean:.3f} on {side} data)."
     gain = f"{_gain(cell, baseline, side)}{_sure(choice, baseline)}"
-    return f"{where}, use {title}: {_standing(choice)}, {gain}."
+    return f"{where}, use {title}: {_standing(choice)}; {gain}."
 
 
 def _standing(choice: Choice) -> str:
-    others = len(choice.level) - 1
     side = choice.side
     if choice.runs < 2 and choice.chosen is choice.best:
         return f"it has the lowest NLL on {side} data"
     if choice.chosen is choice.best:
-        also = f", level with {others} other{'s' * (others > 1)} that are no cheaper to run" if others else ""
-        return f"it is the best on {side} data{also}"
+        return f"it is the best on {side} data{_also(choice)}"
     best = choice.best.about.title
     count = f" of {len(choice.level)} such methods" if len(choice.level) > 2 else ""
     apart = "its images do not tell it apart from" if choice.runs < 2 else "it is not significantly worse than"
     return f"on {side} data {apart} {best}, which has the lowest NLL, and it is the cheapest{count} to run"
 
 
+def _also(choice: Choice) -> str:
+    """Who is level with the best without being cheaper to run."""
+    others = [method.about.title for method in choice.level if method is not choice.best]
+    if not others:
+        return ""
+    if len(others) == 1:
+        return f" (not significantly better than {others[0]}, which is no cheaper to run)"
+    return f" (not significantly better than {len(others)} others, which are no cheaper to run)"
+
+
 def _gain(cell: Cell, baseline: MethodScores | None, side: str) -> str:
     """The percent reduction of NLL, with the interval of the paired bootstrap."""
     if baseline is None:
-        return f"with an NLL of {cell.mean:.3f}"
+        return f"its {side} NLL is {cell.mean:.3f}"
     before = baseline.cells[side, METRIC].mean
     if not math.isfinite(before) or before <= 0:
-        return f"with an NLL of {cell.mean:.3f}"
+        return f"its {side} NLL is {cell.mean:.3f}"
     text = f"{side} NLL goes from {before:.3f} to {cell.mean:.3f}, {percent_less(before, cell.mean)}"
     gap = cell.from_baseline
     if gap is None or math.isnan(gap.low):
         return text
-    return f"{text} (95% interval over images {-gap.high / before:+.0%} to {-gap.low / before:+.0%})"
+    return f"{text} (95% interval over images {-gap.high / before:.0%} to {-gap.low / before:.0%})"
 
 
 def percent_less(before: float, after: float) -> str:
