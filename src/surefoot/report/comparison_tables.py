@@ -49,7 +49,7 @@ def comparison_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
     if comparison.resamples:
         grids += [difference_grid(comparison, setting), best_difference_grid(comparison, setting)]
     grids.append(cost_grid(comparison, setting))
-    return [grid for grid in grids if any(section.rows for section in grid.sections) and grid.groups]
+    return [grid for grid in grids if any(section.rows for section in grid.sections) and grid.headings]
 
 
 def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:

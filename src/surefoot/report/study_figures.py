@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from surefoot.errors import InputError
+from surefoot.metrics import nll
+from surefoot.report.comparison_data import Drawn
 from surefoot.report.comparison_figures import e99_picture, risk_coverage_picture, temperature_picture
 from surefoot.report.cost_figures import cost_picture
 from surefoot.report.panel_figures import confidence_picture, reliability_picture
@@ -19,6 +23,7 @@ from surefoot.report.style import LETTERS, Picture
 from surefoot.report.toy_figures import ToyRow, toy_picture
 from surefoot.runner import PartStudy
 
+FAR_ABOVE = 1.8  # times the median NLL
 FIRST_RUN = "The first run is drawn."
 
 
@@ -49,10 +54,22 @@ def _methods(part: PartStudy, recommended: str | None) -> Iterator[Shown]:
     everything = all_drawn(part)[: len(LETTERS)]
     few = few_drawn(part, recommended) or everything[:1]
     yield Shown(e99_picture(everything), f"Every method. {FIRST_RUN}")
-    yield Shown(cost_picture(everything, costs_of(drawable(part))), "Measured on the machine that trained them.")
+    near, caption = _within_sight(everything)
+    yield Shown(cost_picture(near, costs_of(drawable(part))), caption)
     yield Shown(reliability_picture(few), f"Bars are exact 95% intervals. {FIRST_RUN}")
     yield Shown(confidence_picture(few), f"Bars are exact 95% intervals. {FIRST_RUN}")
     yield Shown(risk_coverage_picture(few), "Lines are the first run's.")
+
+
+def _within_sight(methods: list[Drawn]) -> tuple[list[Drawn], str]:
+    """Those that are not so far above the others that they would flatten them; the caption names the rest."""
+    heights = {method.name: nll(method.unfamiliar) for method in methods}
+    limit = FAR_ABOVE * float(np.nanmedian(list(heights.values())))
+    far = [method for method in methods if heights[method.name] > limit]
+    caption = "As measured when the networks were trained; what a novelty score takes is not in the time per image."
+    if far:
+        caption += f" Too high to draw: {', '.join(f'{m.title} (NLL {heights[m.name]:.2f})' for m in far)}."
+    return [method for method in methods if method not in far], caption
 
 
 def _toy(part: PartStudy) -> Iterator[Shown]:

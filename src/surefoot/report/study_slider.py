@@ -10,7 +10,7 @@ from surefoot.report.study_drawn import BOTH, drawable
 from surefoot.runner import PartStudy
 
 STEPS = 48
-TEMPERATURES = tuple(sorted({1.0, *np.geomspace(0.5, 8.0, STEPS + 1).round(4).tolist()}))
+TEMPERATURES = tuple(sorted({1.0, *np.geomspace(0.5, 5.0, STEPS + 1).round(4).tolist()}))
 CURVES = (("single", "single-t"), ("ensemble", "t-of-ensemble"))  # a method, and who fits a T to it
 
 

@@ -23,7 +23,7 @@ def headline_grids(study: Study) -> list[Grid]:
 def headline_of(part: PartStudy) -> list[Grid]:
     """The table for a first look; none where no network is there."""
     grid = headline_grid(part.comparison, setting_of(part))
-    return [grid] if grid.groups and grid.columns and any(section.rows for section in grid.sections) else []
+    return [grid] if grid.headings and any(section.rows for section in grid.sections) else []
 
 
 def part_grids(part: PartStudy) -> list[Grid]:

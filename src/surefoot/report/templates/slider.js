@@ -13,7 +13,7 @@ for (const box of document.querySelectorAll(".slider")) {
     return [Math.max(0, low - room), high + room];
   };
   const [left, right] = reach(0), [low, high] = reach(1);
-  const x = (value) => 60 + (value - left) / (right - left) * 445, y = (value) => 250 - (value - low) / (high - low) * 235;
+  const x = (value) => 60 + (value - left) / (right - left) * 445, y = (value) => 270 - (value - low) / (high - low) * 235;
   const add = (name, attributes, text) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const key in attributes) made.setAttribute(key, attributes[key]);
@@ -28,11 +28,11 @@ for (const box of document.querySelectorAll(".slider")) {
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push([at, at.toFixed(digits)]);
     return found;
   };
-  add("path", { d: "M60 15V250H505", fill: "none", stroke: "currentColor" });
-  for (const [at, text] of ticks(left, right)) add("text", { x: x(at), y: 267, "text-anchor": "middle", fill: "currentColor" }, text);
+  add("path", { d: "M60 35V270H505", fill: "none", stroke: "currentColor" });
+  for (const [at, text] of ticks(left, right)) add("text", { x: x(at), y: 289, "text-anchor": "middle", fill: "currentColor" }, text);
   for (const [at, text] of ticks(low, high)) add("text", { x: 54, y: y(at) + 4, "text-anchor": "end", fill: "currentColor" }, text);
-  add("text", { x: 282, y: 290, "text-anchor": "middle", fill: "currentColor" }, "NLL on familiar data");
-  add("text", { x: -132, y: 14, "text-anchor": "middle", transform: "rotate(-90)", fill: "currentColor" }, "NLL on unfamiliar data");
+  add("text", { x: 282, y: 313, "text-anchor": "middle", fill: "currentColor" }, "NLL on familiar data");
+  add("text", { x: -152, y: 15, "text-anchor": "middle", transform: "rotate(-90)", fill: "currentColor" }, "NLL on unfamiliar data");
   const body = box.querySelector("tbody");
   const movers = data.curves.map((curve, index) => {
     const path = known(curve).map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" ");
@@ -45,8 +45,8 @@ for (const box of document.querySelectorAll(".slider")) {
         add("path", { d: `M${a - 6} ${b - 6}L${a + 6} ${b + 6}M${a - 6} ${b + 6}L${a + 6} ${b - 6}`, stroke: colours[index], "stroke-width": 3 });
       }
     }
-    add("line", { x1: 345, x2: 375, y1: 24 + 18 * index, y2: 24 + 18 * index, stroke: colours[index], "stroke-width": 2, "stroke-dasharray": dashes[index] });
-    add("text", { x: 382, y: 28 + 18 * index, fill: "currentColor" }, curve.title);
+    add("line", { x1: 70 + 200 * index, x2: 100 + 200 * index, y1: 16, y2: 16, stroke: colours[index], "stroke-width": 2, "stroke-dasharray": dashes[index] });
+    add("text", { x: 107 + 200 * index, y: 20, fill: "currentColor" }, curve.title);
     const row = body.insertRow(), cells = [0, 1, 2, 3].map(() => row.insertCell());
     cells[0].textContent = curve.title;
     cells[3].textContent = curve.fitted === null ? "–" : curve.fitted.toFixed(2);
