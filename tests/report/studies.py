@@ -23,7 +23,17 @@ from surefoot.training.inputs import task_inputs
 from tests.conftest import draw_one_label
 from tests.test_methods import RECIPE, small_task
 
-SOME = ("single", "single-t", "ensemble", "ensemble-of-t", "t-of-ensemble", "g-distill", "novelty", "held-out-t", "oracle-t")
+SOME = (
+    "single",
+    "single-t",
+    "ensemble",
+    "ensemble-of-t",
+    "t-of-ensemble",
+    "g-distill",
+    "novelty",
+    "held-out-t",
+    "oracle-t",
+)
 FEW = ("single", "ensemble", "t-of-ensemble")
 HOSTILE = "</script><script>alert(1)</script>"
 UNFAMILIAR = Split.TEST_UNFAMILIAR
@@ -56,13 +66,17 @@ def trained(folder, kind=LabelKind.ONE_LABEL, *, methods=SOME, groups=True, with
         produce(setup.spec(job.recipe, job.seed), workshop, store)
         score_novelty(setup.spec(job.recipe, job.seed), workshop, store, job.novelty)
     part = Part(task="toy/small", recipe=RECIPE)
-    experiment = Experiment(name="tiny", parts=(part,), methods=methods, members=2, runs=2, folds=2, resamples=20)
+    experiment = Experiment(
+        name="tiny", parts=(part,), methods=methods, members=2, runs=2, folds=2, resamples=20
+    )
     return Trained(store, experiment, plan)
 
 
 def hostile(found):
     """The same study under names that try to break out of whatever shows them."""
-    methods = tuple(replace(p, method=replace(p.method, title=f"{p.method.title}{HOSTILE}")) for p in found.plan.methods)
+    methods = tuple(
+        replace(p, method=replace(p.method, title=f"{p.method.title}{HOSTILE}")) for p in found.plan.methods
+    )
     plan = replace(found.plan, task=f"../../{HOSTILE}", methods=methods, skipped=(HOSTILE,))
     experiment = replace(found.experiment, name="<img src=x onerror=alert(2)>", about=HOSTILE)
     return Trained(found.store, experiment, plan)
@@ -90,10 +104,13 @@ def by_hand(rows, *, sides=SIDES):
         about = MethodRuns(name=name, title=method.title, cheating=method.cheating, missing=row.missing)
         methods.append(replace(about, seconds_training=row.training, seconds_per_sample=row.running))
         values[name] = {
-            (side, "nll"): [RunScore(run, value) for run, value in enumerate(getattr(row, side))] for side in sides
+            (side, "nll"): [RunScore(run, value) for run, value in enumerate(getattr(row, side))]
+            for side in sides
         } | {(side, "e99"): [RunScore(run, row.e99) for run in range(len(row.unfamiliar))] for side in sides}
     comparison = tabulate(methods, ERRORS, sides, values)
-    comparison = replace(comparison, methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods))
+    comparison = replace(
+        comparison, methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods)
+    )
     results = tuple(
         Result(method_named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
     )
@@ -105,7 +122,11 @@ def _with_gaps(method, row):
     cells = dict(method.cells)
     place = ("unfamiliar", "nll")
     if place in cells:
-        gaps = {name: Difference(*getattr(row, name)) for name in ("from_best", "from_baseline") if getattr(row, name)}
+        gaps = {
+            name: Difference(*getattr(row, name))
+            for name in ("from_best", "from_baseline")
+            if getattr(row, name)
+        }
         cells[place] = replace(cells[place], **gaps)
     return replace(method, cells=cells)
 
@@ -133,5 +154,3 @@ def nll_by_hand(predictions):
     """Clipped NLL from the probabilities alone."""
     p = predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()]
     return float(-np.log(np.clip(p, 0.001, 0.999)).mean())
-
-

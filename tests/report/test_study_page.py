@@ -17,22 +17,40 @@ from scipy.special import softmax
 from surefoot import InputError
 from surefoot.calibrators import load_calibration
 from surefoot.kinds import LabelKind
-from surefoot.report import study_gallery, study_page
+from surefoot.methods import method_named
+from surefoot.report import study_figures, study_gallery, study_page
+from surefoot.report.study_drawn import all_drawn
+from surefoot.report.study_figures import part_pictures
 from surefoot.report.study_gallery import part_gallery
 from surefoot.report.study_groups import group_table, mean_score
 from surefoot.report.study_page import write_study
 from surefoot.report.study_slider import TEMPERATURES, slider_data
+from surefoot.results import Result, Run
 from surefoot.runner import Study
+from surefoot.tasks import task_named
 from surefoot.tasks.base import Samples, Split, Task
-from tests.report.studies import FEW, HOSTILE, UNFAMILIAR, drawn_part, empty_part, hostile, trained
+from tests.conftest import draw_one_label
+from tests.report.studies import (
+    FEW,
+    HOSTILE,
+    TESTED,
+    UNFAMILIAR,
+    drawn_part,
+    empty_part,
+    hostile,
+    nll_by_hand,
+    trained,
+)
 
 NAME = "script-script-alert-1-script"  # the hostile task's, as part of a path
-FIGURES = ("cost", "e99", "error-by-confidence", "reliability-methods", "risk-coverage-methods", "temperature-curves")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("store"))
+FIGURES = (
+    "cost",
+    "e99",
+    "error-by-confidence",
+    "reliability-methods",
+    "risk-coverage-methods",
+    "temperature-curves",
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +108,9 @@ def test_every_figure_is_there_as_svg_and_png_and_in_the_page(report):
 def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, report):
     twin = json.loads((report.parent / "report.json").read_text())
     part, document = shown.parts[0], twin["parts"][0]
-    assert document["recommended"] in {result.method.name for result in part.results if not result.method.cheating}
+    assert document["recommended"] in {
+        result.method.name for result in part.results if not result.method.cheating
+    }
     for method, scored in zip(document["methods"], part.comparison.methods, strict=True):
         assert method["scores"]["familiar"]["nll"]["mean"] == scored.cells["familiar", "nll"].mean
     files = {path.name: load_calibration(path) for path in (report.parent / "calibrations").glob("*.json")}
@@ -157,7 +177,7 @@ def test_one_run_missing_networks_and_no_network_at_all(made, tmp_path, no_figur
 
 
 def test_many_labels(tmp_path):
-    many = trained(tmp_path / "many", LabelKind.MANY_LABELS, methods=FEW)
+    many = trained(tmp_path / "many", LabelKind.MANY_LABELS, methods=("single", "ensemble"))
     text = write_study(many.study(), tmp_path / "report").read_text()
     assert text.count('<svg role="img" aria-label') == len(FIGURES)
     assert "By subgroup" in text
@@ -181,7 +201,7 @@ def pictures(monkeypatch):
     samples = Samples(said.ids.astype(str)[order], said.labels.numpy()[order], inputs[order])
     train = Samples(np.array(list("wxyz")), np.arange(4), inputs[:4])
     task = Task("pictures", LabelKind.ONE_LABEL, tuple("abcd"), {Split.TRAIN: train, UNFAMILIAR: samples})
-    monkeypatch.setattr(study_gallery, "task_named", lambda name, root: task)
+    monkeypatch.setattr(study_gallery, "task_named", lambda *_, **__: task)
     return replace(part, plan=replace(part.plan, task_identity=task.identity)), inputs
 
 
@@ -209,7 +229,9 @@ def test_class_names_in_the_gallery_are_text(pictures, found, tmp_path, no_figur
     assert (tmp_path / "figures" / "letters-gallery.png").is_file()
 
 
-def test_where_the_images_are_gone_or_changed_a_sentence_says_so(pictures, found, monkeypatch, tmp_path, no_figures):
+def test_where_the_images_are_gone_or_changed_a_sentence_says_so(
+    pictures, found, monkeypatch, tmp_path, no_figures
+):
     part, _ = pictures
     changed = replace(part, plan=replace(part.plan, task_identity="other"))
     assert "have changed" in part_gallery(changed, None).absent
@@ -222,8 +244,46 @@ def test_where_the_images_are_gone_or_changed_a_sentence_says_so(pictures, found
     assert "the images are not there any more: no such folder &lt;b&gt;" in text
 
 
+def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
+    assert not [each for each in part_pictures(found.parts[0], "x", None) if each.picture.name == "x-toy"]
+    task, part = task_named("toy/rings"), drawn_part()
+    said = {}
+    for split in TESTED:
+        samples = task.splits[split]
+        said[split] = draw_one_label(len(samples), 2, ids=samples.ids.tolist())
+    results = tuple(replace(result, runs=(Run(0, (), None, said, said),)) for result in part.results)
+    part = replace(
+        part,
+        part=replace(part.part, task="toy/rings"),
+        plan=replace(part.plan, task="toy/rings"),
+        results=results,
+    )
+    shown = list(study_figures._toy(part))
+    assert len(shown) == 1
+    text = shown[0].picture.svg()
+    assert all(name in text for name in ("rings", "Single 1", "Ensemble"))
+
+
+def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
+    part = drawn_part()
+    wild = draw_one_label(sharpness=60.0)
+    results = (
+        *part.results,
+        Result(method_named("averaged-t"), (Run(0, (), None, *[dict.fromkeys(TESTED, wild)] * 2),)),
+    )
+    near, caption = study_figures._within_sight(all_drawn(replace(part, results=results)))
+    assert [method.name for method in near] == ["single", "ensemble"]
+    assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in caption
+
+
 CHROMIUM = shutil.which("chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.mark.browser
@@ -257,7 +317,9 @@ def test_in_a_real_browser(report, width, scheme):
         for summary in page.locator("summary").all():
             summary.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        ink, paper = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+        ink, paper = page.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
         brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
         assert (brightness[0] < brightness[1]) == (scheme == "light")
         page.emulate_media(media="print")

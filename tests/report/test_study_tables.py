@@ -11,12 +11,7 @@ from surefoot.cli.terminal import print_grids
 from surefoot.comparison import read_scores
 from surefoot.report.study_tables import headline_grids, part_names, safe_name, write_tables
 from surefoot.runner import Study
-from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand, trained
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("store"))
+from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
 
 
 @given(st.text())
@@ -30,7 +25,11 @@ def test_a_safe_name_is_one_plain_piece_of_a_path(text):
 def test_parts_of_one_task_get_names_of_their_own(made):
     part = made.study(resamples=0, methods=("single",)).parts[0]
     assert part_names(Study(made.experiment, (part,))) == ["toy-small"]
-    assert part_names(Study(made.experiment, (part,) * 3)) == ["toy-small-mlp", "toy-small-mlp--2", "toy-small-mlp--3"]
+    assert part_names(Study(made.experiment, (part,) * 3)) == [
+        "toy-small-mlp",
+        "toy-small-mlp--2",
+        "toy-small-mlp--3",
+    ]
 
 
 def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path):
@@ -72,7 +71,9 @@ def test_hostile_names_stay_text_in_every_format(made, tmp_path):
 def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     plan = made.plan
     alone = tuple(planned for planned in plan.methods if planned.method.name == "ensemble")
-    found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(resamples=0)
+    found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
+        resamples=0
+    )
     assert [method.about.spread_of for method in found.parts[0].comparison.methods] == [None]
 
 

@@ -13,7 +13,9 @@ from tests.report.studies import Row, by_hand, empty_part
 
 NAN = math.nan
 SINGLE = Row((1.0, 1.0), familiar=(0.2, 0.2), e99=0.10, from_best=(0.4, 0.3, 0.5))
-ENSEMBLE = Row((0.6,), familiar=(0.15,), e99=0.02, from_baseline=(-0.4, -0.5, -0.3), training=40.0, running=0.005)
+ENSEMBLE = Row(
+    (0.6,), familiar=(0.15,), e99=0.02, from_baseline=(-0.4, -0.5, -0.3), training=40.0, running=0.005
+)
 
 
 def test_the_best_is_recommended_with_gain_cost_and_price():
@@ -30,7 +32,9 @@ def test_the_best_is_recommended_with_gain_cost_and_price():
 
 
 def test_of_methods_level_with_the_best_the_cheapest_to_run_is_taken():
-    level = Row((0.62, 0.62), from_best=(0.02, -0.01, 0.05), from_baseline=(-0.38, -0.45, -0.3), training=50.0)
+    level = Row(
+        (0.62, 0.62), from_best=(0.02, -0.01, 0.05), from_baseline=(-0.38, -0.45, -0.3), training=50.0
+    )
     part = by_hand({"single": SINGLE, "ensemble": ENSEMBLE, "g-distill": level})
     assert choice_of(part).chosen.about.name == "g-distill"
     assert verdict_of(part)[0].startswith(
@@ -63,7 +67,10 @@ def test_a_gradient_counts_as_passes_although_it_was_not_timed():
 def test_cheating_rows_are_never_recommended(cheat):
     part = by_hand({"single": SINGLE, cheat: Row((0.1, 0.1), running=1e-9)})
     assert choice_of(part).chosen.about.name == "single"
-    assert verdict_of(part)[0] == "On letters, keep Single: it is the best on unfamiliar data (NLL 1.000 on unfamiliar data)."
+    assert (
+        verdict_of(part)[0]
+        == "On letters, keep Single: it is the best on unfamiliar data (NLL 1.000 on unfamiliar data)."
+    )
     assert choice_of(by_hand({cheat: Row((0.1, 0.1))})) is None
 
 
@@ -72,7 +79,10 @@ def test_one_run_claims_no_significance():
     sentences = verdict_of(by_hand({"single": single, "ensemble": ENSEMBLE}))
     assert sentences[-1] == "There is one run, so no significance is claimed."
     level = Row((0.61,), from_best=(0.01, -0.01, 0.03), training=50.0)
-    assert "significant" not in verdict_of(by_hand({"single": single, "ensemble": ENSEMBLE, "g-distill": level}))[0]
+    assert (
+        "significant"
+        not in verdict_of(by_hand({"single": single, "ensemble": ENSEMBLE, "g-distill": level}))[0]
+    )
 
 
 def test_missing_networks_are_counted_and_some_named():
@@ -80,20 +90,26 @@ def test_missing_networks_are_counted_and_some_named():
     last = verdict_of(by_hand({"single": SINGLE, "ensemble": Row((0.6,), missing=gone)}))[-1]
     assert "5 networks or scores are missing and not averaged in: plain network of letters, seed 0, " in last
     assert last.endswith("seed 2 and 2 more.")
-    assert verdict_of(empty_part())[0] == "On letters no method has a finished run, so none can be recommended."
+    assert (
+        verdict_of(empty_part())[0] == "On letters no method has a finished run, so none can be recommended."
+    )
     assert "5 networks or scores are missing" in verdict_of(empty_part())[1]
 
 
 def test_without_an_unfamiliar_set_it_says_so():
     rows = {"single": SINGLE, "ensemble": ENSEMBLE}
     sentences = verdict_of(by_hand(rows, sides=("familiar",)))
-    assert sentences[0].startswith("On letters, which has no unfamiliar test set, so that nothing is known of unfamiliar data, use Ensemble")
+    assert sentences[0].startswith(
+        "On letters, which has no unfamiliar test set, so that nothing is known of unfamiliar data, use Ensemble"
+    )
     assert "on familiar data" not in sentences[1]
 
 
 def test_without_a_bootstrap_the_t_test_decides():
     close = Row((0.61, 0.63), training=50.0, e99=NAN)
-    part = by_hand({"single": Row((1.0, 1.02)), "single-t": Row((0.60, 0.63), training=90.0), "g-distill": close})
+    part = by_hand(
+        {"single": Row((1.0, 1.02)), "single-t": Row((0.60, 0.63), training=90.0), "g-distill": close}
+    )
     assert choice_of(part).chosen.about.name == "g-distill"  # level with the best, and trained in less time
     assert "interval" not in verdict_of(part)[0]
     assert "from 5.0% to none given" in verdict_of(part)[0]
@@ -101,14 +117,18 @@ def test_without_a_bootstrap_the_t_test_decides():
 
 def test_costs_that_were_not_measured_are_said_in_words():
     rows = {"single": SINGLE, "ensemble": Row((0.6,), training=None, running=None)}
-    assert "Its cost was not measured (networks to train: M; passes to run: M)" in verdict_of(by_hand(rows))[1]
+    assert (
+        "Its cost was not measured (networks to train: M; passes to run: M)" in verdict_of(by_hand(rows))[1]
+    )
 
 
 numbers = st.one_of(st.just(NAN), st.floats(0, 7))
 intervals = st.one_of(
     st.none(),
     st.floats(-7, 7).map(lambda value: (value, NAN, NAN)),
-    st.lists(st.floats(-7, 7), min_size=3, max_size=3).map(sorted).map(lambda ends: (ends[1], ends[0], ends[2])),
+    st.lists(st.floats(-7, 7), min_size=3, max_size=3)
+    .map(sorted)
+    .map(lambda ends: (ends[1], ends[0], ends[2])),
 )
 rows = st.builds(
     Row,
@@ -123,7 +143,11 @@ rows = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.sampled_from(["single", "ensemble", "novelty", "oracle-t", "bayesian"]), rows, min_size=1))
+@given(
+    st.dictionaries(
+        st.sampled_from(["single", "ensemble", "novelty", "oracle-t", "bayesian"]), rows, min_size=1
+    )
+)
 def test_any_numbers_make_one_to_three_sentences(given_rows):
     part = by_hand(given_rows)
     sentences = verdict_of(part)

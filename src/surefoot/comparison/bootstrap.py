@@ -116,7 +116,7 @@ def _block_eces(outcomes: Outcomes, block: slice, ranking: Ranking, draw: Draw) 
 
 
 def _knots_by_unit(units: Index, excess: Array, ranking: Ranking, draw: Draw) -> Pieces:
-    """The running sums of each unit alone: those of a resample are their sums, each as often as it was drawn."""
+    """The running sums of each unit alone; a resample's are their sums, each as often as it was drawn."""
     own = (units == np.arange(draw.counts.shape[1])[:, None]).astype(float)
     return _knots(own, ranking), _knots(own * excess, ranking)
 

@@ -64,7 +64,9 @@ def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
         if method is baseline:
             return absolute(method, metric, side)
         text = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
-        of_baseline = paper_value(setting.backbone, setting.paper_task or setting.task, PAPER_METHOD, metric.name, side)
+        of_baseline = paper_value(
+            setting.backbone, setting.paper_task or setting.task, PAPER_METHOD, metric.name, side
+        )
         theirs = None if paper is None or of_baseline is None else percent_reduction(of_baseline, paper)
         return _marked(method.cells[place], metric, text, theirs)
 

@@ -1,4 +1,4 @@
-"""Which method to use: the cheapest to run of those not significantly worse than the best on unfamiliar data."""
+"""Which method to use: the cheapest to run of those not significantly worse on unfamiliar data."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def choice_of(part: PartStudy) -> Choice | None:
 
 
 def is_level(cell: Cell) -> bool:
-    """Not significantly worse than the best: by the paired bootstrap, or by the t-test where there is none."""
+    """Not significantly worse than the best, by the paired bootstrap or else by the t-test."""
     gap = cell.from_best
     if gap is None:
         return cell.bold
@@ -58,7 +58,7 @@ def _is_defined(cell: Cell) -> bool:
 
 
 def _time_to_run(method: MethodScores, part: PartStudy) -> float:
-    """Seconds a sample: the least measured of all methods that run the same way, so that noise decides nothing."""
+    """Seconds a sample, the least of all methods that run the same way, so that noise decides nothing."""
     ways = {result.method.name: result.method.inference for result in part.results}
     way = ways[method.about.name]
     measured = [

@@ -40,13 +40,17 @@ def part_pictures(part: PartStudy, name: str, recommended: str | None) -> list[S
     if not drawable(part):
         return []
     found = [*_curves(part), *_toy(part), *_methods(part, recommended)]
-    return [replace(each, picture=replace(each.picture, name=f"{name}-{each.picture.name}")) for each in found]
+    return [
+        replace(each, picture=replace(each.picture, name=f"{name}-{each.picture.name}")) for each in found
+    ]
 
 
 def _curves(part: PartStudy) -> Iterator[Shown]:
     methods, fitted = curves_drawn(part)
     if methods:
-        caption = f"A curve for each kind of network. Moving along it trades one side for the other. {FIRST_RUN}"
+        caption = (
+            f"A curve for each kind of network. Moving along it trades one side for the other. {FIRST_RUN}"
+        )
         yield Shown(temperature_picture(methods, fitted), caption)
 
 
@@ -66,7 +70,9 @@ def _within_sight(methods: list[Drawn]) -> tuple[list[Drawn], str]:
     heights = {method.name: nll(method.unfamiliar) for method in methods}
     limit = FAR_ABOVE * float(np.nanmedian(list(heights.values())))
     far = [method for method in methods if heights[method.name] > limit]
-    caption = "As measured when the networks were trained; what a novelty score takes is not in the time per image."
+    caption = (
+        "As measured when the networks were trained; what a novelty score takes is not in the time per image."
+    )
     if far:
         caption += f" Too high to draw: {', '.join(f'{m.title} (NLL {heights[m.name]:.2f})' for m in far)}."
     return [method for method in methods if method not in far], caption

@@ -10,6 +10,7 @@ from surefoot.calibrators import (
     Calibration,
     MemberTemperatures,
     NoveltyScaling,
+    Temperature,
     save_calibration,
 )
 from surefoot.files import make_folder
@@ -58,19 +59,17 @@ def values_of(calibration: Calibration) -> dict[str, list[float]]:
 
 def _row(result: Result) -> Fitted:
     calibrations = [run.calibration for run in result.runs if run.calibration is not None]
-    names = values_of(calibrations[0])
-    values = "; ".join(f"{name} = {_list([v for c in calibrations for v in values_of(c)[name]])}" for name in names)
-    declined = [c.declined for c in calibrations if getattr(c, "declined", None) is not None]
+    parts = []
+    for name in values_of(calibrations[0]):
+        parts.append(f"{name} = {_list([value for c in calibrations for value in values_of(c)[name]])}")
+    declined = [c.declined for c in calibrations if isinstance(c, Temperature) and c.declined is not None]
     if declined:
-        values += f"; declined, as below 1: {_list(declined)}"
-    if isinstance(calibrations[0], BudgetTemperature):
-        values += f"; least NLL at T = {_list([c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)])}"
-    remarks = dict.fromkeys(remark for c in calibrations for remark in _remarks(c))
-    return Fitted(_title(result), values, _novelty(result), tuple(remarks))
-
-
-def _remarks(calibration: Calibration) -> list[str]:
-    return calibration.remarks()
+        parts.append(f"declined, as below 1: {_list(declined)}")
+    best = [c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)]
+    if best:
+        parts.append(f"least NLL at T = {_list(best)}")
+    remarks = dict.fromkeys(remark for c in calibrations for remark in c.remarks())
+    return Fitted(_title(result), "; ".join(parts), _novelty(result), tuple(remarks))
 
 
 def _title(result: Result) -> str:

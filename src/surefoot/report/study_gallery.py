@@ -1,4 +1,4 @@
-"""The single network's most confident mistakes on unfamiliar images, and what the recommended method makes of them."""
+"""The single network's surest mistakes on unfamiliar images, and what another method makes of them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,13 +81,17 @@ def _is_tested(result: Result) -> bool:
 
 
 def _mistakes(first: Result, after: Result | None) -> list[Mistake]:
-    """The first method's mistakes; where there is another, its confidence in the same answer, and the first's before."""
+    """The first method's mistakes, with the other's confidence in the same answers where there is another."""
     said = first.runs[0].after[UNFAMILIAR]
     if after is None:
         return most_confident_mistakes(said, COUNT)
     other = after.runs[0].after[UNFAMILIAR]
     found = most_confident_mistakes(said, COUNT, uncalibrated=other)
-    return [replace(each, confidence=each.before, before=each.confidence) for each in found if each.before is not None]
+    return [
+        replace(each, confidence=each.before, before=each.confidence)
+        for each in found
+        if each.before is not None
+    ]
 
 
 def _samples(part: PartStudy) -> Samples:

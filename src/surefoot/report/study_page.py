@@ -95,7 +95,9 @@ def _part(part: PartStudy, name: str, folder: Path) -> tuple[PartPage, dict[str,
     return page, {**part_document(part, name, verdict, choice, groups), "slider": slider}
 
 
-def _figures(part: PartStudy, name: str, recommended: str | None, folder: Path) -> list[tuple[str, Markup, str]]:
+def _figures(
+    part: PartStudy, name: str, recommended: str | None, folder: Path
+) -> list[tuple[str, Markup, str]]:
     """Each figure as SVG and PNG below `folder/figures`, and for the page."""
     make_folder(folder / "figures")
     found = []

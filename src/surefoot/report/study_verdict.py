@@ -15,7 +15,10 @@ def verdict_of(part: PartStudy) -> list[str]:
     """Which method to use and what it gains; what it costs; what to beware of."""
     choice = choice_of(part)
     if choice is None:
-        return [f"On {part.plan.task} no method has a finished run, so none can be recommended.", *_missing(part)]
+        return [
+            f"On {part.plan.task} no method has a finished run, so none can be recommended.",
+            *_missing(part),
+        ]
     baseline = _baseline(part)
     sentences = [_advice(part, choice, baseline)]
     if baseline is not None and baseline is not choice.chosen:
@@ -49,7 +52,9 @@ def _standing(choice: Choice) -> str:
         return f"it is the best on {side} data{_also(choice)}"
     best = choice.best.about.title
     count = f" of {len(choice.level)} such methods" if len(choice.level) > 2 else ""
-    apart = "its images do not tell it apart from" if choice.runs < 2 else "it is not significantly worse than"
+    apart = (
+        "the images do not tell it apart from" if choice.runs < 2 else "it is not significantly worse than"
+    )
     return f"on {side} data {apart} {best}, which has the lowest NLL, and it is the cheapest{count} to run"
 
 

@@ -94,7 +94,7 @@ class Picture:
         out = io.BytesIO()
         with _drawing(SMALL):
             before, self.figure.dpi = self.figure.dpi, dpi
-            canvas = FigureCanvasAgg(self.figure)
+            canvas: Any = FigureCanvasAgg(self.figure)
             canvas.draw()
             self.figure.dpi = before
         Image.fromarray(np.asarray(canvas.buffer_rgba())).save(out, format="PNG", dpi=(dpi, dpi))
@@ -184,7 +184,8 @@ def _drawn_once(figure: Figure, name: str) -> str:
     """The SVG of a figure that is laid out; `savefig` would draw it twice."""
     out, before = io.StringIO(), figure.dpi
     with rc_context({"svg.hashsalt": name}):
-        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     figure.dpi = before
     return out.getvalue()
 

@@ -95,7 +95,7 @@ class Store:
                 shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise damaged(path, error) from error
-        return sum(math.prod(shape) for name, shape in shapes.items() if not name.endswith(STATISTICS))
+        return sum(int(math.prod(shape)) for name, shape in shapes.items() if not name.endswith(STATISTICS))
 
     def save_beside(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep further arrays about a finished network, whole or not at all."""
