@@ -43,7 +43,9 @@ class Study:
 
 def resolved(experiment: Experiment) -> Experiment:
     """With the hash of each pretrained weights file in its recipe, and with paths in full."""
-    return replace(experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts))
+    return replace(
+        experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts)
+    )
 
 
 def plans_for(experiment: Experiment) -> tuple[Plan, ...]:

@@ -26,7 +26,7 @@ class Fitted:
     title: str
     values: str
     novelty: str  # the score, and how well it tells familiar from unfamiliar
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # on the first run
 
 
 def fitted_rows(part: PartStudy) -> list[Fitted]:
@@ -68,8 +68,8 @@ def _row(result: Result) -> Fitted:
     best = [c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)]
     if best:
         parts.append(f"least NLL at T = {_list(best)}")
-    remarks = dict.fromkeys(remark for c in calibrations for remark in c.remarks())
-    return Fitted(_title(result), "; ".join(parts), _novelty(result), tuple(remarks))
+    remarks = tuple(calibrations[0].remarks())
+    return Fitted(_title(result), "; ".join(parts), _novelty(result), remarks)
 
 
 def _title(result: Result) -> str:
