@@ -53,7 +53,8 @@ def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path
 def test_the_headline_has_the_means_on_both_sides(made):
     found = made.study(resamples=0)
     grid = headline_grids(found)[0]
-    assert grid.groups == ("NLL", "Label error", "ECE", "E99")
+    assert grid.groups == ("NLL", "Error", "ECE", "E99")
+    assert grid.columns == ("F", "U")
     runs = found.parts[0].results[0].runs
     mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)
     assert grid.sections[0].rows[0].cells[1].text == f"{mean:.4f}"
@@ -75,6 +76,19 @@ def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
         resamples=0
     )
     assert [method.about.spread_of for method in found.parts[0].comparison.methods] == [None]
+
+
+def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
+    shown = io.StringIO()
+    shown.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("COLUMNS", "80")
+    grids = headline_grids(made.study(resamples=0))
+    print_grids(grids)
+    text = shown.getvalue()
+    for cell in grids[0].sections[0].rows[0].cells:
+        assert cell.text in text
+    assert "…" not in text
 
 
 def test_without_a_terminal_the_grids_are_markdown(made, capsys):

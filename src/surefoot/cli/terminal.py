@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from surefoot.report.grid import Grid
     from surefoot.report.table import Table
 
+WIDE = 120  # from here on a table of methods has room for its lines
 PLAIN_WIDTH = 150  # where there is no terminal to ask
 
 
@@ -65,4 +66,9 @@ def print_grids(grids: "list[Grid]") -> None:
         return
     console = Console(highlight=False)
     for grid in grids:
-        console.print(grid_rich(grid))
+        shown = grid_rich(grid)
+        for column in shown.columns[1:]:
+            column.no_wrap = True
+        if console.width < WIDE:  # no lines, so that the numbers have room
+            shown.box, shown.padding = None, (0, 1, 0, 0)
+        console.print(shown)

@@ -17,6 +17,7 @@ BEYOND = "beyond the paper"
 BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
 CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
 ERRORS = ("nll", "brier", "label_error", "ece", "e99")
+SIDES_NOTE = "F: familiar test data, U: unfamiliar. Lower is better."
 HEADLINES = ("nll", "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
 
@@ -109,7 +110,12 @@ def headline_grid(comparison: Comparison, setting: Setting) -> Grid:
     def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
         return replace(absolute(method, metric, side), detail=None, paper=None)
 
-    return _grid(comparison, f"Methods on {setting.title}", HEADLINES, comparison.methods, cell)
+    grid = _grid(comparison, f"Methods on {setting.title}", HEADLINES, comparison.methods, cell)
+    groups = tuple(
+        group.removeprefix("Label ").capitalize() if "error" in group else group for group in grid.groups
+    )
+    columns = tuple(side[0].upper() for side in grid.columns)
+    return replace(grid, groups=groups, columns=columns, notes=(SIDES_NOTE, *grid.notes))
 
 
 def difference_grid(comparison: Comparison, setting: Setting) -> Grid:
