@@ -1,0 +1,72 @@
+"""The pages of docs lead where they say, and none is missing for a method or a command."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from surefoot.cli.app import app
+from surefoot.methods import METHODS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+METHOD_PAGES = [page for page in PAGES if page.parent == DOCS / "methods" and page.name != "README.md"]
+METHOD_TABLE = (DOCS / "methods" / "README.md").read_text()
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt)/")
+
+
+def without_code(page):
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page):
+    """As GitHub makes them from headings."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page):
+    for link in LINK.findall(without_code(page)):
+        path, _, anchor = link.partition("#")
+        if path.startswith(("http://", "https://")):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_relative_link_resolves(page):
+    assert list(broken(page)) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A title\n[a](page.md#a-title) [b](gone.md) [c](#gone) [d](https://example.org)\n")
+    assert list(broken(page)) == ["gone.md", "#gone"]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_method_is_named_in_a_page(method):
+    assert any(f"`{method.name}`" in page.read_text() for page in METHOD_PAGES)
+
+
+def test_the_table_of_methods_has_their_order_and_costs():
+    rows = re.findall(r"^\| `([\w-]+)` .*\| (.+) \| (.+) \| \[", METHOD_TABLE, flags=re.MULTILINE)
+    assert rows == [(method.name, method.training, method.inference) for method in METHODS]
+
+
+@pytest.mark.parametrize("name", sorted(typer.main.get_command(app).commands))
+def test_every_command_has_a_page(name):
+    page = DOCS / "commands" / f"{name}.md"
+    assert page.read_text().startswith(f"# surefoot {name}\n")
+    assert f"({name}.md)" in (DOCS / "commands" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda page: page.stem)
+def test_a_method_s_page_fits_a_screen_and_names_no_machine(page):
+    assert len(page.read_text().splitlines()) <= 40
+    assert MACHINE.search(page.read_text()) is None
