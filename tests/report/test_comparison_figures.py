@@ -191,7 +191,8 @@ def test_temperature_curve_data_is_nll_at_each_temperature(draw):
     shown = numbers.temperature_curve_data(familiar, unfamiliar, temperatures)
     assert shown["temperature"] == temperatures
     for side, predictions in zip(numbers.SIDES, (familiar, unfamiliar), strict=True):
-        assert shown[side] == [nll(scaled(predictions, t)) for t in temperatures]
+        expected = [nll(scaled(predictions, t)) for t in temperatures]
+        assert shown[side] == pytest.approx(expected, rel=1e-6)
 
 
 def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
@@ -215,14 +216,14 @@ def test_method_curves_and_their_marks():
     scaled_method = method("scaled", temperature=2.5)
     given_t = numbers.method_curves([scaled_method], {"scaled": 3.1})["scaled"]
     before = scaled_method.uncalibrated
-    assert given_t.uncalibrated == tuple(nll(side) for side in before)
-    assert given_t.calibrated == tuple(nll(scaled(side, 3.1)) for side in before)
+    assert given_t.uncalibrated == pytest.approx([nll(side) for side in before])
+    assert given_t.calibrated == pytest.approx([nll(scaled(side, 3.1)) for side in before])
     by_predictions = numbers.method_curves([scaled_method], {})["scaled"]
     assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
     assert numbers.method_curves([method("plain")], {})["plain"].calibrated is None
     assert tuple(2 + 0.25 * i for i in range(17)) == numbers.DOTS
     for t, x, y in zip(given_t.temperature, given_t.familiar, given_t.unfamiliar, strict=True):
-        assert (x, y) == tuple(nll(scaled(side, t)) for side in before)
+        assert (x, y) == pytest.approx([nll(scaled(side, t)) for side in before])
     axes = pictures.temperature_picture([scaled_method], {"scaled": 3.1}).figure.axes[0]
     marks = {line.get_marker(): line for line in axes.lines}
     assert [float(marks["X"].get_xdata()[0]), float(marks["X"].get_ydata()[0])] == list(given_t.calibrated)

@@ -11,7 +11,7 @@ from surefoot.errors import InputError
 from surefoot.metrics import e99_count, nll
 from surefoot.outcomes import Outcomes
 from surefoot.predictions import LabelKind, Predictions
-from surefoot.report.data import RiskCoverage, risk_coverage, some_rows
+from surefoot.report.data import RiskCoverage, nll_by_temperature, risk_coverage, some_rows
 from surefoot.report.document import number
 from surefoot.report.style import LETTERS
 from surefoot.statistics import Proportion
@@ -121,8 +121,7 @@ def temperature_curve_data(
             raise InputError(f"temperature is {temperature}; allowed: above 0 and finite")
     shown: dict[str, list[float | None]] = {"temperature": [float(t) for t in temperatures]}
     for side, predictions in zip(SIDES, (familiar, unfamiliar), strict=True):
-        one = some_rows(predictions).average()
-        shown[side] = [number(nll(one.with_logits(one.logits / t))) for t in temperatures]
+        shown[side] = [number(value) for value in nll_by_temperature(some_rows(predictions), temperatures)]
     return shown
 
 

@@ -1,12 +1,15 @@
 """What the figures show, as a few hundred numbers however many the predictions are."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.stats import binom
 
-from surefoot.metrics import nll
 from surefoot.metrics.calibration import binned_whole
+from surefoot.metrics.proper import CLIP
 from surefoot.outcomes import Outcomes
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.statistics import clopper_pearson
@@ -115,17 +118,34 @@ def temperature_curve(
         beyond = np.geomspace(float(start), float(end), 12).tolist()
         temperatures = tuple(sorted({*TEMPERATURES, *beyond}))
 
-    def at(temperature: float) -> list[float]:
-        return [nll(side.with_logits(side.logits / temperature)) for side in few]
-
-    values = [at(temperature) for temperature in temperatures]
+    curves = [nll_by_temperature(side, [*temperatures, fitted or 1.0]) for side in few]
+    *values, last = zip(*curves, strict=True)
     return TemperatureCurve(
         temperature=tuple(temperatures),
         familiar=tuple(value[0] for value in values),
         unfamiliar=tuple(value[1] for value in values),
         rows=max(side.n for side in few),
-        fitted=None if fitted is None else (fitted, *at(fitted)),  # type: ignore[arg-type]
+        fitted=None if fitted is None else (fitted, *last),  # type: ignore[arg-type]
     )
+
+
+def nll_by_temperature(predictions: Predictions, temperatures: Sequence[float]) -> list[float]:
+    """What the metric `nll` is as the averaged logits are divided by each T; only p(true) is worked out."""
+    one = predictions.average()
+    logits, labels = one.logits[0].double(), one.labels
+    known = labels >= 0
+    if not known.any():
+        return [math.nan] * len(temperatures)
+    if one.kind is LabelKind.ONE_LABEL:
+        logits = logits[known]
+        # The true logit less each other's: p(true) = 1 / sum exp(z - z_true).
+        logits = logits - logits.gather(1, labels[known].unsqueeze(1))
+        logs = [-torch.logsumexp(logits / t, dim=1) for t in temperatures]
+    else:
+        signed = torch.where(labels == 1, logits, -logits)[known]
+        logs = [torch.nn.functional.logsigmoid(signed / t) for t in temperatures]
+    low, high = np.log(CLIP)
+    return [float(-log_p.clamp(low, high).mean()) for log_p in logs]
 
 
 def class_scores(predictions: Predictions) -> list[ClassScores]:

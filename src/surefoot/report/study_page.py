@@ -20,9 +20,11 @@ from surefoot.report.study_figures import part_pictures
 from surefoot.report.study_fitted import Fitted, fitted_rows, write_calibrations
 from surefoot.report.study_gallery import Gallery, part_gallery
 from surefoot.report.study_groups import GroupTable, group_table, interval_text, value_text
+from surefoot.report.study_sizes import size_tables
 from surefoot.report.study_slider import slider_data
 from surefoot.report.study_tables import headline_of, part_grids, part_names, setting_of, write_tables
 from surefoot.report.study_verdict import verdict_of
+from surefoot.report.table import Table
 from surefoot.runner import PartStudy, Study
 from surefoot.version import VERSION
 
@@ -44,9 +46,11 @@ class PartPage:
     gallery: Gallery | None
     groups: GroupTable | None
     fitted: list[Fitted]
+    sizes: list[Table]
     skipped: tuple[str, ...]
     missing: dict[str, tuple[str, ...]]
     two_sided: bool
+    count: int  # of methods compared
 
 
 def write_study(study: Study, folder: Path) -> Path:
@@ -88,9 +92,11 @@ def _part(part: PartStudy, name: str, folder: Path) -> tuple[PartPage, dict[str,
         gallery=gallery,
         groups=groups,
         fitted=fitted_rows(part),
+        sizes=size_tables(part),
         skipped=part.plan.skipped,
         missing={result.method.title: result.missing for result in part.results if result.missing},
         two_sided="unfamiliar" in part.comparison.sides,
+        count=len(part.comparison.methods),
     )
     return page, {**part_document(part, name, verdict, choice, groups), "slider": slider}
 
