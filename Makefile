@@ -8,11 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c const
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
-quickstart: .venv/core ## train a small classifier, judge and mend its confidence, write a report
-	$(BIN)/python examples/quickstart.py quickstart
-	$(BIN)/surefoot calibrate quickstart/val.parquet -o quickstart/calibration.json
-	$(BIN)/surefoot evaluate quickstart/familiar.parquet quickstart/unfamiliar.parquet \
-		--calibration quickstart/calibration.json --group-by subgroup --report quickstart
+quickstart: .venv/core ## compare every method on two built-in tasks and write a report
+	$(BIN)/surefoot run quickstart --store quickstart
 
 test: .venv/dev browser ## run all tests
 	$(BIN)/python -m pytest

@@ -3,7 +3,7 @@
 Four classes, each made of twelve subgroups (clouds of points in 12 dimensions). The network sees six of each
 class's subgroups; the others are unfamiliar: the same labels, other ground. Takes a few seconds.
 
-    python examples/quickstart.py quickstart
+    python examples/save_predictions.py predictions
 """
 
 import sys
@@ -73,4 +73,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "predictions"))
