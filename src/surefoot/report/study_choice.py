@@ -1,4 +1,4 @@
-"""Which method to use: the cheapest to run of those not significantly worse on unfamiliar data."""
+"""Which method to use: not significantly worse than the best on unfamiliar data, and cheap to run."""
 
 import math
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def choice_of(part: PartStudy) -> Choice | None:
     best = min(honest, key=lambda method: method.cells[side, METRIC].mean)
     level = tuple(m for m in honest if m is best or is_level(m.cells[side, METRIC]))
     results = {result.method.name: result for result in part.results}
-    chosen = min(level, key=lambda m: (_time_to_run(m, part), _training(m), m.cells[side, METRIC].mean))
+    chosen = min(level, key=lambda m: (_time_to_run(m, part), m.cells[side, METRIC].mean, _training(m)))
     result = results[chosen.about.name]
     runs = max(len(method.runs) for method in comparison.methods)
     return Choice(side, chosen, best, level, result.method, result, runs)

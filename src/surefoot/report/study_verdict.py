@@ -51,11 +51,13 @@ def _standing(choice: Choice) -> str:
     if choice.chosen is choice.best:
         return f"it is the best on {side} data{_also(choice)}"
     best = choice.best.about.title
-    count = f" of {len(choice.level)} such methods" if len(choice.level) > 2 else ""
+    cheapest = "it is the cheapest to run"
+    if len(choice.level) > 2:
+        cheapest = f"of {len(choice.level)} such methods it is the best of the cheapest to run"
     apart = (
         "the images do not tell it apart from" if choice.runs < 2 else "it is not significantly worse than"
     )
-    return f"on {side} data {apart} {best}, which has the lowest NLL, and it is the cheapest{count} to run"
+    return f"on {side} data {apart} {best}, which has the lowest NLL, and {cheapest}"
 
 
 def _also(choice: Choice) -> str:
@@ -79,7 +81,7 @@ def _gain(cell: Cell, baseline: MethodScores | None, side: str) -> str:
     gap = cell.from_baseline
     if gap is None or math.isnan(gap.low):
         return text
-    return f"{text} (95% interval over images {-gap.high / before:.0%} to {-gap.low / before:.0%})"
+    return f"{text} (95% interval over images {-gap.high / before:.0%} to {min(1.0, -gap.low / before):.0%})"
 
 
 def percent_less(before: float, after: float) -> str:
