@@ -77,9 +77,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
     """Plain values, lists of them and tables as a TOML file; None is left out."""
-    lines = [f"# {line}" for line in comment.splitlines()] + _toml_lines(document, ())
     with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text(toml_text(document, comment=comment), encoding="utf-8")
+
+
+def toml_text(document: dict[str, Any], *, comment: str = "") -> str:
+    """What `write_toml` writes."""
+    return "\n".join([*(f"# {line}" for line in comment.splitlines()), *_toml_lines(document, ()), ""])
 
 
 def _toml_lines(table: dict[str, Any], name: tuple[str, ...], *, titled: bool = False) -> list[str]:

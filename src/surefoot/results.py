@@ -42,6 +42,7 @@ class Result:
     missing: tuple[str, ...] = ()
     seconds_training: float | None = None  # of one run, teachers and all
     seconds_per_sample: float | None = None
+    parameters: float | None = None  # of all networks that answer
 
 
 @dataclass(eq=False)
@@ -69,7 +70,8 @@ class Reader:
         if not runs:
             return Result(planned.method, (), tuple(missing))
         training, per_sample = self._cost(planned, runs[0].specs)
-        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample)
+        parameters = self._parameters(runs[0].specs)
+        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample, parameters)
 
     def _lacking(self, planned: Planned, specs: Sequence[Spec]) -> list[str]:
         lacking = [called(spec) for spec in (*specs, *planned.held_out) if not self.store.is_done(spec)]
@@ -124,6 +126,11 @@ class Reader:
         each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
         return training, sum(each) if all(each) else None
 
+    def _parameters(self, specs: Sequence[Spec]) -> float | None:
+        found = [self.store.parameters(spec) for spec in specs]
+        known = [count for count in found if count is not None]
+        return float(sum(known)) if len(known) == len(found) else None
+
 
 def fitted(method: Method, shown: Shown) -> Calibration | None:
     """What a method fits on what it is shown."""
@@ -146,6 +153,7 @@ def as_runs(result: Result) -> MethodRuns:
         beyond=method.beyond,
         seconds_training=result.seconds_training,
         seconds_per_sample=result.seconds_per_sample,
+        parameters=result.parameters,
         missing=result.missing,
     )
 

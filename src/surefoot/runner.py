@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from surefoot.comparison import HEADLINE, Comparison, compare
+from surefoot.comparison import HEADLINE, Comparison, MethodRuns, compare
 from surefoot.engines.orders import Order
 from surefoot.errors import InputError
 from surefoot.experiments import Experiment, Part, placed, read_experiment, write_experiment
@@ -43,7 +43,9 @@ class Study:
 
 def resolved(experiment: Experiment) -> Experiment:
     """With the hash of each pretrained weights file in its recipe, and with paths in full."""
-    return replace(experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts))
+    return replace(
+        experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts)
+    )
 
 
 def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
@@ -112,7 +114,7 @@ def study(
     for part, plan in zip(experiment.parts, plans, strict=True):
         reader = Reader(store)
         results = tuple(reader.result(planned) for planned in plan.methods)
-        runs = [as_runs(result) for result in results]
+        runs = [_among(as_runs(result), results) for result in results]
         comparison = compare(runs, metrics, resamples=experiment.resamples, tick=tick)
         parts.append(PartStudy(part, plan, results, comparison))
     return Study(experiment, tuple(parts))
@@ -122,6 +124,12 @@ def _metrics(experiment: Experiment) -> tuple[Metric, ...]:
     """Those asked for, and those that the tables of entropy need."""
     asked = [metric_named(name) for name in experiment.metrics]
     return (*asked, *(metric for metric in HEADLINE if metric not in asked))
+
+
+def _among(runs: MethodRuns, results: Sequence[Result]) -> MethodRuns:
+    """Without a variance lent by a method that is not compared."""
+    lender = runs.spread_of
+    return replace(runs, spread_of=lender if lender in {each.method.name for each in results} else None)
 
 
 def _with_weights(part: Part) -> Part:

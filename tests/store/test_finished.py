@@ -153,6 +153,22 @@ def test_of_a_network_that_is_not_done_nothing_is_said(store, state):
     assert not store.has_beside(SPEC, "odin")
 
 
+def test_parameters_are_counted_without_running_statistics(store):
+    assert store.parameters(SPEC) is None
+    with store.claim(SPEC) as draft:
+        weights = {
+            "layer.weight": torch.zeros(4, 5),
+            "layer.bias": torch.zeros(4),
+            "norm.running_mean": torch.zeros(9),
+        }
+        draft.save_weights("weights", weights)
+        draft.finish({})
+    assert store.parameters(SPEC) == 24
+    store.weights_file(SPEC).write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match=r"/weights\.safetensors is damaged"):
+        store.parameters(SPEC)
+
+
 def test_weights_that_are_missing_or_damaged_are_named(store):
     make(store)
     with pytest.raises(InputError, match=r"^cannot read .*/weights_train\.safetensors: No such file"):

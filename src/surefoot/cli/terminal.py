@@ -10,8 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
+    from surefoot.report.grid import Grid
     from surefoot.report.table import Table
 
+WIDE = 120  # from here on a table of methods has room for its lines
 PLAIN_WIDTH = 150  # where there is no terminal to ask
 
 
@@ -52,4 +54,21 @@ def print_tables(tables: "list[Table]") -> None:
             shown.add_column(name, justify="right" if numeric else "left")
         for row in table.rows:
             shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(shown)
+
+
+def print_grids(grids: "list[Grid]") -> None:
+    """Tables of methods; where there is no terminal to show bold numbers, as Markdown."""
+    from surefoot.report.grid_formats import grid_rich, grids_markdown
+
+    if not sys.stdout.isatty():
+        sys.stdout.write(grids_markdown(grids))
+        return
+    console = Console(highlight=False)
+    for grid in grids:
+        shown = grid_rich(grid)
+        for column in shown.columns[1:]:
+            column.no_wrap = True
+        if console.width < WIDE:  # no lines, so that the numbers have room
+            shown.box, shown.padding = None, (0, 1, 0, 0)
         console.print(shown)

@@ -18,6 +18,7 @@ from surefoot.metrics.proper import CLIP
 from surefoot.outcomes import Array, Index, Outcomes, Ranking
 from surefoot.statistics import NAN, resample_counts
 
+FEW_UNITS = 64  # up to here, running sums are made once for each unit and not for each resample
 AT_ONCE = 30_000  # decisions times resamples held at a time, so that they stay in the processor's cache
 
 Pieces = tuple[Array, Array]  # per decision, what is summed above and below the line
@@ -99,9 +100,14 @@ def _block_eces(outcomes: Outcomes, block: slice, ranking: Ranking, draw: Draw) 
     totals = np.zeros(draw.resamples)
     at_edges = np.zeros((draw.resamples, BINS + 1))
     step = max(1, AT_ONCE // max(1, len(units)))
+    by_unit = _knots_by_unit(units, excess, ranking, draw) if draw.counts.shape[1] <= FEW_UNITS else None
     for start in range(0, draw.resamples if len(units) else 0, step):
-        weight = draw.counts[start : start + step].take(units, axis=1)
-        mass, sums = _knots(weight, ranking), _knots(weight * excess, ranking)
+        counts = draw.counts[start : start + step]
+        if by_unit is not None:
+            mass, sums = (counts @ knots for knots in by_unit)
+        else:
+            weight = counts.take(units, axis=1)
+            mass, sums = _knots(weight, ranking), _knots(weight * excess, ranking)
         totals[start : start + step] = mass[:, -1]
         for index, (of_mass, of_sums) in enumerate(zip(mass, sums, strict=True), start):
             at_edges[index] = np.interp(_edges(of_mass[-1]), of_mass, of_sums)
@@ -109,11 +115,19 @@ def _block_eces(outcomes: Outcomes, block: slice, ranking: Ranking, draw: Draw) 
         return np.asarray(np.abs(np.diff(at_edges)).sum(axis=1) / totals)
 
 
+def _knots_by_unit(units: Index, excess: Array, ranking: Ranking, draw: Draw) -> Pieces:
+    """The running sums of each unit alone; a resample's are their sums, each as often as it was drawn."""
+    own = (units == np.arange(draw.counts.shape[1])[:, None]).astype(float)
+    return _knots(own, ranking), _knots(own * excess, ranking)
+
+
 def _knots(values: Array, ranking: Ranking) -> Array:
     """Running sums from 0, read where a run of ties ends."""
     sums = np.zeros((len(values), len(ranking.ends) + 1))
-    running = np.cumsum(values, axis=1)
-    sums[:, 1:] = running if len(ranking.ends) == running.shape[1] else running[:, ranking.ends]
+    if len(ranking.ends) == values.shape[1]:  # no ties
+        np.cumsum(values, axis=1, out=sums[:, 1:])
+    else:
+        sums[:, 1:] = np.cumsum(values, axis=1)[:, ranking.ends]
     return sums
 
 

@@ -45,7 +45,9 @@ def _untested(
     places = [(side, m.name) for m in metrics if m.better in ("lower", "higher") for side in comparison.sides]
     competing = [method for method in methods if not method.about.cheating]
     names = [m.about.title for m in competing if any(_is_untested(m.cells[place]) for place in places)]
-    if names:
+    if len(names) == len(competing) > 3:
+        yield "No method is tested everywhere, for want of runs."
+    elif names:
         yield f"Not tested everywhere, for want of runs: {', '.join(names)}."
 
 

@@ -17,6 +17,8 @@ BEYOND = "beyond the paper"
 BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
 CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
 ERRORS = ("nll", "brier", "label_error", "ece", "e99")
+SIDES_NOTE = "F: familiar test data, U: unfamiliar. Lower is better."
+HEADLINES = ("nll", "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
 
 CellOf = Callable[[MethodScores, Metric, str], GridCell]
@@ -48,7 +50,7 @@ def comparison_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
     if comparison.resamples:
         grids += [difference_grid(comparison, setting), best_difference_grid(comparison, setting)]
     grids.append(cost_grid(comparison, setting))
-    return [grid for grid in grids if any(section.rows for section in grid.sections) and grid.groups]
+    return [grid for grid in grids if any(section.rows for section in grid.sections) and grid.headings]
 
 
 def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
@@ -63,7 +65,9 @@ def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
         if method is baseline:
             return absolute(method, metric, side)
         text = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
-        of_baseline = paper_value(setting.backbone, setting.paper_task or setting.task, PAPER_METHOD, metric.name, side)
+        of_baseline = paper_value(
+            setting.backbone, setting.paper_task or setting.task, PAPER_METHOD, metric.name, side
+        )
         theirs = None if paper is None or of_baseline is None else percent_reduction(of_baseline, paper)
         return _marked(method.cells[place], metric, text, theirs)
 
@@ -97,6 +101,21 @@ def complete_grid(comparison: Comparison, setting: Setting) -> Grid:
     number = 4 if setting.backbone == "resnet18" else 5
     title = f"All methods: {setting.title}"
     return replace(_grid(comparison, title, ERRORS, comparison.methods, cell), number=number)
+
+
+def headline_grid(comparison: Comparison, setting: Setting) -> Grid:
+    """The errors that matter most, for a first look: no spreads, no counts, no paper."""
+    absolute = _absolute(setting, 4)
+
+    def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
+        return replace(absolute(method, metric, side), detail=None, paper=None)
+
+    grid = _grid(comparison, f"Methods on {setting.title}", HEADLINES, comparison.methods, cell)
+    groups = tuple(
+        group.removeprefix("Label ").capitalize() if "error" in group else group for group in grid.groups
+    )
+    columns = tuple(side[0].upper() for side in grid.columns)
+    return replace(grid, groups=groups, columns=columns, notes=(SIDES_NOTE, *grid.notes))
 
 
 def difference_grid(comparison: Comparison, setting: Setting) -> Grid:

@@ -43,7 +43,7 @@ def cost_picture(methods: Sequence[Drawn], costs: Mapping[str, Cost]) -> Picture
     styles = method_styles(len(methods))
     heights = [nll(method.unfamiliar) for method in methods]
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 3.1 + 0.17 * -(-len(methods) // 2)), layout="constrained")
         panels: Any = figure.subplots(1, 3, sharey=True)
         panels[0].set_ylabel("NLL on unfamiliar data, nats")
         key_below(

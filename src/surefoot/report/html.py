@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
@@ -16,12 +15,11 @@ from surefoot.metrics import METRICS
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.report import data, figures
 from surefoot.report.document import evaluation_document
+from surefoot.report.pages import template_named
 from surefoot.report.tables import evaluation_tables, text_of
 from surefoot.report.verdict import verdict
 from surefoot.scoring import Evaluation
 from surefoot.version import VERSION
-
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,7 @@ def figure_data(subject: Subject) -> dict[str, Any]:
 
 def page(subject: Subject, shown: Mapping[str, Any]) -> str:
     """The page as text; whatever a user's file holds is escaped by the template."""
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.get_template("evaluation.html")
-    return template.render(
+    return template_named("evaluation.html").render(
         evaluation=subject.evaluation,
         tables=evaluation_tables(subject.evaluation),
         verdict=verdict(subject.evaluation),

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
+from PIL import Image
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
@@ -82,14 +86,18 @@ class Picture:
 
     def svg(self) -> str:
         """SVG to put into a page; its text is text."""
-        with _drawing(SMALL):
-            return svg_of(self.figure, self.name, self.title)
+        with _drawing(SMALL), _see_through(self.figure):
+            return svg_text(_drawn_once(self.figure, self.name), self.name, self.title)
 
     def png(self, *, dpi: int = 150) -> bytes:
         """PNG on white, 1080 pixels wide unless told."""
         out = io.BytesIO()
         with _drawing(SMALL):
-            self.figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+            before, self.figure.dpi = self.figure.dpi, dpi
+            canvas: Any = FigureCanvasAgg(self.figure)
+            canvas.draw()
+            self.figure.dpi = before
+        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(out, format="PNG", dpi=(dpi, dpi))
         return out.getvalue()
 
 
@@ -112,7 +120,11 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
     out = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = out.getvalue()
+    return svg_text(out.getvalue(), name, title)
+
+
+def svg_text(svg: str, name: str, title: str) -> str:
+    """Matplotlib's SVG made fit for a page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
@@ -166,6 +178,30 @@ def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> No
 def percent_ticks(axis: Axis) -> None:
     """Shares as percentages, with no more digits than they need."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+
+
+def _drawn_once(figure: Figure, name: str) -> str:
+    """The SVG of a figure that is laid out; `savefig` would draw it twice."""
+    out, before = io.StringIO(), figure.dpi
+    with rc_context({"svg.hashsalt": name}):
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
+    figure.dpi = before
+    return out.getvalue()
+
+
+@contextmanager
+def _see_through(figure: Figure) -> Iterator[None]:
+    """Without the white behind the figure and its panels."""
+    patches = [figure.patch, *(axes.patch for axes in figure.axes)]
+    before = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
+    for patch in patches:
+        patch.set(facecolor="none", edgecolor="none")
+    try:
+        yield
+    finally:
+        for patch, (face, edge) in zip(patches, before, strict=True):
+            patch.set(facecolor=face, edgecolor=edge)
 
 
 def _own_tag(tag: str, name: str) -> str:

@@ -9,6 +9,7 @@ A folder is renamed to its place last, so one that is there is complete.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -31,6 +32,8 @@ from surefoot.store.found import Found, State, damaged, found_at, read_document
 from surefoot.store.layout import DONE, SPEC, place, target_of
 from surefoot.store.locks import held, is_held
 from surefoot.store.wanted import read_wanted, write_wanted
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # kept with the weights, not learned
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,18 @@ class Store:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         except SafetensorError as error:
             raise damaged(path, error) from error
+
+    def parameters(self, spec: Spec) -> int | None:
+        """How many numbers a finished network learned; None where its weights were not kept."""
+        path = self.weights_file(spec)
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise damaged(path, error) from error
+        return sum(int(math.prod(shape)) for name, shape in shapes.items() if not name.endswith(STATISTICS))
 
     def save_beside(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep further arrays about a finished network, whole or not at all."""

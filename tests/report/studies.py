@@ -1,0 +1,156 @@
+"""Small studies to report on: a tiny task trained here and now, and comparisons made by hand."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from surefoot.comparison import Comparison, Difference, MethodRuns, RunScore
+from surefoot.comparison.compared import tabulate
+from surefoot.engines.making import Workshop
+from surefoot.engines.novelty import score_novelty
+from surefoot.engines.produce import produce
+from surefoot.experiments import Experiment, Part
+from surefoot.kinds import LabelKind
+from surefoot.methods import Setup, method_named
+from surefoot.metrics import metric_named
+from surefoot.plans import Plan, plan_of
+from surefoot.results import Result, Run
+from surefoot.runner import PartStudy, study
+from surefoot.store import Store
+from surefoot.tasks.base import Split
+from surefoot.training.inputs import task_inputs
+from tests.conftest import draw_one_label
+from tests.test_methods import RECIPE, small_task
+
+SOME = (
+    "single",
+    "single-t",
+    "ensemble",
+    "ensemble-of-t",
+    "t-of-ensemble",
+    "g-distill",
+    "novelty",
+    "held-out-t",
+    "oracle-t",
+)
+FEW = ("single", "ensemble", "t-of-ensemble")
+HOSTILE = "</script><script>alert(1)</script>"
+UNFAMILIAR = Split.TEST_UNFAMILIAR
+TESTED = (Split.TEST_FAMILIAR, UNFAMILIAR)
+SIDES = ("familiar", "unfamiliar")
+ERRORS = tuple(metric_named(name) for name in ("nll", "e99"))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A store, and what was planned and asked for."""
+
+    store: Store
+    experiment: Experiment
+    plan: Plan
+
+    def study(self, **changes):
+        return study(replace(self.experiment, **changes), [self.plan], self.store)
+
+
+def trained(folder, kind=LabelKind.ONE_LABEL, *, methods=SOME, groups=True, without=()):
+    """Some methods on the small toy, two runs of two members; `without` leaves splits out."""
+    task = small_task(kind, groups=groups)
+    task = replace(task, splits={split: s for split, s in task.splits.items() if split not in without})
+    setup = Setup(task, RECIPE, members=2, runs=2, folds=2)
+    plan = plan_of(setup, [method_named(name) for name in methods])
+    workshop = Workshop(task, task_inputs(task, RECIPE, cache=folder / "cache"), torch.device("cpu"))
+    store = Store(folder)
+    for job in plan.jobs():
+        produce(setup.spec(job.recipe, job.seed), workshop, store)
+        score_novelty(setup.spec(job.recipe, job.seed), workshop, store, job.novelty)
+    part = Part(task="toy/small", recipe=RECIPE)
+    experiment = Experiment(
+        name="tiny", parts=(part,), methods=methods, members=2, runs=2, folds=2, resamples=20
+    )
+    return Trained(store, experiment, plan)
+
+
+def hostile(found):
+    """The same study under names that try to break out of whatever shows them."""
+    methods = tuple(
+        replace(p, method=replace(p.method, title=f"{p.method.title}{HOSTILE}")) for p in found.plan.methods
+    )
+    plan = replace(found.plan, task=f"../../{HOSTILE}", methods=methods, skipped=(HOSTILE,))
+    experiment = replace(found.experiment, name="<img src=x onerror=alert(2)>", about=HOSTILE)
+    return Trained(found.store, experiment, plan)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's numbers by hand: NLL and E99 of each run on each side, and intervals of differences."""
+
+    unfamiliar: tuple[float, ...]
+    familiar: tuple[float, ...] = (0.2,)
+    e99: float = 0.05
+    from_best: tuple[float, float, float] | None = None
+    from_baseline: tuple[float, float, float] | None = None
+    training: float | None = 10.0
+    running: float | None = 0.001
+    missing: tuple[str, ...] = ()
+
+
+def by_hand(rows, *, sides=SIDES):
+    """A part whose comparison has these numbers, by method name."""
+    methods, values = [], {}
+    for name, row in rows.items():
+        method = method_named(name)
+        about = MethodRuns(name=name, title=method.title, cheating=method.cheating, missing=row.missing)
+        methods.append(replace(about, seconds_training=row.training, seconds_per_sample=row.running))
+        values[name] = {
+            (side, "nll"): [RunScore(run, value) for run, value in enumerate(getattr(row, side))]
+            for side in sides
+        } | {(side, "e99"): [RunScore(run, row.e99) for run in range(len(row.unfamiliar))] for side in sides}
+    comparison = tabulate(methods, ERRORS, sides, values)
+    comparison = replace(
+        comparison, methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods)
+    )
+    results = tuple(
+        Result(method_named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
+    )
+    plan = Plan("letters", "", LabelKind.ONE_LABEL, ("a", "b"), RECIPE, ())
+    return PartStudy(Part(task="letters", recipe=RECIPE), plan, results, comparison)
+
+
+def _with_gaps(method, row):
+    cells = dict(method.cells)
+    place = ("unfamiliar", "nll")
+    if place in cells:
+        gaps = {
+            name: Difference(*getattr(row, name))
+            for name in ("from_best", "from_baseline")
+            if getattr(row, name)
+        }
+        cells[place] = replace(cells[place], **gaps)
+    return replace(method, cells=cells)
+
+
+def empty_part():
+    """A part of which no network is there."""
+    part = by_hand({"single": Row((0.5,))})
+    gone = tuple(f"plain network of letters, seed {seed}" for seed in range(5))
+    about = MethodRuns(name="single", title="Single", missing=gone)
+    comparison: Comparison = tabulate([about], ERRORS, (), {"single": {}})
+    return replace(part, results=(Result(method_named("single"), (), gone),), comparison=comparison)
+
+
+def drawn_part(names=("<b>a</b>", "b", "c", "d")):
+    """A part whose single network and ensemble were drawn by lot, with many mistakes and named samples."""
+    ids = [f"sample {row}" for row in range(300)]
+    results = []
+    for name, sharpness in (("single", 3.0), ("ensemble", 1.0)):
+        said = {s: draw_one_label(sharpness=sharpness, class_names=names, ids=ids) for s in TESTED}
+        results.append(Result(method_named(name), (Run(0, (), None, said, said),)))
+    return replace(by_hand({"single": Row((1.0,)), "ensemble": Row((0.6,))}), results=tuple(results))
+
+
+def nll_by_hand(predictions):
+    """Clipped NLL from the probabilities alone."""
+    p = predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()]
+    return float(-np.log(np.clip(p, 0.001, 0.999)).mean())

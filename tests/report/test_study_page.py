@@ -1,0 +1,342 @@
+"""The page of an experiment: escaped, self-contained, complete, and right in a real browser."""
+
+import base64
+import io
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+from scipy.special import softmax
+
+from surefoot import InputError
+from surefoot.calibrators import load_calibration
+from surefoot.kinds import LabelKind
+from surefoot.methods import method_named
+from surefoot.report import study_figures, study_gallery, study_page
+from surefoot.report.study_drawn import all_drawn
+from surefoot.report.study_figures import part_pictures
+from surefoot.report.study_gallery import part_gallery
+from surefoot.report.study_groups import group_table, mean_score
+from surefoot.report.study_page import write_study
+from surefoot.report.study_slider import TEMPERATURES, slider_data
+from surefoot.results import Result, Run
+from surefoot.runner import Study
+from surefoot.tasks import task_named
+from surefoot.tasks.base import Samples, Split, Task
+from tests.conftest import draw_one_label
+from tests.report.studies import (
+    FEW,
+    HOSTILE,
+    TESTED,
+    UNFAMILIAR,
+    drawn_part,
+    empty_part,
+    hostile,
+    nll_by_hand,
+    trained,
+)
+
+NAME = "script-script-alert-1-script"  # the hostile task's, as part of a path
+FIGURES = (
+    "cost",
+    "e99",
+    "error-by-confidence",
+    "reliability-methods",
+    "risk-coverage-methods",
+    "temperature-curves",
+)
+
+
+@pytest.fixture(scope="module")
+def found(made):
+    return made.study()
+
+
+@pytest.fixture(scope="module")
+def shown(made):
+    """The study under hostile names."""
+    return hostile(made).study()
+
+
+@pytest.fixture(scope="module")
+def report(shown, tmp_path_factory):
+    return write_study(shown, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes seconds, and is tested once."""
+    monkeypatch.setattr(study_page, "part_pictures", lambda *_: [])
+
+
+def test_hostile_names_are_text(report):
+    text = report.read_text()
+    assert HOSTILE not in text
+    assert "<img src=x" not in text
+    assert text.count("<script") == 2  # the slider's numbers, and the one that moves it
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in text
+    assert all(path.is_relative_to(report.parent) for path in report.parent.rglob("*"))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_its_ids_are_unique(report):
+    text = report.read_text()
+    plain = re.sub(r'xmlns(:xlink)?="[^"]*"|"http://www.w3.org/2000/svg"', "", text)
+    assert "http" not in plain
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', plain)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert {a or b for a, b in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)} <= set(ids)
+
+
+def test_every_figure_is_there_as_svg_and_png_and_in_the_page(report):
+    folder = report.parent / "figures"
+    for ending in ("svg", "png"):
+        names = sorted(path.name for path in folder.glob(f"*.{ending}"))
+        assert names == [f"{NAME}-{name}.{ending}" for name in FIGURES]
+    for path in folder.glob("*.svg"):
+        ET.parse(path)
+    assert report.read_text().count('<svg role="img" aria-label') == len(FIGURES)
+    assert report.stat().st_size < 1_000_000
+
+
+def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, report):
+    twin = json.loads((report.parent / "report.json").read_text())
+    part, document = shown.parts[0], twin["parts"][0]
+    assert document["recommended"] in {
+        result.method.name for result in part.results if not result.method.cheating
+    }
+    for method, scored in zip(document["methods"], part.comparison.methods, strict=True):
+        assert method["scores"]["familiar"]["nll"]["mean"] == scored.cells["familiar", "nll"].mean
+    files = {path.name: load_calibration(path) for path in (report.parent / "calibrations").glob("*.json")}
+    fitted = {
+        f"{NAME}-{result.method.name}-run{run.run}.json": replace(run.calibration, evidence=None)
+        for result in part.results
+        for run in result.runs
+        if run.calibration is not None
+    }
+    assert files == fitted
+    assert twin["experiment"]["runs"] == 2
+    assert twin["reproduce"] == ["surefoot run experiment.toml"]
+
+
+def test_the_slider_moves_along_the_curve_of_the_divided_logits(found):
+    data = slider_data(found.parts[0])
+    assert [curve["title"] for curve in data["curves"]] == ["Single", "Ensemble"]
+    assert TEMPERATURES[data["start"]] == 1
+    said = next(r for r in found.parts[0].results if r.method.name == "single").runs[0].before[UNFAMILIAR]
+    labels = said.labels.numpy()
+    for at in (0, data["start"], len(TEMPERATURES) - 1):
+        p = softmax(said.logits[0].double().numpy() / TEMPERATURES[at], axis=1)[np.arange(said.n), labels]
+        assert data["curves"][0]["unfamiliar"][at] == pytest.approx(-np.log(np.clip(p, 0.001, 0.999)).mean())
+
+
+def test_subgroups_have_the_intervals_of_scipy(found):
+    table = group_table(found.parts[0], "ensemble")
+    assert table.titles == ("Single", "Ensemble")
+    assert {row.side for row in table.rows} == {"familiar", "unfamiliar"}
+    said = next(r for r in found.parts[0].results if r.method.name == "single").runs[0].after[UNFAMILIAR]
+    row = next(row for row in table.rows if row.side == "unfamiliar")
+    here = said.groups == row.group
+    p = said.probs().numpy()[np.arange(said.n), said.labels.numpy()][here]
+    losses = -np.log(np.clip(p, 0.001, 0.999))
+    low, high = stats.t.interval(0.95, len(losses) - 1, losses.mean(), stats.sem(losses))
+    shown = row.scores[0]["nll"]
+    assert (shown.value, shown.low, shown.high) == pytest.approx((losses.mean(), max(0, low), high))
+    error = row.scores[0]["label_error"]
+    wrong = int((said.probs().numpy().argmax(1) != said.labels.numpy())[here].sum())
+    exact = stats.binomtest(wrong, int(here.sum())).proportion_ci(method="exact")
+    assert (error.k, error.n, error.low, error.high) == (wrong, here.sum(), *map(pytest.approx, exact))
+    assert group_table(found.parts[0], None).titles == ("Single",)
+
+
+def test_values_of_one_row_count_together():
+    values = np.array([1.0, 2.0, 5.0])
+    once = mean_score(values, np.arange(3))
+    thrice = mean_score(np.repeat(values, 3), np.repeat(np.arange(3), 3))
+    assert (thrice.value, thrice.high) == pytest.approx((once.value, once.high))
+    assert np.isnan(mean_score(values, np.zeros(3, dtype=int)).low)
+
+
+def test_one_run_missing_networks_and_no_network_at_all(made, tmp_path, no_figures):
+    plan = replace(made.plan, methods=tuple(replace(p, runs=p.runs[:1]) for p in made.plan.methods[:4]))
+    text = write_study(type(made)(made.store, made.experiment, plan).study(), tmp_path / "one").read_text()
+    assert "no significance is claimed" in text
+    spec = replace(plan.methods[0].runs[0][0], seed=77)
+    lacking = replace(plan.methods[0], runs=(*plan.methods[0].runs, (spec,)))
+    plan = replace(plan, methods=(lacking, *plan.methods[1:]))
+    text = write_study(type(made)(made.store, made.experiment, plan).study(), tmp_path / "less").read_text()
+    assert "Single: 1 missing, not averaged in: plain network of toy/small, seed 77." in text
+    text = write_study(Study(made.experiment, (empty_part(),)), tmp_path / "none").read_text()
+    assert "no method has a finished run" in text
+
+
+def test_many_labels(tmp_path):
+    many = trained(tmp_path / "many", LabelKind.MANY_LABELS, methods=("single", "ensemble"))
+    text = write_study(many.study(), tmp_path / "report").read_text()
+    assert text.count('<svg role="img" aria-label') == len(FIGURES)
+    assert "By subgroup" in text
+
+
+def test_no_unfamiliar_set(tmp_path):
+    alone = trained(tmp_path / "alone", methods=FEW, without=(UNFAMILIAR, Split.UNLABELLED))
+    text = write_study(alone.study(), tmp_path / "report").read_text()
+    assert "There is no unfamiliar test set" in text
+    assert "By subgroup" in text
+    assert 'class="slider"' not in text
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """A part of drawn predictions, and a task with an image for each of its samples."""
+    part = drawn_part()
+    said = part.results[0].runs[0].after[UNFAMILIAR]
+    inputs = np.random.default_rng(0).integers(0, 255, size=(said.n, 8, 8, 3), dtype=np.uint8)
+    order = np.random.default_rng(1).permutation(said.n)
+    samples = Samples(said.ids.astype(str)[order], said.labels.numpy()[order], inputs[order])
+    train = Samples(np.array(list("wxyz")), np.arange(4), inputs[:4])
+    task = Task("pictures", LabelKind.ONE_LABEL, tuple("abcd"), {Split.TRAIN: train, UNFAMILIAR: samples})
+    monkeypatch.setattr(study_gallery, "task_named", lambda *_, **__: task)
+    return replace(part, plan=replace(part.plan, task_identity=task.identity)), inputs
+
+
+def test_the_gallery_shows_the_surest_mistakes_before_and_after(pictures):
+    part, inputs = pictures
+    shown = part_gallery(part, "ensemble")
+    before, after = (result.runs[0].after[UNFAMILIAR] for result in part.results)
+    p, q, labels = before.probs().numpy(), after.probs().numpy(), before.labels.numpy()
+    wrong = np.flatnonzero(p.argmax(1) != labels)
+    surest = wrong[np.argsort(-p[wrong].max(1), kind="stable")][:12]
+    assert len(shown.cards) == 12
+    assert [card.before for card in shown.cards] == pytest.approx(p[surest].max(1))
+    assert [card.confidence for card in shown.cards] == pytest.approx(q[surest, p[surest].argmax(1)])
+    image = Image.open(io.BytesIO(base64.b64decode(shown.cards[0].image.split(",")[1])))
+    assert (np.asarray(image) == inputs[surest[0]]).all()  # by id, though the task has another order
+    assert (shown.before, shown.after) == ("Single", "Ensemble")
+    assert shown.png[:4] == b"\x89PNG"
+    assert part_gallery(part, "single").cards[0].before is None
+
+
+def test_class_names_in_the_gallery_are_text(pictures, found, tmp_path, no_figures):
+    text = write_study(Study(found.experiment, (pictures[0],)), tmp_path).read_text()
+    assert "<b>a</b>" not in text.replace("<b>&lt;b&gt;a&lt;/b&gt;</b>", "")
+    assert "&lt;b&gt;a&lt;/b&gt;" in text
+    assert (tmp_path / "figures" / "letters-gallery.png").is_file()
+
+
+def test_where_the_images_are_gone_or_changed_a_sentence_says_so(
+    pictures, found, monkeypatch, tmp_path, no_figures
+):
+    part, _ = pictures
+    changed = replace(part, plan=replace(part.plan, task_identity="other"))
+    assert "have changed" in part_gallery(changed, None).absent
+
+    def gone(name, root):
+        raise InputError("no such folder <b>")
+
+    monkeypatch.setattr(study_gallery, "task_named", gone)
+    text = write_study(Study(found.experiment, (part,)), tmp_path).read_text()
+    assert "the images are not there any more: no such folder &lt;b&gt;" in text
+
+
+def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
+    assert not [each for each in part_pictures(found.parts[0], "x", None) if each.picture.name == "x-toy"]
+    task, part = task_named("toy/rings"), drawn_part()
+    said = {}
+    for split in TESTED:
+        samples = task.splits[split]
+        said[split] = draw_one_label(len(samples), 2, ids=samples.ids.tolist())
+    results = tuple(replace(result, runs=(Run(0, (), None, said, said),)) for result in part.results)
+    part = replace(
+        part,
+        part=replace(part.part, task="toy/rings"),
+        plan=replace(part.plan, task="toy/rings"),
+        results=results,
+    )
+    shown = list(study_figures._toy(part))
+    assert len(shown) == 1
+    text = shown[0].picture.svg()
+    assert all(name in text for name in ("rings", "Single 1", "Ensemble"))
+
+
+def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
+    part = drawn_part()
+    wild = draw_one_label(sharpness=60.0)
+    results = (
+        *part.results,
+        Result(method_named("averaged-t"), (Run(0, (), None, *[dict.fromkeys(TESTED, wild)] * 2),)),
+    )
+    near, caption = study_figures._within_sight(all_drawn(replace(part, results=results)))
+    assert [method.name for method in near] == ["single", "ensemble"]
+    assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in caption
+
+
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_in_a_real_browser(report, width, scheme):
+    from playwright.sync_api import sync_playwright
+
+    problems = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+        page.goto(report.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(".pictures svg").count() == len(FIGURES)
+        slider = page.locator(".slider input")
+        numbers = json.loads(page.locator(".slider script").inner_text())["curves"][0]
+        shown = page.locator(".slider tbody tr").first.locator("td")
+        dot = page.locator(".slider circle").first
+        places = set()
+        for at in (0, len(TEMPERATURES) - 1):
+            slider.fill(str(at))
+            assert page.locator(".slider output").inner_text() == f"{numbers['temperature'][at]:.2f}"
+            assert shown.nth(1).inner_text() == f"{numbers['familiar'][at]:.4f}"
+            assert shown.nth(2).inner_text() == f"{numbers['unfamiliar'][at]:.4f}"
+            places.add((dot.get_attribute("cx"), dot.get_attribute("cy")))
+        assert len(places) == 2
+        for summary in page.locator("summary").all():
+            summary.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ink, paper = page.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+        assert (brightness[0] < brightness[1]) == (scheme == "light")
+        page.emulate_media(media="print")
+        assert len(page.pdf()) > 10_000
+        browser.close()
+    assert problems == []
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_without_javascript_the_static_figures_are_there(report):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(java_script_enabled=False)
+        page.goto(report.as_uri())
+        assert not page.locator(".slider").is_visible()
+        assert page.locator(".pictures svg").first.is_visible()
+        browser.close()

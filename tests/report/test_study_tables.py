@@ -1,0 +1,98 @@
+"""Tables of a study: safe names, every format, the numbers of the predictions."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.cli.terminal import print_grids
+from surefoot.comparison import read_scores
+from surefoot.report.study_tables import headline_grids, part_names, safe_name, write_tables
+from surefoot.runner import Study
+from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
+
+
+@given(st.text())
+def test_a_safe_name_is_one_plain_piece_of_a_path(text):
+    name = safe_name(text)
+    assert 1 <= len(name) <= 60
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+    assert not name.startswith("-")
+
+
+def test_parts_of_one_task_get_names_of_their_own(made):
+    part = made.study(resamples=0, methods=("single",)).parts[0]
+    assert part_names(Study(made.experiment, (part,))) == ["toy-small"]
+    assert part_names(Study(made.experiment, (part,) * 3)) == [
+        "toy-small-mlp",
+        "toy-small-mlp--2",
+        "toy-small-mlp--3",
+    ]
+
+
+def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path):
+    found = made.study()
+    paths = write_tables(found, tmp_path)
+    endings = ("tables.md", "tables.tex", "tables.html", "scores.csv", "summary.csv")
+    assert [path.name for path in paths] == [f"toy-small-{ending}" for ending in endings]
+    assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
+    scores = read_scores(paths[3])
+    for result in found.parts[0].results:
+        values = [score.value for score in scores[result.method.name]["unfamiliar", "nll"]]
+        by_hand = [nll_by_hand(run.after[UNFAMILIAR]) for run in result.runs]
+        assert values == pytest.approx(by_hand, abs=1e-9)
+    lines = list(csv.DictReader(io.StringIO(paths[4].read_text())))
+    assert {line["method"] for line in lines} == {result.method.name for result in found.parts[0].results}
+    assert {line["parameters"] for line in lines if line["method"] == "ensemble"} == {
+        repr(2 * float(line["parameters"])) for line in lines if line["method"] == "single"
+    }
+
+
+def test_the_headline_has_the_means_on_both_sides(made):
+    found = made.study(resamples=0)
+    grid = headline_grids(found)[0]
+    assert grid.groups == ("NLL", "Error", "ECE", "E99")
+    assert grid.columns == ("F", "U")
+    runs = found.parts[0].results[0].runs
+    mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)
+    assert grid.sections[0].rows[0].cells[1].text == f"{mean:.4f}"
+    assert headline_grids(Study(made.experiment, (empty_part(),))) == []
+
+
+def test_hostile_names_stay_text_in_every_format(made, tmp_path):
+    paths = write_tables(hostile(made).study(resamples=0), tmp_path)
+    assert all(path.parent == tmp_path / "tables" for path in paths)
+    for path in paths[:3]:
+        assert HOSTILE not in path.read_text()
+    assert "&lt;/script&gt;" in paths[2].read_text()
+
+
+def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
+    plan = made.plan
+    alone = tuple(planned for planned in plan.methods if planned.method.name == "ensemble")
+    found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
+        resamples=0
+    )
+    assert [method.about.spread_of for method in found.parts[0].comparison.methods] == [None]
+
+
+def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
+    shown = io.StringIO()
+    shown.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("COLUMNS", "80")
+    grids = headline_grids(made.study(resamples=0))
+    print_grids(grids)
+    text = shown.getvalue()
+    for cell in grids[0].sections[0].rows[0].cells:
+        assert cell.text in text
+    assert "…" not in text
+
+
+def test_without_a_terminal_the_grids_are_markdown(made, capsys):
+    print_grids(headline_grids(made.study(resamples=0)))
+    shown = capsys.readouterr().out
+    assert shown.startswith("**Methods on toy/small, mlp**")
+    assert "| Single | 2 |" in shown

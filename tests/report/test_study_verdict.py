@@ -1,0 +1,158 @@
+"""The verdict recommends what the numbers support, says what it costs, and claims no more than it may."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.methods import METHODS
+from surefoot.report.study_choice import choice_of
+from surefoot.report.study_verdict import verdict_of
+from tests.report.studies import Row, by_hand, empty_part
+
+NAN = math.nan
+SINGLE = Row((1.0, 1.0), familiar=(0.2, 0.2), e99=0.10, from_best=(0.4, 0.3, 0.5))
+ENSEMBLE = Row(
+    (0.6,), familiar=(0.15,), e99=0.02, from_baseline=(-0.4, -0.5, -0.3), training=40.0, running=0.005
+)
+
+
+def test_the_best_is_recommended_with_gain_cost_and_price():
+    advice, price, caveat = verdict_of(by_hand({"single": SINGLE, "ensemble": ENSEMBLE}))
+    assert advice == (
+        "On letters, use Ensemble: it is the best on unfamiliar data; unfamiliar NLL goes from 1.000 to 0.600, 40% less "
+        "(95% interval over images 30% to 50%), and the errors among its answers above 99% confidence from 10.0% to 2.0%."
+    )
+    assert price == (
+        "It takes 4.0 times as long to train and 5.0 times as long to run as a single network; "
+        "on familiar data the NLL goes from 0.200 to 0.150 (25% less)."
+    )
+    assert caveat.startswith("From 2 runs (one of this method, which joins several networks)")
+
+
+def test_of_methods_level_with_the_best_the_cheapest_to_run_is_taken():
+    level = Row(
+        (0.62, 0.62), from_best=(0.02, -0.01, 0.05), from_baseline=(-0.38, -0.45, -0.3), training=50.0
+    )
+    part = by_hand({"single": SINGLE, "ensemble": ENSEMBLE, "g-distill": level})
+    assert choice_of(part).chosen.about.name == "g-distill"
+    assert verdict_of(part)[0].startswith(
+        "On letters, use G-distill: on unfamiliar data it is not significantly worse than Ensemble, which has the lowest NLL, "
+        "and it is the cheapest to run; unfamiliar NLL goes from 1.000 to 0.620, 38% less"
+    )
+    assert "5.0 times as long to train and as long to run" in verdict_of(part)[1]
+    worse = Row((0.62, 0.62), from_best=(0.02, 0.01, 0.05), training=50.0)
+    part = by_hand({"single": SINGLE, "ensemble": ENSEMBLE, "g-distill": worse})
+    assert choice_of(part).chosen.about.name == "ensemble"
+
+
+def test_noise_in_the_times_of_equal_work_decides_nothing():
+    best = Row((0.6, 0.6), running=0.0013, training=10.0)
+    level = Row((0.61, 0.61), from_best=(0.01, -0.01, 0.03), running=0.0010, training=30.0)
+    part = by_hand({"single": SINGLE, "single-t": best, "g-distill": level})
+    assert choice_of(part).chosen.about.name == "single-t"
+
+
+def test_a_gradient_counts_as_passes_although_it_was_not_timed():
+    odin = Row((0.6, 0.6), running=0.001, training=10.0)
+    members = Row((0.61,), from_best=(0.01, -0.01, 0.03), running=0.002, training=20.0)
+    part = by_hand({"single": SINGLE, "novelty": odin, "ensemble": members})
+    assert choice_of(part).chosen.about.name == "ensemble"
+    alone = verdict_of(by_hand({"single": SINGLE, "novelty": odin}))
+    assert "as long to train as a single network, and two passes and a gradient to run" in alone[1]
+
+
+@pytest.mark.parametrize("cheat", [method.name for method in METHODS if method.cheating])
+def test_cheating_rows_are_never_recommended(cheat):
+    part = by_hand({"single": SINGLE, cheat: Row((0.1, 0.1), running=1e-9)})
+    assert choice_of(part).chosen.about.name == "single"
+    assert (
+        verdict_of(part)[0]
+        == "On letters, keep Single: it is the best on unfamiliar data (NLL 1.000 on unfamiliar data)."
+    )
+    assert choice_of(by_hand({cheat: Row((0.1, 0.1))})) is None
+
+
+def test_one_run_claims_no_significance():
+    single = Row((1.0,), from_best=(0.4, 0.3, 0.5))
+    sentences = verdict_of(by_hand({"single": single, "ensemble": ENSEMBLE}))
+    assert sentences[-1] == "There is one run, so no significance is claimed."
+    level = Row((0.61,), from_best=(0.01, -0.01, 0.03), training=50.0)
+    assert (
+        "significant"
+        not in verdict_of(by_hand({"single": single, "ensemble": ENSEMBLE, "g-distill": level}))[0]
+    )
+
+
+def test_missing_networks_are_counted_and_some_named():
+    gone = tuple(f"plain network of letters, seed {seed}" for seed in range(5))
+    last = verdict_of(by_hand({"single": SINGLE, "ensemble": Row((0.6,), missing=gone)}))[-1]
+    assert "5 networks or scores are missing and not averaged in: plain network of letters, seed 0, " in last
+    assert last.endswith("seed 2 and 2 more.")
+    assert (
+        verdict_of(empty_part())[0] == "On letters no method has a finished run, so none can be recommended."
+    )
+    assert "5 networks or scores are missing" in verdict_of(empty_part())[1]
+
+
+def test_without_an_unfamiliar_set_it_says_so():
+    rows = {"single": SINGLE, "ensemble": ENSEMBLE}
+    sentences = verdict_of(by_hand(rows, sides=("familiar",)))
+    assert sentences[0].startswith(
+        "On letters, which has no unfamiliar test set, so that nothing is known of unfamiliar data, use Ensemble"
+    )
+    assert "on familiar data" not in sentences[1]
+
+
+def test_without_a_bootstrap_the_t_test_decides():
+    close = Row((0.61, 0.63), training=50.0, e99=NAN)
+    part = by_hand(
+        {"single": Row((1.0, 1.02)), "single-t": Row((0.60, 0.63), training=90.0), "g-distill": close}
+    )
+    assert choice_of(part).chosen.about.name == "g-distill"  # level with the best, and trained in less time
+    assert "interval" not in verdict_of(part)[0]
+    assert "from 5.0% to none given" in verdict_of(part)[0]
+
+
+def test_costs_that_were_not_measured_are_said_in_words():
+    rows = {"single": SINGLE, "ensemble": Row((0.6,), training=None, running=None)}
+    assert (
+        "Its cost was not measured (networks to train: M; passes to run: M)" in verdict_of(by_hand(rows))[1]
+    )
+
+
+numbers = st.one_of(st.just(NAN), st.floats(0, 7))
+intervals = st.one_of(
+    st.none(),
+    st.floats(-7, 7).map(lambda value: (value, NAN, NAN)),
+    st.lists(st.floats(-7, 7), min_size=3, max_size=3)
+    .map(sorted)
+    .map(lambda ends: (ends[1], ends[0], ends[2])),
+)
+rows = st.builds(
+    Row,
+    st.lists(numbers, min_size=0, max_size=3).map(tuple),
+    st.lists(numbers, min_size=0, max_size=3).map(tuple),
+    numbers,
+    intervals,
+    intervals,
+    st.one_of(st.none(), st.floats(0, 100)),
+    st.one_of(st.none(), st.floats(0, 1)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["single", "ensemble", "novelty", "oracle-t", "bayesian"]), rows, min_size=1
+    )
+)
+def test_any_numbers_make_one_to_three_sentences(given_rows):
+    part = by_hand(given_rows)
+    sentences = verdict_of(part)
+    assert 1 <= len(sentences) <= 3
+    assert not any("nan" in sentence or "inf" in sentence.replace("inference", "") for sentence in sentences)
+    assert all(sentence.endswith(".") for sentence in sentences)
+    choice = choice_of(part)
+    assert choice is None or choice.chosen.about.name != "oracle-t"
