@@ -1,9 +1,9 @@
-"""What a Bayesian prediction costs: sampled at the head, against one plain pass and against sampling the network.
+"""What a Bayesian prediction costs, sampled at the head: against a plain pass, and against sampling it all.
 
-    python benchmarks/bayesian.py [--device cuda] [--network resnet18] [--view 224] [--samples 100] [--rows 1024]
+    python benchmarks/bayesian.py [--device cuda] [--network resnet18] [--view 224] [--samples 100]
 
-All in one process, taking turns, best of several. Sampling the whole network is what a plain Monte Carlo dropout
-does: a pass per sample; it is timed on a few samples and scaled up.
+All in one process, taking turns, best of several. Sampling the whole network is what a plain Monte Carlo
+dropout does: a pass per sample; it is timed on a few samples and scaled up.
 """
 
 import argparse

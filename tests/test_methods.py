@@ -14,9 +14,11 @@ from surefoot.engines.produce import produce
 from surefoot.errors import InputError
 from surefoot.kinds import IGNORE, LabelKind
 from surefoot.methods import METHODS, Setup, held_out_networks, method_named, obstacle
+from surefoot.metrics import metric_named, nll
 from surefoot.plans import plan_from, plan_of
 from surefoot.recipes import Bayesian, Distilled, HeldOut, Recipe, Teachers
 from surefoot.results import Reader, as_runs
+from surefoot.sizes import by_size
 from surefoot.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split, Task
@@ -36,7 +38,9 @@ def small_task(kind, *, groups):
         splits = {split: replace(each, labels=_many(split, each)) for split, each in splits.items()}
     if groups:
         cells = {split: (each.inputs > 0).astype(int) @ [1, 2] for split, each in splits.items()}
-        splits = {s: replace(each, groups=np.char.add("cell ", cells[s].astype(str))) for s, each in splits.items()}
+        splits = {
+            s: replace(each, groups=np.char.add("cell ", cells[s].astype(str))) for s, each in splits.items()
+        }
     classes = whole.class_names if kind is LabelKind.ONE_LABEL else ("right", "up", "far")
     return Task("toy/small", kind, classes, splits)
 
@@ -163,12 +167,24 @@ def test_an_ensemble_is_the_mean_of_its_members(made):
         assert ensemble.after[split].members == 2
 
 
+def test_ensembles_of_every_size_come_from_the_same_members(made):
+    _, reader = made
+    metrics = (metric_named("nll"), metric_named("label_error"))
+    sizes = by_size(reader.result(method_named("ensemble-of-t")).runs[0], metrics)
+    assert [each.members for each in sizes] == [1, 2]
+    single = reader.result(method_named("single-t")).runs[0]
+    whole = reader.result(method_named("ensemble-of-t")).runs[0]
+    for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
+        assert sizes[0].values[side, "nll"] == pytest.approx(nll(single.after[split]))
+        assert sizes[1].values[side, "nll"] == pytest.approx(nll(whole.after[split]))
+
+
 def test_distillation_needs_its_teachers(made, tmp_path):
     task, _ = made
     setup = Setup(task, RECIPE, members=2, runs=1)
     workshop = Workshop(task, task_inputs(task, RECIPE, cache=tmp_path), torch.device("cpu"))
     student = replace(RECIPE, variant=Distilled(teachers=Teachers(RECIPE, (0, 1))))
-    with pytest.raises(InputError, match="needs the one of seed 0 first"):
+    with pytest.raises(InputError, match="needs the one of toy/small with seed 0 first"):
         produce(setup.spec(student, 0), workshop, Store(tmp_path))
     assert not list(tmp_path.glob("networks/*/*/*"))
 

@@ -32,7 +32,7 @@ STOREYS = (
     {"experiments", "plans", "scoring"},
     {"comparison"},
     {"results"},
-    {"runner"},
+    {"runner", "sizes"},
     {"report"},
     {"cli"},
 )

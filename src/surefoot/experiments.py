@@ -51,7 +51,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not self.name or any(character in self.name for character in "/\\\0") or self.name.startswith("."):
-            raise InputError(f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name")
+            raise InputError(
+                f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name"
+            )
         if not self.parts:
             raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
         for name in self.methods:
@@ -59,7 +61,9 @@ class Experiment:
         for name in self.metrics:
             metric_named(name)
         if not self.methods or not self.metrics:
-            raise InputError(f"experiment {self.name!r} has no methods or no metrics; needed: one or more of each")
+            raise InputError(
+                f"experiment {self.name!r} has no methods or no metrics; needed: one or more of each"
+            )
         for name, least in (("members", 1), ("runs", 1), ("folds", 2), ("resamples", 0)):
             require(
                 name,
@@ -110,7 +114,9 @@ def placed(part: Part, folder: Path) -> Part:
 
 def write_experiment(experiment: Experiment, path: Path) -> None:
     """An experiment as a TOML file that runs again to the same numbers; paths are written in full."""
-    write_toml(replace(experiment, parts=tuple(placed(p, Path.cwd()) for p in experiment.parts)).as_dict(), path)
+    write_toml(
+        replace(experiment, parts=tuple(placed(p, Path.cwd()) for p in experiment.parts)).as_dict(), path
+    )
 
 
 def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
@@ -130,7 +136,9 @@ def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
         own["methods"] = tuple(own["methods"].split(","))
     if isinstance(own.get("metrics"), str):
         own["metrics"] = tuple(own["metrics"].split(","))
-    parts = tuple(replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts)
+    parts = tuple(
+        replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts
+    )
     return replace(experiment, parts=parts, **own)
 
 
@@ -185,9 +193,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         parts=tuple(Part(task=name, recipe=_TOY) for name in TOYS),
         about="the four data sets in the plane at the paper's size",
     ),
-    Experiment(name="letters", parts=(Part(task="letters", recipe=_LETTERS),), about="letters in unseen fonts"),
+    Experiment(
+        name="letters", parts=(Part(task="letters", recipe=_LETTERS),), about="letters in unseen fonts"
+    ),
     *(
-        Experiment(name=part.task, parts=(part,), about=f"the paper's {part.task} task; needs its data: --root")
+        Experiment(
+            name=part.task, parts=(part,), about=f"the paper's {part.task} task; needs its data: --root"
+        )
         for part in PAPER_PARTS
     ),
     Experiment(

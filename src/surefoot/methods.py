@@ -1,4 +1,4 @@
-"""The rows of the paper's table and a few beyond it: which networks a method reads, and what it fits on them."""
+"""The rows of the paper's table and a few beyond it: which networks a method reads, and what it fits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -88,13 +88,14 @@ def _averaged(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
 
 
 def held_out_networks(setup: Setup) -> tuple[tuple[Recipe, int], ...]:
-    """A network per fold of familiar subgroups; clusters of the first network's features where there are none."""
+    """A network per fold of familiar subgroups, or of clusters of the first network's features."""
     folds, used = _named_folds(setup)
     teachers = None
     if len(used) < 2:
         folds, used, teachers = setup.folds, tuple(range(setup.folds)), Teachers(setup.recipe, (0,))
     return tuple(
-        (replace(setup.recipe, variant=HeldOut(fold=fold, folds=folds, teachers=teachers)), 0) for fold in used
+        (replace(setup.recipe, variant=HeldOut(fold=fold, folds=folds, teachers=teachers)), 0)
+        for fold in used
     )
 
 
@@ -152,45 +153,69 @@ ODIN, KNN, ENERGY, MAX_PROBABILITY = "odin", "knn", "energy", "max-probability"
 METHODS: tuple[Method, ...] = (
     Method(name="single", title="Single", paper="Single Model", networks=_plain,
            formula="softmax(z)", training="1", inference="1"),
-    Method(name="single-t", title="Single + T", paper="Single + T-scaling", networks=_plain, fit=_on_val(fit_temperature),
+    Method(name="single-t", title="Single + T", paper="Single + T-scaling", networks=_plain,
+           fit=_on_val(fit_temperature),
            formula="softmax(z / T), T = argmin NLL on val", training="1", inference="1"),
-    Method(name="ensemble", title="Ensemble", paper="Ensemble", networks=_members, together=True, spread_of="single",
+    Method(name="ensemble", title="Ensemble", paper="Ensemble", networks=_members, together=True,
+           spread_of="single",
            formula="mean_m softmax(z_m)", training="M", inference="M"),
-    Method(name="ensemble-of-t", title="Ensemble of T-scaled", paper="Ensemble of T-scaled models", networks=_members, together=True, fit=_on_val(fit_member_temperatures), spread_of="single-t",
+    Method(name="ensemble-of-t", title="Ensemble of T-scaled", paper="Ensemble of T-scaled models",
+           networks=_members, together=True, fit=_on_val(fit_member_temperatures), spread_of="single-t",
            formula="mean_m softmax(z_m / T_m)", training="M", inference="M"),
-    Method(name="t-of-ensemble", title="T-scaled ensemble", networks=_members, together=True, fit=_on_val(fit_temperature), spread_of="single-t",
+    Method(name="t-of-ensemble", title="T-scaled ensemble", networks=_members, together=True,
+           fit=_on_val(fit_temperature), spread_of="single-t",
            formula="softmax(log(mean_m softmax(z_m)) / T)", training="M", inference="M"),
     Method(name="distill", title="Distill", paper="Distill", networks=_distilled,
            formula="taught by the ensemble on F-train", training="M + 1", inference="1"),
-    Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", networks=_distilled, fit=_on_val(fit_softening),
+    Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", networks=_distilled,
+           fit=_on_val(fit_softening),
            formula="distill, then T if T >= 1", training="M + 1", inference="1"),
     Method(name="g-distill", title="G-distill", paper="G-distill", networks=_g_distilled,
            formula="taught by the ensemble on F-train and on G", training="M + 1", inference="1"),
-    Method(name="g-distill-t", title="G-distill + T", paper="G-distill + T-scaling", networks=_g_distilled, fit=_on_val(fit_softening),
+    Method(name="g-distill-t", title="G-distill + T", paper="G-distill + T-scaling",
+           networks=_g_distilled, fit=_on_val(fit_softening),
            formula="G-distill, then T if T >= 1", training="M + 1", inference="1"),
-    Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ODIN,
+    Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling", networks=_plain,
+           fit=_on_val(fit_novelty_scaling), novelty=ODIN,
            formula="softmax(z / (T0 + T1 novelty(x)))", training="1", inference="2 and a gradient"),
     Method(name="bayesian", title="Bayesian", paper="Bayesian", networks=_bayesian,
-           formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1", inference="1 and samples of the head"),
-    Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", networks=_bayesian, fit=_on_val(fit_temperature),
-           formula="softmax(log(mean_s softmax(z_s)) / T)", training="1", inference="1 and samples of the head"),
-    Method(name="budget-t", title="Single + risk-budget T", networks=_plain, fit=_on_val(fit_budget_temperature), beyond=True,
+           formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1",
+           inference="1 and samples of the head"),
+    Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", networks=_bayesian,
+           fit=_on_val(fit_temperature),
+           formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
+           inference="1 and samples of the head"),
+    Method(name="budget-t", title="Single + risk-budget T", networks=_plain,
+           fit=_on_val(fit_budget_temperature), beyond=True,
            formula="the largest T with NLL_val(T) <= 1.02 min NLL_val", training="1", inference="1"),
-    Method(name="held-out-t", title="Single + held-out-group T", networks=_plain, fit=_on_held_out, held_out=True, beyond=True,
-           formula="T = argmin NLL on familiar subgroups left out of training", training="1 + folds", inference="1"),
-    Method(name="averaged-t", title="Weight-averaged + T", networks=_averaged, together=True, fit=_on_val(fit_temperature), beyond=True,
+    Method(name="held-out-t", title="Single + held-out-group T", networks=_plain, fit=_on_held_out,
+           held_out=True, beyond=True,
+           formula="T = argmin NLL on familiar subgroups left out of training", training="1 + folds",
+           inference="1"),
+    Method(name="averaged-t", title="Weight-averaged + T", networks=_averaged, together=True,
+           fit=_on_val(fit_temperature), beyond=True,
            formula="the network of the members' mean weights, then T", training="M", inference="1"),
-    Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", networks=_members, together=True, fit=_on_val(fit_budget_temperature), beyond=True, spread_of="budget-t",
+    Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", networks=_members, together=True,
+           fit=_on_val(fit_budget_temperature), beyond=True, spread_of="budget-t",
            formula="as risk-budget T, on the ensemble", training="M", inference="M"),
-    Method(name="novelty-knn", title="Novelty scaling (neighbours)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=KNN, beyond=True,
-           formula="as novelty scaling; distance to the k-th training feature", training="1", inference="1 and a search"),
-    Method(name="novelty-energy", title="Novelty scaling (energy)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ENERGY, beyond=True,
+    Method(name="novelty-knn", title="Novelty scaling (neighbours)", networks=_plain,
+           fit=_on_val(fit_novelty_scaling), novelty=KNN, beyond=True,
+           formula="as novelty scaling; distance to the k-th training feature", training="1",
+           inference="1 and a search"),
+    Method(name="novelty-energy", title="Novelty scaling (energy)", networks=_plain,
+           fit=_on_val(fit_novelty_scaling), novelty=ENERGY, beyond=True,
            formula="as novelty scaling; -logsumexp(z)", training="1", inference="1"),
-    Method(name="oracle-t", title="Single + T", networks=_plain, fit=_on_val(fit_temperature), cheating=True,
+    Method(name="novelty-max-probability", title="Novelty scaling (top probability)", networks=_plain,
+           fit=_on_val(fit_novelty_scaling), novelty=MAX_PROBABILITY, beyond=True,
+           formula="as novelty scaling; 1 - max softmax(z)", training="1", inference="1"),
+    Method(name="oracle-t", title="Single + T", networks=_plain, fit=_on_val(fit_temperature),
+           cheating=True,
            formula="T = argmin NLL on both test sets", training="1", inference="1"),
-    Method(name="oracle-ensemble-t", title="T-scaled ensemble", networks=_members, together=True, fit=_on_val(fit_temperature), cheating=True, spread_of="oracle-t",
+    Method(name="oracle-ensemble-t", title="T-scaled ensemble", networks=_members, together=True,
+           fit=_on_val(fit_temperature), cheating=True, spread_of="oracle-t",
            formula="T = argmin NLL on both test sets", training="M", inference="M"),
-    Method(name="oracle-novelty", title="Novelty scaling (ODIN)", networks=_plain, fit=_on_val(fit_novelty_scaling), novelty=ODIN, cheating=True,
+    Method(name="oracle-novelty", title="Novelty scaling (ODIN)", networks=_plain,
+           fit=_on_val(fit_novelty_scaling), novelty=ODIN, cheating=True,
            formula="T0, T1 = argmin NLL on both test sets", training="1", inference="2 and a gradient"),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""Which networks each method reads in each run: all that is needed to make the results again without the data."""
+"""Which networks each method reads in each run: enough to make the results again without the data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,7 +10,9 @@ CPU = torch.device("cpu")
 
 
 def network(seed):
-    return build_network("mlp", 2, generator=torch.Generator().manual_seed(seed), hidden=(8, 8), layer_dropout=0.5)
+    return build_network(
+        "mlp", 2, generator=torch.Generator().manual_seed(seed), hidden=(8, 8), layer_dropout=0.5
+    )
 
 
 def test_the_mean_and_the_line_between():

@@ -64,7 +64,8 @@ def test_sampled_loss_and_its_slope_are_finite_up_to_ten_thousand(kind):
     y = torch.tensor([1]) if kind is ONE else torch.tensor([[0, 1, IGNORE]])
     loss = sampled_loss(z, y, kind)
     loss.backward()
-    assert torch.isfinite(loss) and torch.isfinite(z.grad).all()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(z.grad).all()
     if kind is ONE:
         assert float(loss.detach()) == pytest.approx(math.log(4))  # one sample of two, and there a tie of two
 
@@ -87,7 +88,8 @@ def test_distillation_loss_by_hand(temperature):
 
 def test_the_teachers_see_the_student_s_own_view_unless_fixed():
     teachers = [
-        build_network("mlp", 2, generator=torch.Generator().manual_seed(s), hidden=(8,)).eval() for s in (0, 1)
+        build_network("mlp", 2, generator=torch.Generator().manual_seed(s), hidden=(8,)).eval()
+        for s in (0, 1)
     ]
     views, said = torch.randn(4, 2), torch.randn(4, 2)
     rows, labels = torch.tensor([3, 1, 0, 2]), torch.tensor([0, 1, IGNORE, IGNORE])

@@ -33,7 +33,9 @@ def run(
     cache: Cache = None,
     device: Device = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
-    train_only: Annotated[bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")] = False,
+    train_only: Annotated[
+        bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")
+    ] = False,
 ) -> None:
     """Train what is missing, score every method on familiar and unfamiliar data, write a report.
 
@@ -95,7 +97,9 @@ def run_folder(store: Any, name: str) -> Path:
     raise InputError(f"no experiment {name!r} was run in {store.root}; have: {have}")
 
 
-def _report(folder: Path, store: Any, values: list[str] | None = None, method: list[str] | None = None) -> None:
+def _report(
+    folder: Path, store: Any, values: list[str] | None = None, method: list[str] | None = None
+) -> None:
     from surefoot.cli.terminal import busy, print_grids
     from surefoot.report.study_page import write_study
     from surefoot.report.study_tables import headline_grids
@@ -131,7 +135,9 @@ def _narrowed(
     allowed = {"metrics", "resamples", "methods"}
     for name in given:
         if name not in allowed:
-            raise InputError(f"{name!r} decides what is trained; a report can change: {', '.join(sorted(allowed))}")
+            raise InputError(
+                f"{name!r} decides what is trained; a report can change: {', '.join(sorted(allowed))}"
+            )
     experiment = overridden(experiment, given | ({"methods": method} if method else {}))
     wanted = set(experiment.methods)
     kept = tuple(

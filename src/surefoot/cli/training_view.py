@@ -39,7 +39,9 @@ def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
             if event["event"] == "epoch":
                 before = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
                 done[job] = before + event["epoch"]
-                where = f"{_called(order.jobs[job])}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
+                where = (
+                    f"{_called(order.jobs[job])}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
+                )
                 bar.update(task, description=f"{where}, loss {event['loss']:.4f}")
             elif event["event"] == "done":
                 done[job] = total[job]

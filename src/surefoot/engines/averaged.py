@@ -36,7 +36,7 @@ def average_and_predict(making: Making) -> dict[str, Any]:
 
 
 def interpolation(states: list[Weights], phase: Phase, making: Making) -> dict[str, Any]:
-    """Validation NLL on the straight line between two networks; the barrier is its height above the ends' line.
+    """Validation NLL on the line between two networks; the barrier is its height above the ends' own line.
 
     Frankle et al., ICML 2020.
     """

@@ -1,4 +1,4 @@
-"""Networks trained without some familiar subgroups, which they then predict. None sees anything unfamiliar."""
+"""Networks trained without some familiar subgroups, which they then predict; nothing unfamiliar is seen."""
 
 from dataclasses import replace
 
@@ -34,13 +34,18 @@ def train_and_predict_held_out(making: Making) -> None:
     held = fold == variant.fold
     if not held.any():
         raise InputError(
-            f"task {task.name!r} has too few subgroups to hold out fold {variant.fold + 1} of {variant.folds}; "
+            f"task {task.name!r} has too few subgroups to hold out fold {variant.fold + 1} of "
+            f"{variant.folds}; "
             "needed: at least two of every class"
         )
     inputs = joined([workshop.inputs[split] for split in SPLITS])
     kept = np.flatnonzero(trained & ~held)
     network = trained_on(
-        inputs.take(torch.from_numpy(kept)), labels[kept], "train", making, objective=Classification(task.kind)
+        inputs.take(torch.from_numpy(kept)),
+        labels[kept],
+        "train",
+        making,
+        objective=Classification(task.kind),
     )
     rows = np.flatnonzero(held)
     asked = answer(making, HELD_OUT)
@@ -57,7 +62,9 @@ def _groups(making: Making, labels: NDArray[np.int64]) -> NDArray[np.str_]:
     named = [task.splits[split].groups for split in SPLITS]
     if variant.teachers is None:
         if any(each is None for each in named):
-            raise InputError(f"task {task.name!r} names no subgroups; needed: a network whose features make them")
+            raise InputError(
+                f"task {task.name!r} names no subgroups; needed: a network whose features make them"
+            )
         return np.concatenate([each for each in named if each is not None])
     teacher = making.spec.needs()[0]
     first = phases(making.spec.recipe.protocol, task)[0]  # the one that has not seen val

@@ -26,8 +26,8 @@ def sensible_workers(device: str) -> int:
 def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> None:
     """Share the order's jobs between workers, teachers before students, and wait until all are done.
 
-    `tell` hears of each epoch and each network done. A network that another process is making is waited for. An
-    error of one worker stops the others, which keep their checkpoints; so does Ctrl-C.
+    `tell` hears of each epoch and each network done. A network that another process is making is waited for.
+    An error of one worker stops the others, which keep their checkpoints; so does Ctrl-C.
     """
     if not order.jobs:
         return
@@ -113,9 +113,10 @@ def _stop(processes: list["subprocess.Popen[str]"]) -> None:
 
 
 def _follow(process: "subprocess.Popen[str]", queue: _Queue, tell: Callable[[Event], None]) -> str | None:
-    """Hand a worker job after job and pass on its events until there is no more; what went wrong, if it did."""
+    """Hand a worker job after job and pass on its events; what went wrong, if anything did."""
     message = None
-    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdin is not None
     with process.stdin as jobs, process.stdout as lines:
         for line in lines:
             event = json.loads(line)

@@ -63,7 +63,7 @@ def restored(spec: Spec, weights: dict[str, Tensor], workshop: Workshop) -> Netw
     network = drawn_network(spec.recipe, workshop.task, workshop.inputs, seed=spec.seed)
     network.load_state_dict(weights)
     for parameter in network.parameters():
-        parameter.requires_grad_(requires_grad=False)
+        parameter.requires_grad = False
     return network.to(workshop.device).eval()
 
 

@@ -40,7 +40,9 @@ def score_novelty(spec: Spec, workshop: Workshop, store: Store, names: tuple[str
         store.save_beside(spec, _file(name), arrays)
 
 
-def stored_novelty(spec: Spec, store: Store, name: str, split: Split) -> tuple[NDArray[np.float64], Scale] | None:
+def stored_novelty(
+    spec: Spec, store: Store, name: str, split: Split
+) -> tuple[NDArray[np.float64], Scale] | None:
     """A score as computed, and the scale that makes it novelty from 0 to 1; None where it is missing."""
     arrays = store.beside(spec, _file(name))
     if arrays is None or split not in arrays:

@@ -22,8 +22,8 @@ def produce(spec: Spec, workshop: Workshop, store: Store, *, listener: Listener 
     for teacher in spec.needs():
         if not store.is_done(teacher):
             raise InputError(
-                f"a {spec.recipe.variant.kind if spec.recipe.variant else 'plain'} network of {spec.task} needs "
-                f"the one of seed {teacher.seed} first; it is not in {store.root}"
+                f"a network made from others needs the one of {spec.task} with seed {teacher.seed} first; "
+                f"it is not in {store.root}"
             )
     with store.claim(spec) as draft:
         if store.is_done(spec):  # by another process, since we looked

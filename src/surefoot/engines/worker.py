@@ -2,7 +2,9 @@
 
     python -m surefoot.engines.worker
 
-Writes an event per line to standard output, and ends with its input. SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
+Writes an event per line to standard output, and ends with its input.
+
+SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
 SIGKILL costs at most the seconds since the last one. What else is printed, as by a user's network, goes to
 standard error.
 """
@@ -24,7 +26,7 @@ from surefoot.engines.orders import STOPPED, Order
 from surefoot.engines.produce import produce
 from surefoot.errors import InputError
 from surefoot.store import ClaimedError, Store
-from surefoot.training.loop import StoppedError
+from surefoot.training.loop import Progress, StoppedError
 
 Say = Callable[..., None]
 
@@ -74,17 +76,19 @@ def _carry_out(order: Order, stop: _Stop, say: Say) -> None:
         heard = partial(say, job=job, seed=specs[job].seed)
         heard("start")
         try:
-            listener = Listener(
-                progress=lambda phase, progress, heard=heard: heard("epoch", phase=phase, **vars(progress)),
-                weights=lambda report: say("weights", report=report),
-                must_stop=stop,
-            )
-            produce(specs[job], workshop, store, listener=listener)
+            produce(specs[job], workshop, store, listener=_listener(heard, stop))
             if order.jobs[job].novelty:
                 score_novelty(specs[job], workshop, store, order.jobs[job].novelty)
             heard("done")
         except ClaimedError:
             heard("elsewhere")
+
+
+def _listener(heard: Say, stop: _Stop) -> Listener:
+    def progress(phase: str, progress: Progress) -> None:
+        heard("epoch", phase=phase, **vars(progress))
+
+    return Listener(progress, lambda report: heard("weights", report=report), stop)
 
 
 def _events() -> Say:

@@ -29,7 +29,9 @@ class LinearHead(nn.Linear):
         backbone runs once (Gal & Ghahramani, ICML 2016). A sample drops the same features of every row, which
         is a thinned layer: (m_s * f) W = f (m_s * W). The generator is on the features' device.
         """
-        counts = _chunks(samples, LARGEST_CHUNK // max(1, self.weight.numel(), len(features) * len(self.bias)))
+        counts = _chunks(
+            samples, LARGEST_CHUNK // max(1, self.weight.numel(), len(features) * len(self.bias))
+        )
         return torch.cat([self._sample(features, count, generator) for count in counts])
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
@@ -89,7 +91,7 @@ def _kept(features: Tensor, rate: float, samples: int, generator: Generator) -> 
 def _thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
     """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
     weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
-    answers = F.linear(features, weights).unflatten(1, (len(kept), -1))
+    answers = F.linear(features, weights).reshape(len(features), len(kept), -1)
     return answers.transpose(0, 1) + layer.bias
 
 

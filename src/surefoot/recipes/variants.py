@@ -26,7 +26,9 @@ class Variant:
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {name: v.as_dict() if name == "teachers" and v is not None else v for name, v in values.items()}
+        plain = {
+            name: v.as_dict() if name == "teachers" and v is not None else v for name, v in values.items()
+        }
         return {"kind": self.kind, **plain}
 
 

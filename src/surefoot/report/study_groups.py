@@ -92,11 +92,12 @@ def mean_score(values: Array, row: Index) -> Score:
 
 
 def value_text(score: Score) -> str:
-    """The value; a dash where undefined."""
-    return DASH if math.isnan(score.value) else f"{score.value:.3f}"
+    """The value, with k of n where it is a proportion; a dash where undefined."""
+    if math.isnan(score.value):
+        return DASH
+    return f"{score.value:.3f}" if score.n is None else f"{score.k}/{score.n} = {score.value:.3f}"
 
 
 def interval_text(score: Score) -> str:
-    """The interval in brackets, and k of n where it is a proportion; nothing where there is neither."""
-    interval = "" if math.isnan(score.low) else f"[{score.low:.3f}, {score.high:.3f}]"
-    return interval if score.n is None else f"{interval} {score.k}/{score.n}".strip()
+    """The interval in brackets; nothing where there is none."""
+    return "" if math.isnan(score.low) else f"[{score.low:.3f}, {score.high:.3f}]"

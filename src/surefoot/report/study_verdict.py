@@ -23,7 +23,7 @@ def verdict_of(part: PartStudy) -> list[str]:
     sentences = [_advice(part, choice, baseline)]
     if baseline is not None and baseline is not choice.chosen:
         sentences.append(_price(part, choice, baseline))
-    return [*sentences, " ".join([_runs(choice), *_missing(part)])]
+    return [*sentences, " ".join([_runs(choice, baseline), *_missing(part)])]
 
 
 def _baseline(part: PartStudy) -> MethodScores | None:
@@ -146,11 +146,15 @@ def _times(ours: float | None, single: float | None) -> str | None:
     return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:.0f} times as long"
 
 
-def _runs(choice: Choice) -> str:
+def _runs(choice: Choice, baseline: MethodScores | None) -> str:
     if choice.runs < 2:
         return "There is one run, so no significance is claimed."
     once = " (one of this method, which joins several networks)" if len(choice.chosen.runs) == 1 else ""
-    return f"From {choice.runs} runs{once}; the intervals speak of other images, not of other training runs."
+    text = f"From {choice.runs} runs{once}; the intervals speak of other images, not of other training runs"
+    if baseline is None or baseline is choice.chosen or not baseline.cells[choice.side, METRIC].bold:
+        return f"{text}."
+    title = baseline.about.title
+    return f"{text}: by the t-test over runs, {title} is not significantly worse than the best."
 
 
 def _missing(part: PartStudy) -> list[str]:

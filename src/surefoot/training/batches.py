@@ -83,14 +83,12 @@ class Images:
         size = len(self) * self.pixels.shape[1] * self.view**2
         if self.augmentation != "none" or self.pixels.is_cuda or size > LARGEST_SETTLED:
             return self
-        parts = torch.arange(len(self)).split(256)
+        parts = torch.split(torch.arange(len(self)), 256)
         return Points(torch.cat([self.test_views(self.pixels[rows], rows) for rows in parts]))
 
     def take(self, rows: Tensor) -> "Images":
         """The named rows."""
-        return replace(
-            self, pixels=self.pixels[rows], heights=self.heights[rows], widths=self.widths[rows]
-        )
+        return replace(self, pixels=self.pixels[rows], heights=self.heights[rows], widths=self.widths[rows])
 
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
         """The raw pixels of the named rows, on the device."""

@@ -17,7 +17,11 @@ Rows = NDArray[np.int64]
 
 
 def deal_groups(
-    groups: NDArray[np.str_], labels: NDArray[np.int64], trained: NDArray[np.bool_], folds: int, kind: LabelKind
+    groups: NDArray[np.str_],
+    labels: NDArray[np.int64],
+    trained: NDArray[np.bool_],
+    folds: int,
+    kind: LabelKind,
 ) -> Rows:
     """A fold for each row, whole groups together, each class's groups spread over the folds.
 
@@ -43,7 +47,7 @@ def deal_groups(
 
 
 def cluster(features: Tensor, labels: NDArray[np.int64], clusters: int, kind: LabelKind) -> NDArray[np.str_]:
-    """A name for each row's cluster of features, by k-means: within each class, or over all for many labels."""
+    """A name for each row's cluster of features, by k-means within each class; over all for many labels."""
     if kind is LabelKind.MANY_LABELS:
         found = _k_means(features, clusters, "all")
         return np.asarray([f"cluster {each}" for each in found.tolist()], dtype=np.str_)

@@ -117,8 +117,8 @@ def epoch_batches(
 ) -> list[Tensor]:
     """All n rows in a new order, in as few even batches as none is above `batch`.
 
-    What is missing to even batches is filled up from the epoch's first rows. Unlabelled rows, which come after
-    the n, are added to each batch in their share, in an order of their own.
+    What is missing to even batches is filled up from the epoch's first rows. Unlabelled rows, which come
+    after the n, are added to each batch in their share, in an order of their own.
     """
     rows = torch.randperm(n, generator=order)
     count = math.ceil(n / batch)

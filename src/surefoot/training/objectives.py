@@ -22,15 +22,15 @@ class Objective(Protocol):
         """Whether it draws numbers of its own."""
         ...
 
-    def part(self, network: nn.Module) -> nn.Module:
+    def part(self, network: nn.Module, /) -> nn.Module:
         """What is called on the views; on a GPU it is compiled."""
         ...
 
-    def on(self, device: torch.device) -> "Objective":
+    def on(self, device: torch.device, /) -> "Objective":
         """The same, with what it holds on the device that trains."""
         ...
 
-    def __call__(self, said: Any, views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, said: Any, views: Tensor, rows: Tensor, labels: Tensor, /) -> Tensor:
         """The loss of a batch, from what that part said."""
         ...
 
@@ -59,9 +59,9 @@ class Classification:
 class Distillation:
     """tau^2 * CE(q_tau, p_tau) over all rows + w * CE(labels, p) over the labelled ones.
 
-    p is the student, q the teachers' mean probability, both softened: softmax(log q / tau), or for many labels
-    the sigmoid of q's log odds / tau. Hinton et al., 2015. The teachers see the very views that the student
-    sees, unless their log probabilities for the rows were `seen` before.
+    p is the student, q the teachers' mean probability, both softened: softmax(log q / tau), or for many
+    labels the sigmoid of q's log odds / tau. Hinton et al., 2015. The teachers see the very views that the
+    student sees, unless their log probabilities for the rows were `seen` before.
     """
 
     kind: LabelKind
@@ -77,7 +77,8 @@ class Distillation:
 
     def on(self, device: torch.device) -> "Distillation":
         """Teachers where the student is."""
-        teachers = [teacher.to(device, memory_format=torch.channels_last) for teacher in self.teachers]
+        layout: Any = {"device": device, "memory_format": torch.channels_last}
+        teachers = [teacher.to(**layout) for teacher in self.teachers]
         return replace(self, teachers=teachers, seen=None if self.seen is None else self.seen.to(device))
 
     def __call__(self, said: Tensor, views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
@@ -112,9 +113,7 @@ class NoisyClassification:
         """Holds nothing."""
         return self
 
-    def __call__(
-        self, said: tuple[Tensor, Tensor], _views: Tensor, _rows: Tensor, labels: Tensor
-    ) -> Tensor:
+    def __call__(self, said: tuple[Tensor, Tensor], _views: Tensor, _rows: Tensor, labels: Tensor) -> Tensor:
         """The mean over labels that are known; the noise is drawn from torch's own generator."""
         mean, variance = said
         logits = add_noise(mean.expand(self.samples, -1, -1), variance, None)
@@ -151,7 +150,7 @@ def sampled_loss(logits: Tensor, labels: Tensor, kind: LabelKind) -> Tensor:
 
 
 def distillation_loss(logits: Tensor, target: Tensor, temperature: float, kind: LabelKind) -> Tensor:
-    """tau^2 times the cross-entropy between softened probabilities; `target` are log probabilities or odds."""
+    """tau^2 times the cross-entropy of softened probabilities; `target` are log probabilities or odds."""
     student, teacher = logits.float() / temperature, target.float() / temperature
     if kind is LabelKind.ONE_LABEL:
         value = F.cross_entropy(student, teacher.softmax(dim=1))

@@ -69,7 +69,7 @@ def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
 
 
 def _bayesian_options(recipe: Recipe) -> dict[str, Any]:
-    """A head with a variance; dropout before it, or in every layer where the network is sampled as a whole."""
+    """A head with a variance; dropout before it, or in every layer where all of the network is sampled."""
     variant = recipe.variant
     if not isinstance(variant, Bayesian):
         return {}

@@ -133,7 +133,7 @@ class CapturedStepper(Stepper):
 
 
 def _compile_as_often_as_needed() -> None:
-    """A worker meets many networks and sizes of batches; beyond torch's limit of 8 it would go on uncompiled."""
+    """A worker meets many networks and batches; beyond torch's limit of 8 it would go on uncompiled."""
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MOST_COMPILATIONS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MOST_COMPILATIONS)
