@@ -145,6 +145,13 @@ class Method:
     inference: str  # in passes of one network
 
     @property
+    def origin(self) -> str:
+        """Whether it is of the paper, beyond it, or cheats."""
+        if self.cheating:
+            return "cheating: tuned on the test sets"
+        return "beyond the paper" if self.beyond else "the paper"
+
+    @property
     def fitted_on(self) -> str:
         """What it learns its calibration from, in words."""
         if self.fit is None:
