@@ -61,20 +61,16 @@ class Experiment:
     about: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name or any(character in self.name for character in "/\\\0") or self.name.startswith("."):
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise InputError(
                 f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name"
             )
+        if not isinstance(self.about, str):
+            raise InputError(f"about is {self.about!r}; allowed: text")
         if not self.parts:
             raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
-        for name in self.methods:
-            method_named(name)
-        for name in self.metrics:
-            metric_named(name)
-        if not self.methods or not self.metrics:
-            raise InputError(
-                f"experiment {self.name!r} has no methods or no metrics; needed: one or more of each"
-            )
+        _check_names("methods", self.methods, method_named)
+        _check_names("metrics", self.metrics, metric_named)
         for name, least in (("members", 1), ("runs", 1), ("folds", 2), ("resamples", 0)):
             whole = partial(_at_least, least)
             require(name, getattr(self, name), whole, f"a whole number of at least {least}")

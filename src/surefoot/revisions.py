@@ -7,8 +7,9 @@ from typing import Any
 
 from surefoot.comparison import Change, changes
 from surefoot.experiments import Experiment, Part
+from surefoot.methods import Method, method_named
 from surefoot.metrics import METRICS, Metric
-from surefoot.plans import Plan
+from surefoot.plans import Plan, replanned
 from surefoot.results import Result, as_runs
 from surefoot.runner import read_folder, results_of
 from surefoot.store import Store
@@ -109,16 +110,22 @@ def _called(plan: Plan) -> str:
 def _task(
     before: tuple[Plan, Store], after: tuple[Plan, Store], metrics: Sequence[Metric], resamples: int
 ) -> TaskChange:
-    old, new = ({each.method.name: each for each in results_of(*side)} for side in (before, after))
-    shared = [name for name in old if name in new]
-    missing = [name for of in (old, new) for each in of.values() for name in each.missing]
+    names = [[planned.method.name for planned in plan.methods] for plan, _ in (before, after)]
+    shared = [method_named(name) for name in names[0] if name in names[1]]
+    pairs = list(zip(_results(before, shared), _results(after, shared), strict=True))
+    missing = [name for pair in pairs for result in pair for name in result.missing]
     return TaskChange(
         before[0].task,
-        tuple(_method(old[name], new[name], metrics, resamples) for name in shared),
-        tuple(name for name in old if name not in new),
-        tuple(name for name in new if name not in old),
+        tuple(_method(old, new, metrics, resamples) for old, new in pairs),
+        tuple(name for name in names[0] if name not in names[1]),
+        tuple(name for name in names[1] if name not in names[0]),
         tuple(dict.fromkeys(missing)),
     )
+
+
+def _results(side: tuple[Plan, Store], methods: Sequence[Method]) -> tuple[Result, ...]:
+    plan, store = side
+    return results_of(replanned(plan, methods)[0], store)
 
 
 def _method(old: Result, new: Result, metrics: Sequence[Metric], resamples: int) -> MethodChange:

@@ -53,21 +53,23 @@ def compare(
 def _print(revision: "Revision", output_format: Format) -> None:
     import json
 
-    from surefoot.cli.terminal import print_tables
+    from surefoot.cli.terminal import print_long_tables, print_tables
     from surefoot.report.revision_tables import (
         revision_csv,
         revision_document,
         revision_notes,
-        revision_tables,
+        task_tables,
+        value_tables,
     )
     from surefoot.report.tables import to_markdown
 
     notes = revision_notes(revision)
     if output_format is Format.TABLE:
-        print_tables(revision_tables(revision))
+        print_tables(value_tables(revision))
+        print_long_tables(task_tables(revision))
         typer.echo("\n".join(notes))
     elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown(revision_tables(revision)))
+        typer.echo(to_markdown([*value_tables(revision), *task_tables(revision)]))
         typer.echo("\n".join(f"- {note}" for note in notes))
     elif output_format is Format.CSV:
         typer.echo(revision_csv(revision), nl=False)

@@ -6,7 +6,7 @@ from typing import Any
 from surefoot.comparison import Change
 from surefoot.comparison.scores import csv_text, number_text
 from surefoot.report.table import Table
-from surefoot.revisions import Opened, Revision, TaskChange
+from surefoot.revisions import MethodChange, Opened, Revision, TaskChange
 from surefoot.scoring import SIDES
 
 HEADER = (
@@ -25,13 +25,15 @@ HEADER = (
 SHORT = dict(zip(SIDES, "FU", strict=True))
 
 
-def revision_tables(revision: Revision) -> list[Table]:
-    """The values that differ, then a table for each task."""
-    tables = []
-    if revision.settings:
-        rows = tuple((each.name, each.before or "", each.after or "") for each in revision.settings)
-        tables.append(Table("Values that differ", ("value", "before", "after"), rows))
-    return [*tables, *(_task_table(task) for task in revision.tasks if task.methods)]
+def value_tables(revision: Revision) -> list[Table]:
+    """The values that differ, if any do."""
+    rows = tuple((each.name, each.before or "", each.after or "") for each in revision.settings)
+    return [Table("Values that differ", ("value", "before", "after"), rows)] if rows else []
+
+
+def task_tables(revision: Revision) -> list[Table]:
+    """A table for each task that both have: a row per method, metric and side."""
+    return [_task_table(task) for task in revision.tasks if any(method.changes for method in task.methods)]
 
 
 def revision_notes(revision: Revision) -> list[str]:
@@ -74,34 +76,23 @@ def _one_run(every: list[Change]) -> bool:
 
 
 def _task_table(task: TaskChange) -> Table:
-    sides = [side for side in SIDES if any(c.side == side for m in task.methods for c in m.changes)]
-    header = ["method", "runs", "metric"]
-    for side in sides:
-        header += [f"{SHORT[side]} before", f"{SHORT[side]} after", f"{SHORT[side]} difference"]
-    rows = []
-    for method in task.methods:
-        by_metric: dict[str, dict[str, Change]] = {}
-        for change in method.changes:
-            by_metric.setdefault(change.metric.title, {})[change.side] = change
-        for title, found in by_metric.items():
-            runs = str(max(change.runs for change in found.values()))
-            cells = [text for side in sides for text in _texts(found.get(side))]
-            rows.append((method.title, runs, title, *cells))
-    return Table(f"{task.task}: F familiar, U unfamiliar", tuple(header), tuple(rows))
+    header = ("method", "metric", "side", "before", "after", "difference", "95% interval", "runs")
+    rows = tuple((method.title, *_texts(change)) for method in task.methods for change in _by_metric(method))
+    return Table(f"{task.task}: F familiar, U unfamiliar", header, rows)
 
 
-def _texts(change: Change | None) -> tuple[str, str, str]:
-    if change is None:
-        return ("", "", "")
-    return (_number(change.before), _number(change.after), _difference(change))
+def _by_metric(method: MethodChange) -> list[Change]:
+    """Familiar and unfamiliar side by side."""
+    order = list(dict.fromkeys(change.metric.name for change in method.changes))
+    return sorted(method.changes, key=lambda change: order.index(change.metric.name))
 
 
-def _difference(change: Change) -> str:
+def _texts(change: Change) -> tuple[str, ...]:
     gap = change.difference
-    if math.isnan(gap.value):
-        return "undefined"
-    ends = "" if math.isnan(gap.low) else f" [{_signed(gap.low)},{_signed(gap.high)}]"
-    return f"{_signed(gap.value)}{'*' * change.clear}{ends}"
+    ends = "" if math.isnan(gap.low) else f"[{_signed(gap.low)}, {_signed(gap.high)}]"
+    difference = "undefined" if math.isnan(gap.value) else f"{_signed(gap.value)}{'*' * change.clear}"
+    numbers = (_number(change.before), _number(change.after), difference, ends)
+    return (change.metric.title, SHORT[change.side], *numbers, str(change.runs))
 
 
 def _number(value: float) -> str:
