@@ -44,16 +44,19 @@ def folder(tmp_path_factory):
     """A folder where `surefoot run tiny.toml` was run, and a second, longer experiment beside it."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "tiny.toml").write_text(TINY)
-    done = surefoot("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu")
+    done = surefoot(
+        "run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", "--workers", 1
+    )
     (folder / "said.txt").write_text(done.stdout)
     assert done.stderr == "", "nothing for the eye where nobody watches"
     sets = ("name=longer", "epochs=3", "runs=1", "methods=single,budget-t")
     longer = ["run", folder / "tiny.toml", *(word for each in sets for word in ("--set", each))]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             sys, "argv", ["surefoot", *map(str, longer), "--store", str(folder / "runs"), "--train-only"]
         )
-        main()
+        with pytest.raises(SystemExit):
+            main()
     return folder
 
 
@@ -80,6 +83,12 @@ def no_training(monkeypatch):
     monkeypatch.setattr(local, "_start", refuse)
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes most of a report's time, and has its own tests."""
+    monkeypatch.setattr("surefoot.report.study_page._figures", lambda *_: [])
+
+
 def scores(folder, name="tiny"):
     text = (folder / "runs/experiments" / name / "tables/toy-wave-scores.csv").read_text()
     return {tuple(row[:4]): float(row[4]) for row in list(csv.reader(io.StringIO(text)))[1:] if row[4]}
@@ -101,7 +110,7 @@ def test_it_ends_with_the_table_and_the_report(folder):
     assert f"{np.mean(single):.4f}" in said
 
 
-def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training):
+def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training, no_figures):
     before = scores(folder)
     resolved = folder / "runs/experiments/tiny/experiment.toml"
     done = here("run", resolved, "--store", folder / "runs", "--device", "cpu")
@@ -110,7 +119,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training
     assert len(before) > 50
 
 
-def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_training):
+def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_training, no_figures):
     """By the experiment's path, so that its own store is read and not the one of this folder."""
     shutil.copytree(folder / "runs", tmp_path / "runs")
     kept = tmp_path / "runs/experiments/tiny/experiment.toml"
