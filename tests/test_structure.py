@@ -33,6 +33,7 @@ STOREYS = (
     {"comparison"},
     {"results"},
     {"runner", "sizes"},
+    {"revisions"},
     {"report"},
     {"cli"},
 )

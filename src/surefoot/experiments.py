@@ -1,8 +1,10 @@
 """Experiments as frozen values, to and from TOML; and those that come with the house."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from surefoot.recipes.variants import require
 PAPERS = tuple(method.name for method in METHODS if not method.beyond and not method.cheating)
 OURS = tuple(method.name for method in METHODS if not method.cheating)
 HEADLINES = ("nll", "brier", "label_error", "ece", "e99")
+NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,59}")  # of an experiment: it becomes a folder's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,14 @@ class Part:
     root: str | None = None  # where the task's published files lie
     weights: str | None = None  # the pretrained weights' file
     paper: str | None = None  # the paper's task whose numbers stand beside ours
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or not self.task:
+            raise InputError(f"task is {self.task!r}; allowed: a name or a .toml file")
+        for name in ("root", "weights", "paper"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InputError(f"{name} is {value!r}; allowed: text")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -50,27 +61,19 @@ class Experiment:
     about: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name or any(character in self.name for character in "/\\\0") or self.name.startswith("."):
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise InputError(
                 f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name"
             )
+        if not isinstance(self.about, str):
+            raise InputError(f"about is {self.about!r}; allowed: text")
         if not self.parts:
             raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
-        for name in self.methods:
-            method_named(name)
-        for name in self.metrics:
-            metric_named(name)
-        if not self.methods or not self.metrics:
-            raise InputError(
-                f"experiment {self.name!r} has no methods or no metrics; needed: one or more of each"
-            )
+        _check_names("methods", self.methods, method_named)
+        _check_names("metrics", self.metrics, metric_named)
         for name, least in (("members", 1), ("runs", 1), ("folds", 2), ("resamples", 0)):
-            require(
-                name,
-                getattr(self, name),
-                lambda v, least=least: isinstance(v, int) and v >= least,
-                f"a whole number of at least {least}",
-            )
+            whole = partial(_at_least, least)
+            require(name, getattr(self, name), whole, f"a whole number of at least {least}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -88,11 +91,17 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
     """An experiment from plain values; `task` and `recipe` at the top are the one part."""
     given = {"name": name, **values}
     own = {field.name for field in dataclasses.fields(Part)}
+    known = {field.name for field in dataclasses.fields(Experiment)}
     parts = given.pop("parts", None)
     if parts is None:
+        refuse_unknown("experiment value", given, known | own)
         parts = [{key: given.pop(key) for key in list(given) if key in own}]
-    refuse_unknown("experiment value", given, {field.name for field in dataclasses.fields(Experiment)} | own)
-    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    elif not isinstance(parts, list):
+        raise InputError(f"parts is {parts!r}; allowed: tables under [[parts]]")
+    refuse_unknown("experiment value beside its parts", given, known)
+    lists: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+    }
     return Experiment(**{**lists, "parts": tuple(_part(part) for part in parts)})
 
 
@@ -127,15 +136,14 @@ def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     refuse_unknown("experiment value", dict(values), of_recipe | of_part | of_experiment)
     recipe = {key: value for key, value in values.items() if key in of_recipe}
     part = {key: value for key, value in values.items() if key in of_part}
-    own = {
+    own: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in values.items()
         if key in of_experiment
     }
-    if isinstance(own.get("methods"), str):
-        own["methods"] = tuple(own["methods"].split(","))
-    if isinstance(own.get("metrics"), str):
-        own["metrics"] = tuple(own["metrics"].split(","))
+    for name in ("methods", "metrics"):
+        if isinstance(own.get(name), str):
+            own[name] = tuple(each.strip() for each in own[name].split(","))
     parts = tuple(
         replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts
     )
@@ -157,7 +165,24 @@ def _part(values: Any) -> Part:
     if not isinstance(values, dict) or not isinstance(values.get("task"), str):
         raise InputError("an experiment's part has no task; needed: task = NAME or a .toml file")
     refuse_unknown("value of a part", values, {field.name for field in dataclasses.fields(Part)})
-    return Part(**{**values, "recipe": recipe_from(dict(values.get("recipe", {})))})
+    recipe = values.get("recipe", {})
+    if not isinstance(recipe, dict):
+        raise InputError(f"recipe is {recipe!r}; allowed: a table under [recipe]")
+    return Part(**{**values, "recipe": recipe_from(recipe)})
+
+
+def _at_least(least: int, value: Any) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def _check_names(what: str, names: Any, named: Callable[[str], object]) -> None:
+    """Each known, none twice, at least one."""
+    if not isinstance(names, tuple) or not names:
+        raise InputError(f"{what} is {names!r}; needed: a list of one or more names")
+    for name in names:
+        named(name)
+        if names.count(name) > 1:
+            raise InputError(f"{what} has {name!r} twice; allowed: once")
 
 
 # The settings that the paper's authors found on validation.

@@ -138,9 +138,31 @@ class Method:
     spread_of: str | None = None  # run once: the method whose runs' variance the paper takes for its own
     beyond: bool = False  # not in the paper
     cheating: bool = False  # fitted on what it is tested on
+    reference: str
+    page: str  # of docs/methods
     formula: str
     training: str  # the cost, in trainings of one network
     inference: str  # in passes of one network
+
+    @property
+    def origin(self) -> str:
+        """Whether it is of the paper, beyond it, or cheats."""
+        if self.cheating:
+            return "cheating: tuned on the test sets"
+        return "beyond the paper" if self.beyond else "the paper"
+
+    @property
+    def fitted_on(self) -> str:
+        """What it learns its calibration from, in words."""
+        if self.fit is None:
+            return "nothing: the probabilities as they are"
+        if self.cheating:
+            return "both test sets, which is cheating"
+        return (
+            "familiar subgroups held out of training"
+            if self.held_out
+            else "validation data, which are familiar"
+        )
 
     def count(self, setup: Setup) -> int:
         """How many runs there are."""
@@ -149,73 +171,106 @@ class Method:
 
 ODIN, KNN, ENERGY, MAX_PROBABILITY = "odin", "knn", "energy", "max-probability"
 
+PAPER = "Li & Hoiem, CVPR 2020"
+GUO = "Guo et al., ICML 2017"
+LAKSHMINARAYANAN = "Lakshminarayanan et al., NeurIPS 2017"
+HINTON = "Hinton et al., 2015"
+KENDALL = "Kendall & Gal, NeurIPS 2017"
+WORTSMAN = "Wortsman et al., ICML 2022"
+SUN = "Sun et al., ICML 2022, for the score"
+LIU = "Liu et al., NeurIPS 2020, for the score"
+HENDRYCKS = "Hendrycks & Gimpel, ICLR 2017, for the score"
+OURS = "this package"
+
 # fmt: off
 METHODS: tuple[Method, ...] = (
     Method(name="single", title="Single", paper="Single Model", networks=_plain,
+           reference=PAPER, page="single",
            formula="softmax(z)", training="1", inference="1"),
     Method(name="single-t", title="Single + T", paper="Single + T-scaling", networks=_plain,
            fit=_on_val(fit_temperature),
+           reference=GUO, page="temperature-scaling",
            formula="softmax(z / T), T = argmin NLL on val", training="1", inference="1"),
     Method(name="ensemble", title="Ensemble", paper="Ensemble", networks=_members, together=True,
            spread_of="single",
+           reference=LAKSHMINARAYANAN, page="ensemble",
            formula="mean_m softmax(z_m)", training="M", inference="M"),
     Method(name="ensemble-of-t", title="Ensemble of T-scaled", paper="Ensemble of T-scaled models",
            networks=_members, together=True, fit=_on_val(fit_member_temperatures), spread_of="single-t",
+           reference=PAPER, page="ensemble",
            formula="mean_m softmax(z_m / T_m)", training="M", inference="M"),
     Method(name="t-of-ensemble", title="T-scaled ensemble", networks=_members, together=True,
            fit=_on_val(fit_temperature), spread_of="single-t",
+           reference=GUO, page="ensemble",
            formula="softmax(log(mean_m softmax(z_m)) / T)", training="M", inference="M"),
     Method(name="distill", title="Distill", paper="Distill", networks=_distilled,
+           reference=HINTON, page="distillation",
            formula="taught by the ensemble on F-train", training="M + 1", inference="1"),
     Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", networks=_distilled,
            fit=_on_val(fit_softening),
+           reference=PAPER, page="distillation",
            formula="distill, then T if T >= 1", training="M + 1", inference="1"),
     Method(name="g-distill", title="G-distill", paper="G-distill", networks=_g_distilled,
+           reference=PAPER, page="distillation",
            formula="taught by the ensemble on F-train and on G", training="M + 1", inference="1"),
     Method(name="g-distill-t", title="G-distill + T", paper="G-distill + T-scaling",
            networks=_g_distilled, fit=_on_val(fit_softening),
+           reference=PAPER, page="distillation",
            formula="G-distill, then T if T >= 1", training="M + 1", inference="1"),
     Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling", networks=_plain,
            fit=_on_val(fit_novelty_scaling), novelty=ODIN,
+           reference=PAPER, page="novelty-scaling",
            formula="softmax(z / (T0 + T1 novelty(x)))", training="1", inference="2 and a gradient"),
     Method(name="bayesian", title="Bayesian", paper="Bayesian", networks=_bayesian,
+           reference=KENDALL, page="bayesian",
            formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1",
            inference="1 and samples of the head"),
     Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", networks=_bayesian,
            fit=_on_val(fit_temperature),
+           reference=PAPER, page="bayesian",
            formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
            inference="1 and samples of the head"),
     Method(name="budget-t", title="Single + risk-budget T", networks=_plain,
            fit=_on_val(fit_budget_temperature), beyond=True,
+           reference=OURS, page="risk-budget-temperature",
            formula="the largest T with NLL_val(T) <= 1.02 min NLL_val", training="1", inference="1"),
     Method(name="held-out-t", title="Single + held-out-group T", networks=_plain, fit=_on_held_out,
            held_out=True, beyond=True,
+           reference=OURS, page="held-out-group-temperature",
            formula="T = argmin NLL on familiar subgroups left out of training", training="1 + folds",
            inference="1"),
     Method(name="averaged-t", title="Weight-averaged + T", networks=_averaged, together=True,
            fit=_on_val(fit_temperature), beyond=True,
+           reference=WORTSMAN, page="weight-averaging",
            formula="the network of the members' mean weights, then T", training="M", inference="1"),
     Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", networks=_members, together=True,
            fit=_on_val(fit_budget_temperature), beyond=True, spread_of="budget-t",
+           reference=OURS, page="risk-budget-temperature",
            formula="as risk-budget T, on the ensemble", training="M", inference="M"),
     Method(name="novelty-knn", title="Novelty scaling (neighbours)", networks=_plain,
            fit=_on_val(fit_novelty_scaling), novelty=KNN, beyond=True,
+           reference=SUN, page="novelty-scaling",
            formula="as novelty scaling; distance to the k-th training feature", training="1",
            inference="1 and a search"),
     Method(name="novelty-energy", title="Novelty scaling (energy)", networks=_plain,
            fit=_on_val(fit_novelty_scaling), novelty=ENERGY, beyond=True,
+           reference=LIU, page="novelty-scaling",
            formula="as novelty scaling; -logsumexp(z)", training="1", inference="1"),
     Method(name="novelty-max-probability", title="Novelty scaling (top probability)", networks=_plain,
            fit=_on_val(fit_novelty_scaling), novelty=MAX_PROBABILITY, beyond=True,
+           reference=HENDRYCKS, page="novelty-scaling",
            formula="as novelty scaling; 1 - max softmax(z)", training="1", inference="1"),
     Method(name="oracle-t", title="Single + T", networks=_plain, fit=_on_val(fit_temperature),
            cheating=True,
+           reference=PAPER, page="oracle",
            formula="T = argmin NLL on both test sets", training="1", inference="1"),
     Method(name="oracle-ensemble-t", title="T-scaled ensemble", networks=_members, together=True,
            fit=_on_val(fit_temperature), cheating=True, spread_of="oracle-t",
+           reference=PAPER, page="oracle",
            formula="T = argmin NLL on both test sets", training="M", inference="M"),
     Method(name="oracle-novelty", title="Novelty scaling (ODIN)", networks=_plain,
            fit=_on_val(fit_novelty_scaling), novelty=ODIN, cheating=True,
+           reference=PAPER, page="oracle",
            formula="T0, T1 = argmin NLL on both test sets", training="1", inference="2 and a gradient"),
 )
 # fmt: on

@@ -1,7 +1,7 @@
 """Which networks each method reads in each run: enough to make the results again without the data."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from surefoot.engines.orders import Job
@@ -37,6 +37,10 @@ class Plan:
     recipe: Recipe
     methods: tuple[Planned, ...]
     skipped: tuple[str, ...] = ()  # why a method that was asked for does not apply
+
+    def spec(self, job: Job) -> Spec:
+        """The network that a job makes."""
+        return Spec(self.task, self.task_identity, job.recipe, job.seed)
 
     def jobs(self) -> tuple[Job, ...]:
         """Every network once, teachers before students, with the novelty scores that are wanted of it."""
@@ -91,7 +95,8 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
         recipes = {digest: recipe_from(values) for digest, values in document["recipes"].items()}
 
         def spec(short: Mapping[str, Any]) -> Spec:
-            return Spec(document["task"], document["task_identity"], recipes[short["recipe"]], short["seed"])
+            seed = int(short["seed"])
+            return Spec(document["task"], document["task_identity"], recipes[short["recipe"]], seed)
 
         methods = tuple(
             Planned(
@@ -111,7 +116,22 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             tuple(document["skipped"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"this is no plan of an experiment: missing or wrong {error}") from error
+        raise InputError(f"no plan of an experiment: missing or wrong {error}") from error
+
+
+def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, ...]]:
+    """The plan for other methods that read the same networks, and the names of those it has none for."""
+    known = {planned.method.name: planned for planned in plan.methods}
+    found, without = [], []
+    for method in methods:
+        same = [p for p in plan.methods if p.method.networks is method.networks and not method.held_out]
+        if method.name in known:
+            found.append(known[method.name])
+        elif same:
+            found.append(Planned(method, same[0].runs))
+        else:
+            without.append(method.name)
+    return replace(plan, methods=tuple(found)), tuple(without)
 
 
 def _planned(method: Method, setup: Setup) -> Planned:

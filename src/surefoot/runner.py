@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surefoot.comparison import HEADLINE, Comparison, MethodRuns, compare
-from surefoot.engines.orders import Order
+from surefoot.engines.novelty import has_novelty
+from surefoot.engines.orders import Job, Order
 from surefoot.errors import InputError
 from surefoot.experiments import Experiment, Part, placed, read_experiment, write_experiment
-from surefoot.files import replacing
+from surefoot.files import make_folder, replacing
 from surefoot.methods import Setup, method_named
 from surefoot.metrics import Metric, metric_named
-from surefoot.plans import Plan, plan_from, plan_of
-from surefoot.recipes import recipe_from
+from surefoot.plans import Plan, plan_from, plan_of, replanned
+from surefoot.recipes import Spec, recipe_from
 from surefoot.results import Reader, Result, as_runs
 from surefoot.store import Store
 from surefoot.tasks import task_named
@@ -55,16 +56,28 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
     for part in experiment.parts:
         task = task_named(part.task, root=None if part.root is None else Path(part.root))
         setup = Setup(task, part.recipe, experiment.members, experiment.runs, experiment.folds)
-        plans.append(plan_of(setup, methods))
+        plan = plan_of(setup, methods)
+        if not plan.methods:
+            raise InputError(f"no method can be used on task {part.task!r}: {'; '.join(plan.skipped)}")
+        plans.append(plan)
     return tuple(plans)
 
 
+def undone(plan: Plan, store: Store) -> tuple[Job, ...]:
+    """The jobs of a plan that leave something to do: a network, or novelty scores of one."""
+    return tuple(job for job in plan.jobs() if not _is_done(job, plan.spec(job), store))
+
+
+def _is_done(job: Job, spec: Spec, store: Store) -> bool:
+    return store.is_done(spec) and all(has_novelty(spec, store, name) for name in job.novelty)
+
+
 def order_for(part: Part, plan: Plan, *, store: Store, cache: Path, device: str) -> Order:
-    """All networks of a part that are not done, for an engine."""
+    """All networks of a part that are not done, for an engine; a teacher that is done is not among them."""
     return Order(
         task=part.task,
         root=part.root,
-        jobs=plan.jobs(),
+        jobs=undone(plan, store),
         store=str(store.root),
         cache=str(cache),
         weights=part.weights,
@@ -80,10 +93,7 @@ def open_folder(experiment: Experiment, plans: Sequence[Plan], store: Store) -> 
     folder = store.experiment_folder(experiment.name)
     if (folder / EXPERIMENT).is_file() and read_experiment(folder / EXPERIMENT) != experiment:
         folder = store.experiment_folder(f"{experiment.name}-{experiment.digest}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}") from error
+    make_folder(folder)
     write_experiment(experiment, folder / EXPERIMENT)
     with replacing(folder / PLANS) as temporary:
         temporary.write_text(json.dumps([plan.as_dict() for plan in plans], indent=1), encoding="utf-8")
@@ -98,7 +108,35 @@ def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
         raise InputError(f"no experiment was run in {folder}: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{folder / PLANS} is damaged: {error}") from error
-    return read_experiment(folder / EXPERIMENT), tuple(plan_from(plan) for plan in plans)
+    experiment = read_experiment(folder / EXPERIMENT)
+    if not isinstance(plans, list) or len(plans) != len(experiment.parts):
+        raise InputError(
+            f"{folder / PLANS} is damaged; needed: a plan for each of {len(experiment.parts)} parts"
+        )
+    try:
+        return experiment, tuple(plan_from(plan) for plan in plans)
+    except InputError as error:
+        raise InputError(f"{folder / PLANS} is damaged: {error}") from error
+
+
+def with_methods(
+    experiment: Experiment, plans: Sequence[Plan], names: Sequence[str]
+) -> tuple[Experiment, tuple[Plan, ...]]:
+    """An experiment that was run, for other methods that can be had from its networks.
+
+    A part that has networks for none of them is left out; a method that no part has any for is refused.
+    """
+    asked = replace(experiment, methods=tuple(names))
+    methods = [method_named(name) for name in asked.methods]
+    found = [replanned(plan, methods) for plan in plans]
+    for name in asked.methods:
+        if all(name in without for _, without in found):
+            have = ", ".join(dict.fromkeys(p.method.name for plan in plans for p in plan.methods))
+            raise InputError(
+                f"experiment {experiment.name!r} has no networks for {name!r}; it was run with: {have}"
+            )
+    kept = [(part, plan) for part, (plan, _) in zip(experiment.parts, found, strict=True) if plan.methods]
+    return replace(asked, parts=tuple(part for part, _ in kept)), tuple(plan for _, plan in kept)
 
 
 def study(
@@ -112,12 +150,17 @@ def study(
     metrics = _metrics(experiment)
     parts = []
     for part, plan in zip(experiment.parts, plans, strict=True):
-        reader = Reader(store)
-        results = tuple(reader.result(planned) for planned in plan.methods)
+        results = results_of(plan, store)
         runs = [_among(as_runs(result), results) for result in results]
         comparison = compare(runs, metrics, resamples=experiment.resamples, tick=tick)
         parts.append(PartStudy(part, plan, results, comparison))
     return Study(experiment, tuple(parts))
+
+
+def results_of(plan: Plan, store: Store) -> tuple[Result, ...]:
+    """What the store has of every method of a plan."""
+    reader = Reader(store)
+    return tuple(reader.result(planned) for planned in plan.methods)
 
 
 def _metrics(experiment: Experiment) -> tuple[Metric, ...]:

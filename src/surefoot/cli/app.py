@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.calibrate import apply, calibrate
+from surefoot.cli.compare import compare
 from surefoot.cli.data import data
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.run import report, run
+from surefoot.cli.show import show
 from surefoot.cli.train import status, train, tune
 from surefoot.version import VERSION
 
@@ -20,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, report, evaluate, calibrate, apply, train, tune, status, ls):
+for command in (run, report, compare, evaluate, calibrate, apply, train, tune, status, ls, show):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -1,5 +1,8 @@
 """`surefoot run`: compare methods on tasks, from nothing to a report."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,8 +12,10 @@ from surefoot.cli.train import Cache, Device, StoreFolder, device_named, value_o
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
-    from surefoot.experiments import Experiment
+    from surefoot.experiments import Experiment, Part
+    from surefoot.plans import Plan
     from surefoot.runner import Study
+    from surefoot.store import Store
 
 Sets = Annotated[
     list[str] | None,
@@ -45,32 +50,61 @@ def run(
     from surefoot.runner import open_folder, plans_for, resolved
     from surefoot.store import Store
 
-    chosen = resolved(_experiment(experiment, values, method, oracle, root, weights))
-    plans = plans_for(chosen)
-    kept = Store(store)
-    folder = open_folder(chosen, plans, kept)
-    for plan in plans:
+    with stoppable():
+        chosen = resolved(chosen_experiment(experiment, values, method, oracle, root, weights))
+        plans = plans_for(chosen)
+        kept = Store(store)
+        folder = open_folder(chosen, plans, kept)
+        _remark(chosen, plans)
+        place = Place(kept, cache or default_cache(), device_named(device), workers)
+        for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
+            _make(part, plan, place, of_all=f"task {index} of {len(plans)}, " if len(plans) > 1 else "")
+        if train_only:
+            typer.echo(f"trained; 'surefoot report {folder.name} --store {store}' makes the report")
+        else:
+            _report(folder, kept)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where networks are made: what keeps them, the decoded images, the device, and how many at a time."""
+
+    store: "Store"
+    cache: Path
+    device: str
+    workers: int | None
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C at any moment is one sentence and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+
+
+def _remark(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
+    """What a person should know before the hours of training, not after."""
+    for part, plan in zip(experiment.parts, plans, strict=True):
         for reason in dict.fromkeys(plan.skipped):
             typer.echo(f"{plan.task}: {reason}", err=True)
-    target = device_named(device)
-    for part, plan in zip(chosen.parts, plans, strict=True):
-        _make(part, plan, kept, cache or default_cache(), target, workers)
-    if not train_only:
-        _report(folder, kept)
+        if part.paper is not None and part.recipe.pretrained is None:
+            typer.echo(
+                f"{plan.task}: without --weights the networks begin at random, unlike the paper's", err=True
+            )
 
 
-def _make(part: Any, plan: Any, store: Any, cache: Path, device: str, workers: int | None) -> None:
+def _make(part: "Part", plan: "Plan", place: Place, *, of_all: str) -> None:
     from surefoot.cli.training_view import watch
     from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.runner import order_for
 
-    order = order_for(part, plan, store=store, cache=cache, device=device)
-    with watch(order) as tell:
-        try:
-            carry_out(order, workers=workers or sensible_workers(device), tell=tell)
-        except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on from here", err=True)
-            raise typer.Exit(130) from None
+    order = order_for(part, plan, store=place.store, cache=place.cache, device=place.device)
+    done = len(plan.jobs()) - len(order.jobs)
+    with watch(order, title=f"{of_all}{plan.task}", done_before=done) as tell:
+        carry_out(order, workers=place.workers or sensible_workers(place.device), tell=tell)
 
 
 def report(
@@ -82,15 +116,15 @@ def report(
     """Make an experiment's tables, figures and page again from what the store has; no training, no data."""
     from surefoot.store import Store
 
-    kept = Store(store)
-    _report(run_folder(kept, experiment), kept, values, method)
+    folder = run_folder(Store(store), experiment)
+    _report(folder, Store.holding(folder), values, method)
 
 
-def run_folder(store: Any, name: str) -> Path:
-    """The folder of an experiment that was run, by its name or path."""
+def run_folder(store: "Store", name: str) -> Path:
+    """The folder of an experiment that was run, by its name in a store or by its path."""
     folders = {folder.name: folder for folder in store.experiments()}
     if name in folders:
-        return Path(folders[name])
+        return folders[name]
     if (Path(name) / "plans.json").is_file():
         return Path(name)
     have = ", ".join(folders) or "none yet"
@@ -98,15 +132,14 @@ def run_folder(store: Any, name: str) -> Path:
 
 
 def _report(
-    folder: Path, store: Any, values: list[str] | None = None, method: list[str] | None = None
+    folder: Path, store: "Store", values: list[str] | None = None, method: list[str] | None = None
 ) -> None:
     from surefoot.cli.terminal import busy, print_grids
     from surefoot.report.study_page import write_study
     from surefoot.report.study_tables import headline_grids
     from surefoot.runner import read_folder, study
 
-    experiment, plans = read_folder(folder)
-    experiment, plans = _narrowed(experiment, plans, values, method)
+    experiment, plans = _narrowed(*read_folder(folder), values, method)
     with busy("scoring, resampling and drawing"):
         found: Study = study(experiment, plans, store)
         page = write_study(found, folder)
@@ -124,30 +157,24 @@ def study_verdict(found: "Study") -> list[str]:
 
 
 def _narrowed(
-    experiment: "Experiment", plans: Any, values: list[str] | None, method: list[str] | None
-) -> tuple["Experiment", Any]:
+    experiment: "Experiment", plans: "tuple[Plan, ...]", values: list[str] | None, method: list[str] | None
+) -> tuple["Experiment", "tuple[Plan, ...]"]:
     """Other metrics, resamples or methods than it was run with; the networks stay what they are."""
-    from dataclasses import replace
-
     from surefoot.experiments import overridden
+    from surefoot.runner import with_methods
 
     given = dict(value_of(text) for text in values or ())
-    allowed = {"metrics", "resamples", "methods"}
+    allowed = ("methods", "metrics", "resamples")
     for name in given:
         if name not in allowed:
-            raise InputError(
-                f"{name!r} decides what is trained; a report can change: {', '.join(sorted(allowed))}"
-            )
-    experiment = overridden(experiment, given | ({"methods": method} if method else {}))
-    wanted = set(experiment.methods)
-    kept = tuple(
-        replace(plan, methods=tuple(planned for planned in plan.methods if planned.method.name in wanted))
-        for plan in plans
+            raise InputError(f"a report cannot change {name!r}; it can change: {', '.join(allowed)}")
+    asked = overridden(experiment, given | ({"methods": method} if method else {}))
+    return (
+        (asked, plans) if asked.methods == experiment.methods else with_methods(asked, plans, asked.methods)
     )
-    return experiment, kept
 
 
-def _experiment(
+def chosen_experiment(
     name: str,
     values: list[str] | None,
     method: list[str] | None,
@@ -155,6 +182,7 @@ def _experiment(
     root: Path | None,
     weights: Path | None,
 ) -> "Experiment":
+    """The experiment of that name or file with values replaced."""
     from dataclasses import replace
 
     from surefoot.experiments import experiment_named, overridden

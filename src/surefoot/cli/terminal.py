@@ -48,13 +48,29 @@ def print_tables(tables: "list[Table]") -> None:
     """Tables for people to read."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
-        shown = RichTable(title=table.title, title_justify="left")
-        for index, name in enumerate(table.header):
-            numeric = index and all(row[index][:1] in "+-0123456789u" for row in table.rows)
-            shown.add_column(name, justify="right" if numeric else "left")
-        for row in table.rows:
-            shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(_rich(table))
+
+
+def print_long_tables(tables: "list[Table]") -> None:
+    """Tables whose numbers are never cut: only the first column may wrap; no lines in a narrow terminal."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    for table in tables:
+        shown = _rich(table)
+        for column in shown.columns[1:]:
+            column.no_wrap = True
+        if console.width < WIDE:
+            shown.box, shown.padding = None, (0, 1, 0, 0)
         console.print(shown)
+
+
+def _rich(table: "Table") -> RichTable:
+    shown = RichTable(title=table.title, title_justify="left")
+    for index, name in enumerate(table.header):
+        numeric = index and all(row[index][:1] in "+-0123456789u" for row in table.rows)
+        shown.add_column(name, justify="right" if numeric else "left")
+    for row in table.rows:
+        shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+    return shown
 
 
 def print_grids(grids: "list[Grid]") -> None:

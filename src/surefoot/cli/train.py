@@ -51,7 +51,7 @@ def train(
         weights=None if weights is None else str(weights),
         device=chosen,
     )
-    with watch(order) as tell:
+    with watch(order, title=task) as tell:
         try:
             carry_out(order, workers=workers or sensible_workers(chosen), tell=tell)
         except KeyboardInterrupt:

@@ -1,18 +1,22 @@
 """Training as a person watches it."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
 from surefoot.cli.terminal import notes
 from surefoot.report.tables import Table
@@ -25,34 +29,91 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watch(order: "Order") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar for the whole order in epochs, and the last network's epoch and loss beside it."""
-    total = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with _bar(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(f"training {len(order.jobs)} networks", total=sum(total))
+def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """The task, networks done of all, the last one's epoch and loss; a bar in epochs, and the time left."""
+    epochs = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
+    view = _View(order, title, done_before)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), TimeLeft())
+    console = notes()
+    with _TwoLines(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        total = sum(epochs) + len(epochs)  # an epoch's worth to predict
+        task = bar.add_task(view.counted(), total=total)
         done: dict[int, int] = {}
+        earlier: dict[int, int] = {}  # epochs of another sitting
         reports: set[str] = set()
 
         def tell(event: dict[str, Any]) -> None:
             job = event.get("job", -1)
-            if event["event"] == "epoch":
+            if event["event"] == "ready" and not done:
+                bar.reset(task)  # so that the time to start is not taken for an epoch's
+            elif event["event"] == "epoch":
                 before = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
                 done[job] = before + event["epoch"]
-                where = (
-                    f"{_called(order.jobs[job])}, {event['phase']}, epoch {event['epoch']}/{event['epochs']}"
-                )
-                bar.update(task, description=f"{where}, loss {event['loss']:.4f}")
+                earlier.setdefault(job, done[job] - 1)
+                bar.below = view.at(event)
             elif event["event"] == "done":
-                done[job] = total[job]
+                done[job] = epochs[job] + 1
+                view.finished += 1
             elif event["event"] == "elsewhere":
                 notes().print(f"waiting for another process: {_called(order.jobs[job])}")
             elif event["event"] == "weights" and event["report"] not in reports:
                 reports.add(event["report"])
                 notes().print(event["report"], markup=False)
-            bar.update(task, completed=sum(done.values()))
+            known = sum(earlier.values())
+            completed = sum(done.values()) - known
+            bar.update(task, description=view.counted(), completed=completed, total=total - known)
 
         yield tell
+
+
+@dataclass
+class _View:
+    """What the lines say."""
+
+    order: "Order"
+    title: str
+    finished: int  # networks
+
+    def __post_init__(self) -> None:
+        self.networks = self.finished + len(self.order.jobs)
+
+    def counted(self) -> str:
+        """Such as `toy: 3 of 12 networks`."""
+        return f"{self.title}: {self.finished} of {count_networks(self.networks)}"
+
+    def at(self, epoch: dict[str, Any]) -> str:
+        """Such as `distilled, seed 1, final training: epoch 7 of 40, loss 0.1234`."""
+        final = ", final training" if epoch["phase"] == "final" else ""
+        called = _called(self.order.jobs[epoch["job"]])
+        return f"{called}{final}: epoch {epoch['epoch']} of {epoch['epochs']}, loss {epoch['loss']:.4f}"
+
+
+class _TwoLines(Progress):
+    """A bar, and a line of text below it."""
+
+    below = "starting"
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, then the line, cut where the terminal ends."""
+        yield self.make_tasks_table(self.tasks)
+        yield Text(f"  {self.below}", style="dim", overflow="ellipsis", no_wrap=True)
+
+
+class TimeLeft(ProgressColumn):
+    """The time left by the mean speed so far: networks differ too much for the speed of the last seconds."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Such as `1:05 left`."""
+        elapsed, share = task.elapsed or 0.0, task.completed / task.total if task.total else 0.0
+        if not share:
+            return Text("")
+        seconds = math.ceil(elapsed * (1 - share) / share)
+        minutes, seconds = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return Text(f"{clock} left")
 
 
 def _phases(recipe: "Recipe") -> int:

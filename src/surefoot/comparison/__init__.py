@@ -1,5 +1,6 @@
 """Methods side by side over runs: means, the paper's test, and the sounder paired bootstrap over images."""
 
+from surefoot.comparison.changes import Change, changes
 from surefoot.comparison.compared import BASELINE, HEADLINE, compare
 from surefoot.comparison.scores import (
     comparison_from_scores,
@@ -22,6 +23,7 @@ __all__ = [
     "BASELINE",
     "HEADLINE",
     "Cell",
+    "Change",
     "Comparison",
     "Difference",
     "Mark",
@@ -29,6 +31,7 @@ __all__ = [
     "MethodScores",
     "RunScore",
     "Said",
+    "changes",
     "compare",
     "comparison_from_scores",
     "read_scores",

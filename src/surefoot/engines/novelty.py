@@ -16,7 +16,7 @@ def score_novelty(spec: Spec, workshop: Workshop, store: Store, names: tuple[str
 
     The scale is that of the samples that the very weights were trained on.
     """
-    missing = tuple(name for name in names if not store.has_beside(spec, _file(name)))
+    missing = tuple(name for name in names if not has_novelty(spec, store, name))
     if not missing:
         return
     found: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in missing}
@@ -38,6 +38,11 @@ def score_novelty(spec: Spec, workshop: Workshop, store: Store, names: tuple[str
                 found[name][f"{split}_scale"] = np.array([scale.low, scale.high])
     for name, arrays in found.items():
         store.save_beside(spec, _file(name), arrays)
+
+
+def has_novelty(spec: Spec, store: Store, name: str) -> bool:
+    """Whether a network is done and that score of it was kept."""
+    return store.has_beside(spec, _file(name))
 
 
 def stored_novelty(

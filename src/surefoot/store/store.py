@@ -51,6 +51,11 @@ class Store:
         """Where an experiment's values, tables and report lie."""
         return self.root / "experiments" / name
 
+    @staticmethod
+    def holding(folder: Path) -> "Store":
+        """The store that an experiment's folder lies in."""
+        return Store(folder.absolute().parent.parent)
+
     def experiments(self) -> list[Path]:
         """The folders of all experiments that were run."""
         return sorted(folder for folder in (self.root / "experiments").glob("*") if folder.is_dir())

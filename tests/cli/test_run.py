@@ -1,0 +1,344 @@
+"""`surefoot run`, `report`, `compare`, `ls` and `show` as people use them, on one small experiment."""
+
+import csv
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from surefoot.calibrators import load_calibration
+from surefoot.cli import main
+from surefoot.engines import local
+from surefoot.experiments import EXPERIMENTS, experiment_from, experiment_named
+from surefoot.methods import METHODS
+from surefoot.store import State, Store
+from tests.cli.test_commands import surefoot
+
+TINY = """
+name = "tiny"
+task = "toy"
+methods = ["single", "single-t", "ensemble", "distill"]
+members = 2
+runs = 2
+folds = 2
+resamples = 50
+[recipe]
+network = "mlp"
+width = 8
+epochs = 2
+learning_rate = 0.05
+"""
+STOPPED = "stopped; the same command goes on from here\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder where `surefoot run tiny.toml` was run, and a second, longer experiment beside it."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "tiny.toml").write_text(TINY)
+    done = surefoot(
+        "run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", "--workers", 1
+    )
+    (folder / "said.txt").write_text(done.stdout)
+    assert done.stderr == "", "nothing for the eye where nobody watches"
+    sets = ("name=longer", "epochs=3", "runs=1", "methods=single,budget-t")
+    longer = ["run", folder / "tiny.toml", *(word for each in sets for word in ("--set", each))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sys, "argv", ["surefoot", *map(str, longer), "--store", str(folder / "runs"), "--train-only"]
+        )
+        with pytest.raises(SystemExit):
+            main()
+    return folder
+
+
+@pytest.fixture
+def here(capfd, monkeypatch):
+    """The command in this process, which has torch loaded."""
+
+    def run(*arguments, check=0):
+        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (ended.value.code or 0) == check
+        return SimpleNamespace(**dict(zip(("stdout", "stderr"), capfd.readouterr(), strict=True)))
+
+    return run
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a training process was started")
+
+    monkeypatch.setattr(local, "_start", refuse)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes most of a report's time, and has its own tests."""
+    monkeypatch.setattr("surefoot.report.study_page._figures", lambda *_: [])
+
+
+def scores(folder, name="tiny"):
+    text = (folder / "runs/experiments" / name / "tables/toy-wave-scores.csv").read_text()
+    return {tuple(row[:4]): float(row[4]) for row in list(csv.reader(io.StringIO(text)))[1:] if row[4]}
+
+
+def test_it_ends_with_the_table_and_the_report(folder):
+    said = (folder / "said.txt").read_text()
+    page = folder / "runs/experiments/tiny/report.html"
+    assert said.endswith(f"report: {page}\n")
+    assert page.stat().st_size > 10_000
+    for title in ("Single", "Single + T", "Ensemble", "Distill"):
+        assert f"| {title} |" in said
+    assert "From 2 runs" in said
+    single = [
+        value
+        for key, value in scores(folder).items()
+        if key[0] == "single" and key[2:] == ("familiar", "nll")
+    ]
+    assert f"{np.mean(single):.4f}" in said
+
+
+def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training, no_figures):
+    before = scores(folder)
+    resolved = folder / "runs/experiments/tiny/experiment.toml"
+    done = here("run", resolved, "--store", folder / "runs", "--device", "cpu")
+    assert scores(folder) == before
+    assert done.stdout == (folder / "said.txt").read_text()
+    assert len(before) > 50
+
+
+def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_training, no_figures):
+    """By the experiment's path, so that its own store is read and not the one of this folder."""
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    kept = tmp_path / "runs/experiments/tiny/experiment.toml"
+    before = kept.read_bytes()
+    methods = ("--method", "t-of-ensemble", "--method", "single")
+    done = here("report", kept.parent, *methods, "--set", "metrics=nll,smooth_ece", "--set", "resamples=0")
+    assert "| T-scaled ensemble |" in done.stdout
+    assert "| Distill |" not in done.stdout
+    found, of_run = scores(tmp_path), scores(folder)
+    assert {key[0] for key in found} == {"single", "t-of-ensemble"}
+    assert "smooth_ece" in {key[3] for key in found}
+    same = [key for key in found if key in of_run]
+    assert len(same) > 10
+    assert all(found[key] == of_run[key] for key in same)
+    assert kept.read_bytes() == before, "the run itself was not changed"
+
+
+def epochs(store):
+    return [
+        (entry["phase"], entry["epoch"])
+        for found in Store(store).found()
+        for entry in found.log
+        if "epoch" in entry
+    ]
+
+
+def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, here):
+    store = tmp_path / "runs"
+    sets = ("epochs=60", "runs=1", "members=1", "methods=single")
+    arguments = [
+        "run",
+        folder / "tiny.toml",
+        *(w for s in sets for w in ("--set", s)),
+        "--store",
+        store,
+        "--device",
+        "cpu",
+        "--train-only",
+    ]
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 60
+        while not epochs(store):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said, warned = process.communicate()
+    assert (process.returncode, said, warned) == (130, "", STOPPED)
+    assert [found.state for found in Store(store).found()] == [State.STOPPED]
+    begun = len(epochs(store))
+    assert 0 < begun < 120
+    row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["tiny", "toy/wave", "0", "1", "no"]
+    done = here(*arguments)
+    assert done.stdout == f"trained; 'surefoot report tiny --store {store}' makes the report\n"
+    assert epochs(store) == [(phase, epoch) for phase in ("train", "final") for epoch in range(1, 61)]
+
+
+def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("surefoot.runner.study", interrupted)
+    done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
+    assert (done.stdout, done.stderr) == ("", STOPPED)
+
+
+def test_compare_says_what_changed_with_intervals(folder, here):
+    store = ("--store", folder / "runs")
+    found = json.loads(
+        here("compare", "tiny", "longer", *store, "--resamples", 50, "--format", "json").stdout
+    )
+    values = {each["name"]: (each["before"], each["after"]) for each in found["values"]}
+    assert values["runs"] == ("2", "1")
+    assert values["toy/wave: recipe.epochs"] == ("2", "3")
+    assert values["methods only here"] == ("single-t, ensemble, distill", "budget-t")
+    (task,) = found["tasks"]
+    assert (task["only_before"], task["only_after"]) == (["single-t", "ensemble", "distill"], ["budget-t"])
+    changed = {(each["side"], each["metric"]): each for each in task["methods"]["single"]}
+    before = scores(folder)
+    for side in ("familiar", "unfamiliar"):
+        nll = changed[side, "nll"]
+        assert nll["before"] == pytest.approx(np.mean([before["single", run, side, "nll"] for run in "01"]))
+        assert nll["difference"] == pytest.approx(nll["after"] - nll["before"])
+        assert nll["low"] < nll["difference"] < nll["high"]
+        assert nll["paired"]
+    lines = list(
+        csv.DictReader(
+            io.StringIO(here("compare", "tiny", "longer", *store, "--resamples", 0, "--format", "csv").stdout)
+        )
+    )
+    assert [float(line["before"]) for line in lines if line["metric"] == "nll"] == [
+        changed[side, "nll"]["before"] for side in ("familiar", "unfamiliar")
+    ]
+    assert {line["low"] for line in lines} == {""}
+    said = here(
+        "compare",
+        folder / "runs/experiments/tiny",
+        "longer",
+        *store,
+        "--resamples",
+        0,
+        "--format",
+        "markdown",
+    ).stdout
+    assert "- toy/wave, methods only after: budget-t." in said
+    assert f"| Single | NLL | F | {changed['familiar', 'nll']['before']:.4f} |" in said
+
+
+def test_compare_with_itself_finds_nothing(folder, here):
+    said = here("compare", "longer", "longer", "--store", folder / "runs", "--resamples", 20).stdout
+    assert "The values of both experiments are the same." in said
+    assert "0 of 20 differences" in said
+    assert "There is one run" in said
+
+
+def test_ls_runs(folder, here):
+    said = here("ls", "runs", "--store", folder / "runs").stdout
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.startswith("│")
+    ]
+    assert rows == [["longer", "toy/wave", "1", "0", "no"], ["tiny", "toy/wave", "4", "0", "yes"]]
+
+
+def test_ls_methods_and_experiments(here):
+    said = here("ls", "methods").stdout
+    assert all(f"│ {method.name} " in said for method in METHODS)
+    assert said.count("cheating") == sum(method.cheating for method in METHODS)
+    assert said.count("beyond the paper") == sum(method.beyond for method in METHODS)
+    said = here("ls", "experiments").stdout
+    assert all(f"│ {each.name} " in said for each in EXPERIMENTS)
+    assert "toy/wave, toy/rings" in said
+
+
+def test_show_an_experiment_is_toml_that_runs(here):
+    said = here("show", "letters", "--as", "experiment").stdout
+    assert experiment_from(tomllib.loads(said), name="x") == experiment_named("letters")
+
+
+def test_show_tells_all_that_have_the_name(here):
+    said = here("show", "cat-dog").stdout
+    assert said.startswith("# experiment cat-dog, as it would run\n")
+    assert "Cat vs. dog: Oxford-IIIT Pets" in said
+    assert "terms:" in said
+    assert "# experiment" not in here("show", "cat-dog", "--as", "task").stdout
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
+def test_show_a_method(here, method):
+    said = here("show", method.name).stdout
+    for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
+        assert text in said
+    assert ("cheating" in said) == method.cheating
+
+
+def test_show_a_run(folder, here):
+    said = here("show", "tiny", "--store", folder / "runs").stdout
+    files = [folder / f"runs/experiments/tiny/calibrations/toy-wave-single-t-run{run}.json" for run in (0, 1)]
+    fitted = ", ".join(f"{load_calibration(file).temperature:.4g}" for file in files)
+    row = next(line for line in said.splitlines() if "toy-wave-single-t" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["toy-wave-single-t", "T", fitted]
+    assert said.endswith(
+        f"networks: 4 done, 0 missing\nreport: {folder / 'runs/experiments/tiny/report.html'}\n"
+    )
+    assert 'methods = ["single", "single-t", "ensemble", "distill"]' in said
+    assert (
+        "report: none; 'surefoot report longer" in here("show", "longer", "--store", folder / "runs").stdout
+    )
+
+
+MISTAKES = {
+    "absent data": (["run", "cat-dog"], "task 'cat-dog' needs a root folder; see 'surefoot data show cat-dog --root DIR'"),
+    "unknown experiment": (["run", "quick"], "unknown experiment 'quick'; have: quickstart, "),
+    "no such file": (["run", "none.toml"], "cannot read none.toml: No such file or directory"),
+    "no equals": (["run", "toy", "--set", "runs"], "--set 'runs' has no '='; allowed: NAME=VALUE"),
+    "unknown value": (["run", "toy", "--set", "run=3"], "unknown experiment value 'run'; have: "),
+    "bad value": (["run", "toy", "--set", "runs=many"], "runs is 'many'; allowed: a whole number of at least 1"),
+    "bad recipe value": (["run", "toy", "--set", "epochs=0"], "epochs is 0; allowed: "),
+    "unknown method": (["run", "toy", "--method", "magic"], "unknown method 'magic'; have: single, "),
+    "method twice": (["run", "toy", "--method", "single", "--method", "single"], "methods has 'single' twice"),
+    "no method applies": (["run", "toy", "--method", "ensemble", "--set", "members=1"], "no method can be used on task 'toy/wave'"),
+    "unknown device": (["run", "toy", "--device", "tpu"], "device is 'tpu'; allowed: auto, cpu, cuda"),
+    "missing weights": (["run", "toy", "--weights", "none.pth"], "cannot read "),
+    "never run": (["report", "toy", "--store", "empty"], "no experiment 'toy' was run in empty; have: none yet"),
+    "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),
+    "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' made"),
+    "nothing to show": (["show", "magic"], "nothing is called 'magic'; have experiments: quickstart, "),
+    "no such method": (["show", "toy", "--as", "method"], "nothing is called 'toy'; have methods: single, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(case, tmp_path, here, monkeypatch, no_training):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    arguments, message = MISTAKES[case]
+    done = here(*arguments, check=2)
+    assert message in done.stderr
+    assert done.stderr.startswith("surefoot: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--set", "epochs=3"],
+            "a report cannot change 'epochs'; it can change: methods, metrics, resamples",
+        ),
+        (
+            ["--method", "bayesian"],
+            "experiment 'tiny' has no networks for 'bayesian'; it was run with: single, ",
+        ),
+        (["--set", "metrics=luck"], "unknown metric 'luck'; have: "),
+    ],
+)
+def test_a_report_cannot_change_what_was_trained(folder, here, arguments, message):
+    done = here("report", "tiny", "--store", folder / "runs", *arguments, check=2)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,95 @@
+"""Before and after: the same samples are resampled together, others each by themselves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from surefoot.comparison import MethodRuns, Said, changes
+from surefoot.metrics import metric_named
+from surefoot.scoring import paired_differences
+from tests.conftest import draw_one_label
+
+METRICS = [metric_named(name) for name in ("nll", "label_error", "ece", "e99")]
+
+
+def method(*said):
+    return MethodRuns("m", "M", tuple(Said(run, *each) for run, each in enumerate(said)))
+
+
+def by_place(found):
+    return {(change.side, change.metric.name): change for change in found}
+
+
+OLD, NEW = draw_one_label(sharpness=3.0), draw_one_label(sharpness=1.0)  # the same labels
+OTHER = draw_one_label(250, seed=7)
+
+
+def test_paired_differences_are_those_of_the_library():
+    found = by_place(changes(method((OLD,)), method((NEW,)), METRICS, resamples=400))
+    expected = paired_differences(NEW, OLD, metrics=METRICS, resamples=400)
+    for metric in METRICS[:3]:
+        change = found["familiar", metric.name]
+        assert change.paired
+        assert (change.before, change.after) == (metric.function(OLD), metric.function(NEW))
+        assert change.difference.value == pytest.approx(expected[metric.name].value, abs=1e-12)
+        width = expected[metric.name].high - expected[metric.name].low
+        assert change.difference.low == pytest.approx(expected[metric.name].low, abs=0.2 * width)
+        assert change.difference.high == pytest.approx(expected[metric.name].high, abs=0.2 * width)
+    assert found["familiar", "nll"].clear
+
+
+def test_other_samples_are_unpaired_and_their_interval_is_that_of_two_means():
+    found = by_place(changes(method((OLD,)), method((OTHER,)), METRICS, resamples=2000))
+    change = found["familiar", "label_error"]
+    assert not change.paired
+    p, q = (METRICS[1].function(each) for each in (OLD, OTHER))
+    error = np.sqrt(p * (1 - p) / OLD.n + q * (1 - q) / OTHER.n)
+    assert change.difference.value == pytest.approx(q - p)
+    assert change.difference.high - change.difference.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+def test_the_same_labels_under_other_names_are_other_samples():
+    names = [f"a{row}" for row in range(OLD.n)]
+    old, new = (draw_one_label(sharpness=s, ids=names) for s in (3.0, 1.0))
+    assert all(change.paired for change in changes(method((old,)), method((new,)), METRICS, resamples=10))
+    renamed = replace(new, ids=np.array([f"b{row}" for row in range(OLD.n)]))
+    assert not any(c.paired for c in changes(method((old,)), method((renamed,)), METRICS, resamples=10))
+
+
+def test_each_side_is_judged_by_itself():
+    found = by_place(changes(method((OLD, OLD)), method((NEW, OTHER)), METRICS, resamples=10))
+    assert found["familiar", "nll"].paired
+    assert not found["unfamiliar", "nll"].paired
+    only = changes(method((OLD, OLD)), method((NEW,)), METRICS, resamples=10)
+    assert {change.side for change in only} == {"familiar"}
+
+
+def test_means_are_over_the_runs_that_both_have():
+    third = draw_one_label(sharpness=2.0)
+    old, new = method((OLD,), (NEW,), (third,)), method((NEW,), (third,))
+    nll = METRICS[0].function
+    change = changes(old, new, METRICS[:1], resamples=10)[0]
+    assert (change.before, change.after) == (
+        pytest.approx((nll(OLD) + nll(NEW)) / 2),
+        pytest.approx((nll(NEW) + nll(third)) / 2),
+    )
+    assert change.runs == 2
+    assert change.difference.value == pytest.approx(change.after - change.before)
+    once = changes(old, method((NEW,)), METRICS[:1], resamples=10)[0]
+    assert once.before == pytest.approx((nll(OLD) + nll(NEW) + nll(third)) / 3), "one stands against all"
+    assert (once.runs, once.difference.pairs) == (3, 3)
+
+
+def test_nothing_is_clear_without_resamples_or_between_equals():
+    for pair in ((OLD, NEW), (OLD, OTHER)):
+        found = changes(*(method((each,)) for each in pair), METRICS, resamples=0)
+        assert not any(change.clear for change in found)
+        assert all(np.isnan(change.difference.low) for change in found)
+        assert found[0].difference.value == pytest.approx(found[0].after - found[0].before)
+    same = changes(method((OLD,)), method((OLD,)), METRICS, resamples=20)
+    assert {(c.difference.value, c.clear) for c in same} == {(0.0, False)}
+
+
+def test_a_method_without_runs_has_no_changes():
+    assert changes(method(), method((OLD,)), METRICS, resamples=10) == ()
