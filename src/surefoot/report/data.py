@@ -125,7 +125,7 @@ def temperature_curve(
         familiar=tuple(value[0] for value in values),
         unfamiliar=tuple(value[1] for value in values),
         rows=max(side.n for side in few),
-        fitted=None if fitted is None else (fitted, *last),  # type: ignore[arg-type]
+        fitted=None if fitted is None else (fitted, *last),
     )
 
 
