@@ -12,7 +12,7 @@ quickstart: .venv/core ## compare every method on two built-in tasks and write a
 	$(BIN)/surefoot run quickstart --store quickstart
 
 test: .venv/dev browser ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/dev ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -43,7 +43,11 @@ def smaller(line):
     if not line.startswith("surefoot run"):
         return ()
     values = ("epochs=1", "width=8", "runs=2", "members=2", "folds=2", "resamples=20")
-    return [word for value in values for word in ("--set", value)]
+    methods = ("single", "single-t", "ensemble-of-t", "novelty")
+    return [
+        *(word for value in values for word in ("--set", value)),
+        *(word for method in methods for word in ("--method", method)),
+    ]
 
 
 def test_every_command_runs(folder):

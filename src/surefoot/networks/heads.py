@@ -91,7 +91,7 @@ def _kept(features: Tensor, rate: float, samples: int, generator: Generator) -> 
 def _thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
     """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
     weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
-    answers = F.linear(features, weights).reshape(len(features), len(kept), -1)
+    answers = F.linear(features, weights).reshape(len(features), len(kept), layer.out_features)
     return answers.transpose(0, 1) + layer.bias
 
 
