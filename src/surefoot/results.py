@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -43,6 +44,7 @@ class Result:
     seconds_training: float | None = None  # of one run, teachers and all
     seconds_per_sample: float | None = None
     parameters: float | None = None  # of all networks that answer
+    interpolation: dict[str, Any] | None = None  # of averaged networks: the loss between two of them
 
 
 @dataclass(eq=False)
@@ -71,7 +73,8 @@ class Reader:
             return Result(planned.method, (), tuple(missing))
         training, per_sample = self._cost(planned, runs[0].specs)
         parameters = self._parameters(runs[0].specs)
-        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample, parameters)
+        barrier = self.store.facts(runs[0].specs[0]).get("interpolation")
+        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample, parameters, barrier)
 
     def _lacking(self, planned: Planned, specs: Sequence[Spec]) -> list[str]:
         lacking = [called(spec) for spec in (*specs, *planned.held_out) if not self.store.is_done(spec)]

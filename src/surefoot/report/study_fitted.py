@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from surefoot.calibrators import (
     BudgetTemperature,
@@ -68,8 +69,18 @@ def _row(result: Result) -> Fitted:
     best = [c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)]
     if best:
         parts.append(f"least NLL at T = {_list(best)}")
+    if result.interpolation is not None:
+        parts.append(_barrier(result.interpolation))
     remarks = tuple(calibrations[0].remarks())
     return Fitted(_title(result), "; ".join(parts), _novelty(result), remarks)
+
+
+def _barrier(found: dict[str, Any]) -> str:
+    """How the loss changes between two of the networks that were averaged."""
+    return (
+        f"validation NLL on the line between the first two networks: {_list(found['val_nll'])}; "
+        f"barrier {found['barrier']:.3g}"
+    )
 
 
 def _title(result: Result) -> str:
