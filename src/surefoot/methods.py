@@ -292,7 +292,13 @@ def obstacle(method: Method, setup: Setup) -> str | None:
         return f"{method.title} needs two members or more, and there is {setup.members}"
     if method.cheating and Split.TEST_UNFAMILIAR not in setup.task.splits:
         return f"{method.title} is tuned on unfamiliar samples, and task {setup.task.name!r} has none"
-    own_head = ":" in setup.recipe.network and not setup.recipe.network.startswith(("timm:", "torchvision:"))
-    if own_head and (method.networks is _bayesian or method.novelty == KNN):
+    if method.held_out and _gives_logits_only(setup.recipe) and len(_named_folds(setup)[1]) < 2:
+        return f"{method.title} needs subgroups, or features to make them from, and there are neither"
+    if _gives_logits_only(setup.recipe) and (method.networks is _bayesian or method.novelty == KNN):
         return f"{method.title} needs the features, and {setup.recipe.network!r} gives logits only"
     return None
+
+
+def _gives_logits_only(recipe: Recipe) -> bool:
+    """Whether the network is a user's own function, of whose parts we know nothing."""
+    return ":" in recipe.network and not recipe.network.startswith(("timm:", "torchvision:"))

@@ -18,6 +18,7 @@ from surefoot.recipes import Spec, recipe_from
 from surefoot.results import Reader, Result, as_runs
 from surefoot.store import Store
 from surefoot.tasks import task_named
+from surefoot.tasks.base import Split
 from surefoot.training.start import right_weights, weights_digest
 
 EXPERIMENT = "experiment.toml"
@@ -55,6 +56,8 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
     plans = []
     for part in experiment.parts:
         task = task_named(part.task, root=None if part.root is None else Path(part.root))
+        if Split.TEST_FAMILIAR not in task.splits:
+            raise InputError(f"task {task.name!r} has no familiar test samples; needed: some, to compare on")
         setup = Setup(task, part.recipe, experiment.members, experiment.runs, experiment.folds)
         plan = plan_of(setup, methods)
         if not plan.methods:

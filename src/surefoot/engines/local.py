@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from typing import IO, Any
 
 from surefoot.engines.orders import STOPPED, Order
@@ -117,7 +118,7 @@ def _follow(process: "subprocess.Popen[str]", queue: _Queue, tell: Callable[[Eve
     message = None
     assert process.stdout is not None
     assert process.stdin is not None
-    with process.stdin as jobs, process.stdout as lines:
+    with process.stdout as lines:
         for line in lines:
             event = json.loads(line)
             if event["event"] == "error":
@@ -127,23 +128,25 @@ def _follow(process: "subprocess.Popen[str]", queue: _Queue, tell: Callable[[Eve
             if event["event"] != "elsewhere" or queue.put_back(event["job"]):
                 tell(event)
             if event["event"] in ("ready", "done", "elsewhere"):
-                _hand_over(queue.take(), jobs)
+                job = queue.take()
+                _close(process.stdin) if job is None else _write(process.stdin, str(job))
+    _close(process.stdin)
     code = process.wait()
-    if code in (0, STOPPED):
+    if code == 0 or (code == STOPPED and queue.closed):
         return None
+    if code == STOPPED:
+        return "a training process was told to stop; the same command goes on from here"
     return message or f"a training process ended with code {code}; what it had finished is kept"
 
 
-def _hand_over(job: int | None, jobs: IO[str]) -> None:
-    if job is None:
-        jobs.close()  # which ends the worker
-    else:
-        _write(jobs, str(job))
+def _close(pipe: IO[str]) -> None:
+    """Which ends the worker; where it has ended before, what was still to be written is of no use."""
+    with suppress(BrokenPipeError):
+        pipe.close()
 
 
 def _write(pipe: IO[str], line: str) -> None:
-    try:
+    """A line; where the worker has ended, the end of its output will tell how."""
+    with suppress(BrokenPipeError):
         pipe.write(line + "\n")
         pipe.flush()
-    except BrokenPipeError:  # it has ended, and the end of its output will tell how
-        pass

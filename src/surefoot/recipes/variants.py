@@ -48,6 +48,8 @@ class Distilled(Variant):
         require("temperature", self.temperature, lambda v: 0 < v < math.inf, "a positive number")
         require("label_weight", self.label_weight, lambda v: 0 <= v < math.inf, "at least 0")
         require("unlabelled", self.unlabelled, lambda v: 0 <= v < math.inf, "at least 0")
+        for name in ("temperature", "label_weight", "unlabelled"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 2 and 2.0 are one recipe
         if self.views not in ("same", "fixed"):
             raise InputError(f"views are {self.views!r}; allowed: same, fixed")
 
@@ -65,6 +67,7 @@ class Bayesian(Variant):
 
     def __post_init__(self) -> None:
         require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
+        object.__setattr__(self, "dropout", float(self.dropout))
         for name in ("samples", "training_samples"):
             require(
                 name,

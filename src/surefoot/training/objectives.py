@@ -17,11 +17,6 @@ from surefoot.networks import GaussianHead, Network, add_noise
 class Objective(Protocol):
     """A loss, and the part of the network that it looks at."""
 
-    @property
-    def is_random(self) -> bool:
-        """Whether it draws numbers of its own."""
-        ...
-
     def part(self, network: nn.Module, /) -> nn.Module:
         """What is called on the views; on a GPU it is compiled."""
         ...
@@ -40,7 +35,6 @@ class Classification:
     """Cross-entropy with the labels."""
 
     kind: LabelKind
-    is_random: bool = False
 
     def part(self, network: nn.Module) -> nn.Module:
         """The whole network."""
@@ -69,7 +63,6 @@ class Distillation:
     temperature: float
     label_weight: float
     seen: Tensor | None = None  # (rows, classes)
-    is_random: bool = False
 
     def part(self, network: nn.Module) -> nn.Module:
         """The whole network."""
@@ -102,7 +95,6 @@ class NoisyClassification:
 
     kind: LabelKind
     samples: int
-    is_random: bool = True
 
     def part(self, network: nn.Module) -> nn.Module:
         """Features, then the logits' mean and variance."""

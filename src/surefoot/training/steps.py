@@ -31,8 +31,6 @@ class Stepper:
         self.network = network.to(self.device)
         self.inputs, self.labels, self.objective = inputs, labels, objective.on(self.device)
         self.total = torch.zeros((), dtype=torch.float64, device=self.device)
-        drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in network.modules())
-        self.is_random = drops or objective.is_random
         self.forward: Callable[[Tensor], Any] = objective.part(network)
         self.optimiser = torch.optim.SGD(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
@@ -51,8 +49,7 @@ class Stepper:
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
         """One batch: its rows, their raw samples, its random numbers, and a seed for dropout and noise."""
-        if self.is_random:
-            torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # always: a user's network may draw in ways unknown to us
         self._carry_out(rows.to(self.device), raw, draws)
 
     def _carry_out(self, rows: Tensor, raw: Tensor, draws: Tensor) -> None:
@@ -110,8 +107,7 @@ class CapturedStepper(Stepper):
             self._capture(given)
         for held, new in zip(self.held, given, strict=True):
             held.copy_(new, non_blocking=True)
-        if self.is_random:
-            torch.manual_seed(seed)
+        torch.cuda.manual_seed(seed)
         assert self.graph is not None
         self.graph.replay()
 
