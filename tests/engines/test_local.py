@@ -1,21 +1,16 @@
 """The engine on this machine: workers share the seeds, and never a network."""
 
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from surefoot.engines.local import carry_out
-from surefoot.engines.orders import Job
 from surefoot.errors import InputError
-from surefoot.recipes import Distilled, Teachers
 from surefoot.store import State, Store
 from tests.engines.orders import SMALL, epochs_logged, order, results, specs
 
@@ -83,31 +78,6 @@ def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
         engine.kill()
     _soon(lambda: store.state(spec) is State.STOPPED)
     assert list(tmp_path.glob("networks/*/*/.seed*/checkpoint-train.safetensors"))
-
-
-def workers():
-    """The numbers of this process's workers."""
-    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    found = [int(number) for numbers in children for number in numbers]
-    return [n for n in found if b"engines.worker" in Path(f"/proc/{n}/cmdline").read_bytes()]
-
-
-def test_a_worker_told_to_stop_by_others_is_no_success(tmp_path):
-    """A student waits for a network whose worker somebody ended: a sentence, and nobody waits for ever."""
-    wanted = order(tmp_path, replace(SMALL, epochs=100_000))
-    student = Job(replace(SMALL, variant=Distilled(teachers=Teachers(wanted.jobs[0].recipe, (0,)))), 0)
-    wanted = replace(wanted, jobs=(*wanted.jobs, student))
-    begun = threading.Event()
-
-    def tell(event):
-        if event["event"] == "epoch" and not begun.is_set():
-            begun.set()
-            for number in workers():
-                os.kill(number, signal.SIGTERM)
-
-    with pytest.raises(InputError, match="told to stop; the same command goes on from here"):
-        carry_out(wanted, workers=2, tell=tell)
-    assert begun.is_set()
 
 
 def test_what_a_user_s_code_prints_is_no_event(tmp_path, monkeypatch):
