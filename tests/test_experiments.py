@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surefoot.errors import InputError
@@ -90,6 +90,7 @@ def test_parts_and_variants_come_back_whole(tmp_path):
     metrics=st.lists(st.sampled_from([metric.name for metric in METRICS]), min_size=1, unique=True),
     rate=st.floats(1e-9, 1e3),
 )
+@example(name="0", about="\x7f", numbers=(1, 1, 2, 0), methods=["single"], metrics=["nll"], rate=1.0)
 def test_any_values_come_back(tmp_path_factory, name, about, numbers, methods, metrics, rate):
     values = dict(zip(("members", "runs", "folds", "resamples"), numbers, strict=True))
     part = Part(task="letters", recipe=replace(RECIPE, learning_rate=rate))

@@ -91,7 +91,7 @@ def _toml_lines(table: dict[str, Any], name: tuple[str, ...], *, titled: bool = 
     inner = {key: value for key, value in table.items() if isinstance(value, dict)} | several
     plain = {key: value for key, value in table.items() if key not in inner and value is not None}
     lines = [f"[{'.'.join(name)}]"] if name and not titled and (plain or not inner) else []
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    lines += [f"{key} = {_toml_value(value)}" for key, value in plain.items()]
     for key, value in inner.items():
         if key in several:
             for each in value:
@@ -99,6 +99,11 @@ def _toml_lines(table: dict[str, Any], name: tuple[str, ...], *, titled: bool = 
         else:
             lines += _toml_lines(value, (*name, key))
     return lines
+
+
+def _toml_value(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    return written.replace("\x7f", "\\u007f")  # the one control character that JSON allows and TOML does not
 
 
 def _is_tables(value: Any) -> bool:
