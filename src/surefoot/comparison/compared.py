@@ -1,6 +1,8 @@
 """Methods over runs -> means, marks and paired differences."""
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +25,7 @@ HEADLINE: tuple[Metric, ...] = tuple(
     metric_named(name)
     for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
 )
-SLOW_WORK = 1e8  # decisions times resamples times predictions, for each metric that is not a ratio of sums
+SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
 
@@ -90,11 +92,16 @@ def _with_differences(
     first = next((said for _, _, said in spoken if said.groups is not None), spoken[0][2])
     draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
     kept, few = _slow_share(spoken, found.metrics, resamples)
+
+    def drawn_of(each: Spoken) -> Array:
+        slow = few if each[:2] in kept else 0
+        return resampled(each[2].outcomes, found.metrics, draw, slow_resamples=slow)
+
     spread: dict[tuple[str, int], Array] = {}
-    for name, run, said in spoken:
-        slow = few if (name, run) in kept else 0
-        spread[name, run] = resampled(said.outcomes, found.metrics, draw, slow_resamples=slow)
-        tick(1)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the lock for most of it
+        for (name, run, _), drawn in zip(spoken, pool.map(drawn_of, spoken), strict=True):
+            spread[name, run] = drawn
+            tick(1)
     factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
     about = {method.about.name: method.about for method in found.methods}
     cells = {method.about.name: dict(method.cells) for method in found.methods}

@@ -111,8 +111,10 @@ def finished(figure: Figure, name: str, title: str) -> Picture:
 def lay_out(figure: Figure, title: str) -> None:
     """Put everything in its place under the title, so that labels can be put beside points."""
     figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
+    engine = figure.get_layout_engine()
+    assert engine is not None
     with _drawing(SMALL):
-        figure.draw_without_rendering()
+        engine.execute(figure)
 
 
 def svg_of(figure: Figure, name: str, title: str) -> str:

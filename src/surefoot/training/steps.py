@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 
 from surefoot.recipes import Recipe
@@ -130,6 +129,8 @@ class CapturedStepper(Stepper):
 
 def _compile_as_often_as_needed() -> None:
     """A worker meets many networks and batches; beyond torch's limit of 8 it would go on uncompiled."""
+    import torch._dynamo  # takes seconds, and only a GPU's steps are compiled
+
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MOST_COMPILATIONS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MOST_COMPILATIONS)
