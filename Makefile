@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check format benchmark browser clean
+.PHONY: help quickstart test explore check format benchmark browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -13,6 +13,9 @@ quickstart: .venv/core ## compare every method on two built-in tasks and write a
 
 test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+explore: .venv/dev ## look for new counterexamples to the property tests, other ones each time
+	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m hypothesis
 
 check: .venv/dev ## formatting, lint and types
 	$(BIN)/ruff format --check .

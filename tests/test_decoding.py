@@ -126,7 +126,7 @@ def test_exif_orientation(turn, form):
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64), st.sampled_from(list(Fit)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_size_is_as_asked(width, height, wanted, fit):
     pixels = decode(saved(Image.new("RGB", (width, height), RED), format="BMP"), Size(wanted, fit))
     if fit is Fit.SQUARE:
@@ -319,7 +319,7 @@ def test_a_decompression_bomb_is_refused(tmp_path):
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_damage_is_an_error_that_we_know(noise, at):
     data = bytearray(saved(quarters(), format="JPEG"))
     data[at : at + len(noise)] = noise

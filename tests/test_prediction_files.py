@@ -60,7 +60,7 @@ def test_round_trips_are_exact(draw, members, suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_round_trips_of_any_numbers_are_exact(suffix, tmp_path, data):
     width = data.draw(st.sampled_from([32, 64]))
@@ -296,7 +296,7 @@ def test_refuses_other_types_missing_files_and_members_in_csv(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300))
 def test_no_bytes_bring_anything_but_a_sentence(tmp_path, content):
     for suffix in (".npz", ".parquet", ".csv"):

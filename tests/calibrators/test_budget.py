@@ -38,7 +38,7 @@ def test_agrees_with_scipy(draw, budget):
     assert fitted.nll_used == pytest.approx(nll_unclipped(fitted(val)), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.floats(-2, 2), st.floats(0, 0.5))
 def test_keeps_within_the_budget_and_uses_all_of_it(seed, classes, log_sharpness, budget):
     val = draw_one_label(40, classes, seed=seed, sharpness=math.exp(log_sharpness))

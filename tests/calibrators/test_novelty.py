@@ -68,7 +68,7 @@ def test_the_gradient_is_the_slope(kind):
         assert novelty._nll(val, np.array(at))[0] == pytest.approx(oracle_nll(val, *at), rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.floats(0.1, 5), st.floats(0, 5), st.booleans())
 def test_is_never_worse_than_one_temperature(seed, classes, t0, t1, reverse):
     val = draw(60, classes, t0, t1, seed=seed)

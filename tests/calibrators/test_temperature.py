@@ -54,7 +54,7 @@ def test_agrees_with_scipy(draw, sharpness):
     assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(8, 60), st.floats(-3, 3))
 def test_the_slope_is_zero_where_it_says(seed, classes, n, log_sharpness):
     """Whatever the data: at an inner optimum a step either way is worse; at a bound the fit says so."""

@@ -32,7 +32,7 @@ def same(a, b, tolerance=1e-9):
     return (math.isnan(a) and math.isnan(b)) or a == pytest.approx(b, abs=tolerance)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(predictions(), st.randoms())
 def test_values_are_in_bounds_and_do_not_depend_on_row_order(given_predictions, random):
     order = list(range(given_predictions.n))
@@ -44,7 +44,7 @@ def test_values_are_in_bounds_and_do_not_depend_on_row_order(given_predictions, 
         assert same(value, metric.function(shuffled)), metric.name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(predictions(), st.randoms())
 def test_counting_a_row_twice_is_having_it_twice(given_predictions, random):
     counts = np.array([random.randint(0, 3) for _ in range(given_predictions.n)], dtype=float)

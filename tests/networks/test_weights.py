@@ -266,7 +266,7 @@ def test_a_missing_file(name, tmp_path):
         read_weights(tmp_path / name)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_files_are_refused_or_read_and_nothing_else(tmp_path, data):
     path = tmp_path / "damaged.pth"

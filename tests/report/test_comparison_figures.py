@@ -106,7 +106,7 @@ def test_hostile_names_are_shown_as_they_are(methods):
     assert len(style.plain_text(HOSTILE[4])) == style.NAME_LETTERS
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text())
 def test_plain_text_is_one_short_line_of_xml(text):
     shown = style.plain_text(text)
@@ -124,7 +124,7 @@ def test_no_figure_uses_global_state():
             assert not [name for name in names if "pyplot" in name], path
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 6), st.integers(0, 60), st.integers(0, 10**6))
 def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
     predictions = draw_one_label(n + 1, classes, sharpness=3, seed=seed)
@@ -327,7 +327,7 @@ def test_a_hostile_title_stays_a_title():
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
     places = labels._spread(heights, 0, 100)
     gap = min(12, 100 / len(heights))

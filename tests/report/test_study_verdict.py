@@ -149,7 +149,7 @@ rows = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(["single", "ensemble", "novelty", "oracle-t", "bayesian"]), rows, min_size=1

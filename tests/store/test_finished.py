@@ -47,7 +47,7 @@ def test_arrays_beside_come_back_also_to_numpy(store):
     assert [each.state for each in store.found()] == [State.DONE]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     arrays=st.dictionaries(
         st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True) | st.sampled_from(["file", "a", "a.npy"]),

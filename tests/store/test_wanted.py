@@ -114,7 +114,7 @@ def test_a_damaged_order_is_passed_over_and_mended_by_the_next(store, damage):
     assert listed(store) == [("toy/wave", 3, State.MISSING), ("toy/wave", 11, State.MISSING)]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(
         st.binary(max_size=60),

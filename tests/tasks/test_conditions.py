@@ -5,7 +5,7 @@ import operator
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot import InputError
@@ -104,14 +104,12 @@ ORDER = {
 numbers = st.integers(-50, 50) | st.floats(-50, 50).map(lambda x: round(x, 1))
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | numbers.map(float), min_size=1), st.sampled_from(sorted(ORDER)), numbers)
 def test_orderings_are_python_s_and_missing_fulfils_none(values, name, limit):
     found = holding(parse_conditions({"x": {name: limit}}), pa.table({"x": pa.array(values, pa.float64())}))
     assert found.tolist() == [value is not None and ORDER[name](value, limit) for value in values]
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.text(max_size=2), min_size=1), st.lists(st.text(max_size=2), min_size=1))
 def test_in_and_not_in_part_what_is_there(values, chosen):
     table = pa.table({"x": pa.array(values, pa.string())})

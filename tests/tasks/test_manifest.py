@@ -75,7 +75,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     assert one.identity == other.identity
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 99)), min_size=30, max_size=80

@@ -3,7 +3,7 @@
 import random
 from collections import Counter, defaultdict
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.tasks.base import Split
@@ -16,7 +16,6 @@ shares = st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45)).map(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=80), shares, st.integers(0, 9))
 def test_each_stratum_is_off_its_share_by_less_than_a_row(strata, wanted, seed):
     found = partition([f"{i}" for i in range(len(strata))], strata, wanted, seed=seed)
@@ -26,7 +25,6 @@ def test_each_stratum_is_off_its_share_by_less_than_a_row(strata, wanted, seed):
             assert abs(counts[split] - share * size) < 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from("ab")), min_size=1, max_size=80), shares)
 def test_what_belongs_together_stays_together(rows, wanted):
     keys = [f"person {person}" for person, _ in rows]
@@ -37,7 +35,6 @@ def test_what_belongs_together_stays_together(rows, wanted):
     assert all(len(splits) == 1 for splits in places.values())
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from("ab"), min_size=2, max_size=40), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(strata, chance):
     wanted = {TRAIN: 0.5, VAL: 0.2, TEST: 0.3}

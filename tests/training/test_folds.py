@@ -11,7 +11,7 @@ from surefoot.training.folds import NEVER, cluster, deal_groups
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 12), st.booleans())
 def test_groups_stay_whole_and_no_class_is_emptied(seed, folds, groups, many):
     rng = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ def test_classification_leaves_out_what_is_ignored():
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 1000), st.integers(1, 7), st.sampled_from([1e-2, 1.0, 30.0]))
 def test_sampled_loss_is_minus_the_log_of_the_mean_probability(seed, samples, size):
     z, y = drawn(samples, 6, 4, seed=seed, size=size), np.array([0, 1, 2, 3, IGNORE, 0])
