@@ -13,6 +13,7 @@ from surefoot.plans import Plan, replanned
 from surefoot.results import Result, as_runs
 from surefoot.runner import read_folder, results_of
 from surefoot.store import Store
+from surefoot.threads import one_thread
 
 Pair = tuple[Plan, Plan]
 
@@ -73,6 +74,7 @@ def open_run(folder: Path) -> Opened:
     return Opened(folder, *read_folder(folder), Store.holding(folder))
 
 
+@one_thread()
 def revision(before: Opened, after: Opened, *, resamples: int) -> Revision:
     """Read both, fit, score, and resample what they share; no training, no data."""
     asked = {*before.experiment.metrics, *after.experiment.metrics}

@@ -19,6 +19,7 @@ from surefoot.results import Reader, Result, as_runs
 from surefoot.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split
+from surefoot.threads import one_thread
 from surefoot.training.start import right_weights, weights_digest
 
 EXPERIMENT = "experiment.toml"
@@ -142,6 +143,7 @@ def with_methods(
     return replace(asked, parts=tuple(part for part, _ in kept)), tuple(plan for _, plan in kept)
 
 
+@one_thread()
 def study(
     experiment: Experiment,
     plans: Sequence[Plan],

@@ -26,6 +26,7 @@ from surefoot.report.study_tables import headline_of, part_grids, part_names, se
 from surefoot.report.study_verdict import verdict_of
 from surefoot.report.table import Table
 from surefoot.runner import PartStudy, Study
+from surefoot.threads import one_thread
 from surefoot.version import VERSION
 
 GROUPS_SHOWN = 60
@@ -53,6 +54,7 @@ class PartPage:
     count: int  # of methods compared
 
 
+@one_thread()
 def write_study(study: Study, folder: Path) -> Path:
     """Write `report.html`, `report.json`, tables, figures and calibrations into a folder; the page's path."""
     make_folder(folder)

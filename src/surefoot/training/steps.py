@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.recipes import Recipe
+from surefoot.threads import one_thread
 from surefoot.training.batches import Inputs
 from surefoot.training.objectives import Objective
 
@@ -142,13 +143,13 @@ def arithmetic(device: torch.device) -> Iterator[None]:
 
     No search for the fastest convolutions: it is won by chance, so two runs would differ, and gains nothing.
     """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if device.type == "cpu":
-        torch.set_num_threads(1)
-    else:
-        torch.set_float32_matmul_precision("high")
+        with one_thread():
+            yield
+        return
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
