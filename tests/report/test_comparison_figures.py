@@ -218,6 +218,11 @@ def test_method_curves_and_their_marks():
     before = scaled_method.uncalibrated
     assert given_t.uncalibrated == pytest.approx([nll(side) for side in before])
     assert given_t.calibrated == pytest.approx([nll(scaled(side, 3.1)) for side in before])
+    for fitted in (0.4, 9.0):  # outside the curve: it goes on to there, and the mark lies on it
+        further = numbers.method_curves([scaled_method], {"scaled": fitted})["scaled"]
+        at = further.temperature.index(fitted)
+        assert further.calibrated == (further.familiar[at], further.unfamiliar[at])
+        assert set(given_t.temperature) < set(further.temperature)
     by_predictions = numbers.method_curves([scaled_method], {})["scaled"]
     assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
     assert numbers.method_curves([method("plain")], {})["plain"].calibrated is None

@@ -138,15 +138,25 @@ def method_curves(methods: Sequence[Drawn], fitted: Mapping[str, float]) -> dict
 
 
 def _method_curve(method: Drawn, fitted: float | None) -> MethodCurve:
-    along = temperature_curve_data(*method.before, [*CURVE_TEMPERATURES, 1.0 if fitted is None else fitted])
+    temperatures = _reaching(fitted)
+    along = temperature_curve_data(*method.before, [*temperatures, 1.0 if fitted is None else fitted])
     x, y = ([math.nan if v is None else v for v in along[side]] for side in SIDES)
     calibrated = None
     if fitted is not None:
         calibrated = (x[-1], y[-1])
     elif method.uncalibrated is not None:
         calibrated = (nll(some_rows(method.familiar)), nll(some_rows(method.unfamiliar)))
-    one = CURVE_TEMPERATURES.index(1.0)
-    return MethodCurve(CURVE_TEMPERATURES, tuple(x[:-1]), tuple(y[:-1]), (x[one], y[one]), calibrated)
+    one = temperatures.index(1.0)
+    return MethodCurve(temperatures, tuple(x[:-1]), tuple(y[:-1]), (x[one], y[one]), calibrated)
+
+
+def _reaching(fitted: float | None) -> tuple[float, ...]:
+    """The curve's temperatures, drawn on to the fitted one where that lies outside them."""
+    first, last = CURVE_TEMPERATURES[0], CURVE_TEMPERATURES[-1]
+    if fitted is None or first <= fitted <= last:
+        return CURVE_TEMPERATURES
+    beyond: list[float] = np.geomspace(first if fitted < first else last, fitted, 8)[1:-1].tolist()
+    return tuple(sorted({*CURVE_TEMPERATURES, *beyond, fitted}))
 
 
 def risk_curve(outcomes: Outcomes) -> RiskCoverage:
