@@ -37,6 +37,8 @@ VARIANTS = (
     Distilled(teachers=Teachers(RECIPE, (0, 3)), unlabelled=0.25),
 )
 
+OF_THE_PACKS = Path(__file__).parents[1] / "experiments"
+
 
 def again(experiment, folder):
     write_experiment(experiment, folder / "file.toml")
@@ -47,6 +49,14 @@ def again(experiment, folder):
 def test_every_preset_is_the_same_when_read_again(experiment, tmp_path):
     assert again(experiment, tmp_path) == experiment
     assert again(experiment, tmp_path).digest == experiment.digest
+
+
+@pytest.mark.parametrize("path", sorted(OF_THE_PACKS.glob("*.toml")), ids=lambda each: each.stem)
+def test_every_experiment_on_the_packs_can_be_read_and_names_a_task_that_is_there(path):
+    (part,) = read_experiment(path).parts
+    assert part.paper is not None
+    assert paper_value(part.recipe.network, part.paper, "Single Model", "nll", "familiar") is not None
+    assert part.task in {task.name for task in TASKS} or Path(part.task).is_file()
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
