@@ -1,38 +1,14 @@
 """`surefoot data` as people use it."""
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 
 import pytest
 from PIL import Image
 
-from surefoot.cli import main
 from surefoot.tasks import load_task, task_named
 from surefoot.tasks.base import Split
+from tests.cli.command import in_a_process, surefoot
 from tests.tasks.trees import FACES, faces, pets_tree, picture
-
-
-@dataclass(frozen=True)
-class Done:
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def surefoot(monkeypatch, capsys):
-    """The command in this process: its output, and its exit code as expected."""
-
-    def run(*arguments, check=0):
-        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        assert (exit_info.value.code or 0) == check
-        return Done(*capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture
@@ -41,7 +17,7 @@ def file(tmp_path):
     return faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n')
 
 
-def test_check_a_sound_task(surefoot, file, tmp_path):
+def test_check_a_sound_task(file, tmp_path):
     done = surefoot(
         "data", "check", file, "--contact-sheet", tmp_path / "sheet.png", "--resolved", tmp_path / "split.csv"
     )
@@ -57,7 +33,7 @@ def test_check_a_sound_task(surefoot, file, tmp_path):
     assert f"split {identity}" in again.stdout
 
 
-def test_check_says_what_is_wrong_and_exits_with_1(surefoot, file):
+def test_check_says_what_is_wrong_and_exits_with_1(file):
     task = load_task(file)
     twin, original = (
         task.splits[Split.TRAIN].inputs.file(0),
@@ -69,13 +45,13 @@ def test_check_says_what_is_wrong_and_exits_with_1(surefoot, file):
     assert f"{twin.name} = test_unfamiliar {original.name}" in done.stdout
 
 
-def test_check_goes_on_without_unreadable_images_if_asked(surefoot, file):
+def test_check_goes_on_without_unreadable_images_if_asked(file):
     load_task(file).splits[Split.VAL].inputs.file(0).unlink()
     assert "PROBLEM: 1 image cannot be read" in surefoot("data", "check", file, check=1).stdout
     assert "note: 1 image cannot be read" in surefoot("data", "check", file, "--skip-unreadable").stdout
 
 
-def test_check_as_json(surefoot, file):
+def test_check_as_json(file):
     load_task(file).splits[Split.VAL].inputs.file(0).unlink()
     document = json.loads(surefoot("data", "check", file, "--format", "json", check=1).stdout)
     assert document["samples"] == {
@@ -119,18 +95,18 @@ def test_check_as_json(surefoot, file):
         ),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(surefoot, arguments, message):
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message):
     assert message in surefoot("data", *arguments, check=2).stderr
 
 
-def test_a_path_that_leaves_the_root_is_refused(surefoot, file, tmp_path):
+def test_a_path_that_leaves_the_root_is_refused(file, tmp_path):
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(manifest.read_text().replace("004.jpg", "../../../etc/passwd"))
     done = surefoot("data", "check", file, check=2)
     assert "path '../../../etc/passwd' in row 4 leaves the image root" in done.stderr
 
 
-def test_show_says_what_lies_where(surefoot, tmp_path):
+def test_show_says_what_lies_where(tmp_path):
     done = surefoot("data", "show", "cat-dog", "--root", pets_tree(tmp_path, halves=False))
     assert "Oxford_IIIT_Pets/images" in done.stdout
     assert "MISSING" not in done.stdout
@@ -142,7 +118,7 @@ def test_show_says_what_lies_where(surefoot, tmp_path):
     assert "toy/wave, toy/rings, toy/spiral, toy/checkers" in surefoot("data", "show", "toy").stdout
 
 
-def test_decode_twice(surefoot, file, tmp_path):
+def test_decode_twice(file, tmp_path):
     first = surefoot("data", "decode", file, "--size", "16", "--fit", "square", "--cache", tmp_path / "cache")
     assert "│ test_unfamiliar │     24 │ 0.0 │          0 │" in first.stdout
     stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
@@ -153,7 +129,7 @@ def test_decode_twice(surefoot, file, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == stored
 
 
-def test_decode_names_what_it_cannot_read(surefoot, file, tmp_path):
+def test_decode_names_what_it_cannot_read(file, tmp_path):
     lost = load_task(file).splits[Split.VAL].inputs.file(0)
     lost.unlink()
     arguments = ("data", "decode", file, "--size", "16", "--cache", tmp_path / "cache")
@@ -163,11 +139,11 @@ def test_decode_names_what_it_cannot_read(surefoot, file, tmp_path):
     assert f"note: 1 image cannot be read: {lost} (no such file)\n" in done.stderr
 
 
-def test_what_is_made_in_memory_needs_no_decoding(surefoot):
+def test_what_is_made_in_memory_needs_no_decoding():
     assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is made in memory\n"
 
 
-def test_names_cannot_write_to_the_terminal_what_they_like(surefoot, file, tmp_path):
+def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(manifest.read_text().replace("004.jpg", "\x1b[31m004.jpg"))
     done = surefoot("data", "check", file, check=1)
@@ -175,21 +151,18 @@ def test_names_cannot_write_to_the_terminal_what_they_like(surefoot, file, tmp_p
     assert "\x1b[31m" not in done.stdout
 
 
-def test_tasks_are_listed(surefoot):
+def test_tasks_are_listed():
     done = surefoot("ls", "tasks")
     for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):
         assert f"│ {name} " in done.stdout
 
 
-def test_a_built_in_task_by_name(surefoot):
+def test_a_built_in_task_by_name():
     assert f"split {task_named('toy/rings').identity}" in surefoot("data", "check", "toy/rings").stdout
 
 
 def test_in_a_process_of_its_own(file):
     """No traceback and no warning."""
-    code = "from surefoot.cli import main; main()"
-    environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    command = [sys.executable, "-c", code, "data", "check", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert (done.returncode, done.stderr.strip()) == (0, "")
+    done = in_a_process("data", "check", file)
+    assert done.stderr.strip() == ""
     assert "no problems" in done.stdout

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from surefoot.engines import local
 from surefoot.experiments import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.methods import METHODS
 from surefoot.store import State, Store
-from tests.cli.test_commands import surefoot
+from tests.cli.command import in_a_process
 
 TINY = """
 name = "tiny"
@@ -44,7 +43,7 @@ def folder(tmp_path_factory):
     """A folder where `surefoot run tiny.toml` was run, and a second, longer experiment beside it."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "tiny.toml").write_text(TINY)
-    done = surefoot(
+    done = in_a_process(
         "run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", "--workers", 1
     )
     (folder / "said.txt").write_text(done.stdout)
@@ -58,21 +57,6 @@ def folder(tmp_path_factory):
         with pytest.raises(SystemExit):
             main()
     return folder
-
-
-@pytest.fixture
-def here(capfd, monkeypatch):
-    """The command in this process, which has torch loaded."""
-
-    def run(*arguments, check=0):
-        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert (ended.value.code or 0) == check
-        return SimpleNamespace(**dict(zip(("stdout", "stderr"), capfd.readouterr(), strict=True)))
-
-    return run
 
 
 @pytest.fixture

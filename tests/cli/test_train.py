@@ -4,17 +4,15 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from surefoot.cli import main
 from surefoot.recipes import Recipe, Spec, read_recipe
 from surefoot.store import State, Store
 from surefoot.tasks.base import Split
-from tests.cli.test_commands import surefoot
+from tests.cli.command import in_a_process
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
 
@@ -27,11 +25,13 @@ def states(folder):
 def folder(tmp_path_factory):
     """Two networks in `runs`, by the recipe that tune wrote."""
     folder = tmp_path_factory.mktemp("train")
-    found = surefoot(
+    found = in_a_process(
         "tune", "toy", *SMALL, "--rate", 0.1, "--rate", 1e30, "--most-epochs", 3, "-o", folder / "r.toml"
     )
     (folder / "tuned.txt").write_text(found.stdout)
-    made = surefoot("train", "toy", "--recipe", folder / "r.toml", "--members", 2, "--store", folder / "runs")
+    made = in_a_process(
+        "train", "toy", "--recipe", folder / "r.toml", "--members", 2, "--store", folder / "runs"
+    )
     (folder / "trained.txt").write_text(made.stdout + made.stderr)
     return folder
 
@@ -140,22 +140,6 @@ def stop(process):
     assert process.returncode == 130
     assert warned == "stopped; the same command goes on from here\n"
     assert said == ""
-
-
-@pytest.fixture
-def here(capfd, monkeypatch):
-    """The command in this process, which has torch loaded; its workers are processes all the same."""
-
-    def run(*arguments, check=0):
-        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == check
-        out, err = capfd.readouterr()
-        return SimpleNamespace(stdout=out, stderr=err)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,44 @@
+"""The command line: here, where everything heavy is loaded already, or in a process of its own."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from surefoot.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def surefoot(*arguments, check=0):
+    """Run the command here; what it wrote, and its exit code as expected."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        patch.setenv("COLUMNS", "100")
+        to = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+        with to[0], to[1], pytest.raises(SystemExit) as ended:
+            main()
+    said = Said(*(stream.buffer.getvalue().decode() for stream in (out, err)))
+    assert (ended.value.code or 0) == check, said.stderr
+    return said
+
+
+def in_a_process(*arguments, check=0):
+    """Run the command in a process of its own, where a warning is an error."""
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "100"}
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == check, done.stderr
+    assert "Traceback" not in done.stderr
+    return Said(done.stdout, done.stderr)
