@@ -11,6 +11,7 @@ from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.run import report, run
 from surefoot.cli.show import show
+from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
 from surefoot.version import VERSION
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, report, compare, evaluate, calibrate, apply, train, tune, status, ls, show):
+for command in (run, report, compare, evaluate, calibrate, apply, thresholds, train, tune, status, ls, show):
     app.command()(command)
 app.add_typer(data, name="data")
 

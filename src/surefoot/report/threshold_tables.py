@@ -1,0 +1,86 @@
+"""What the thresholds do, as a table and in plain words."""
+
+from collections.abc import Mapping
+
+from surefoot.deploy.thresholds import Thresholds, Zone
+from surefoot.report.table import Table
+from surefoot.statistics import Proportion
+
+Elsewhere = Mapping[str, Mapping[str, Zone]]
+
+
+def share_text(proportion: Proportion) -> str:
+    """`3.1% [2.1%, 4.4%] 31/1008`; a dash where there is nothing.
+
+    >>> share_text(Proportion.of(0, 100))
+    '0.0% [0.0%, 3.6%] 0/100'
+    """
+    if not proportion.n:
+        return "-"
+    ends = f"[{proportion.low:.1%}, {proportion.high:.1%}]"
+    return f"{proportion.value:.1%} {ends} {proportion.k}/{proportion.n}"
+
+
+def thresholds_table(chosen: Thresholds, elsewhere: Elsewhere) -> Table:
+    """A row per set of data: how much is accepted, looked at and rejected, and how much of it is wrong."""
+    rows = []
+    for name, zones in {"val (chosen on it)": chosen.zones, **elsewhere}.items():
+        accept, review, reject = (zones[zone] for zone in ("accept", "review", "reject"))
+        parts = (accept.share, accept.error, review.share, reject.share, reject.error)
+        rows.append((name, *(share_text(part) for part in parts)))
+    return Table(
+        title=f"accept from {chosen.accept:.6g}, reject below {chosen.reject:.6g}; exact 95% intervals",
+        header=("data", "accepted", "error among them", "for review", "rejected", "error among them"),
+        rows=tuple(rows),
+    )
+
+
+def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
+    """What is promised, of which data, and what is not."""
+    promise = chosen.promise
+    below = f"; below {chosen.reject:.6g} reject it" if chosen.reject else ""
+    whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
+    sentences = [
+        f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{below}; "
+        "what is between is for a person.",
+        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on familiar data "
+        f"at most {promise.target_error:.3g} of the accepted answers are wrong (the bound reached is "
+        f"{chosen.bound:.3g}).",
+    ]
+    if not chosen.reject:
+        sentences.append(
+            f"Nothing is rejected: no answers are surely wrong at a rate of {promise.reject_error:.3g} or more."
+        )
+    return [*sentences, *_beyond(chosen, elsewhere)]
+
+
+def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
+    """What cannot be had together; None where it can."""
+    coverage = chosen.zones["accept"].share.value
+    if coverage >= min_coverage:
+        return None
+    enough = [each for each in chosen.candidates if each.share >= min_coverage]
+    instead = min(enough, key=lambda each: each.bound)
+    return (
+        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the rows, less "
+        f"than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them {instead.bound:.3g} can"
+    )
+
+
+def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
+    if "unfamiliar" not in elsewhere:
+        return [
+            "The promise says nothing of unfamiliar data: give some with --unfamiliar to see how far it fails."
+        ]
+    target, error = chosen.promise.target_error, elsewhere["unfamiliar"]["accept"].error
+    start = "A promise on familiar data is none on unfamiliar data"
+    if not error.n:
+        return [f"{start}; of these unfamiliar rows none is accepted."]
+    found = f"of {error.n:,} accepted there, {error.k:,} are wrong ({error.value:.1%}, {error.low:.1%} to {error.high:.1%})"
+    if error.low > target:
+        return [f"{start}: {found}, {error.value / target:.1f} times what was promised. It fails there."]
+    if error.value > target:
+        return [
+            f"{start}: {found}, {error.value / target:.1f} times what was promised, on too few rows to be sure."
+        ]
+    return [f"{start}: {found}. It holds in these rows, by luck and not by right."]
