@@ -22,8 +22,8 @@ DEFINITIONS = {
     "accept": "take the answer where confidence >= accept",
     "reject": "throw the answer away where confidence < reject; between the two a person looks",
     "guarantee": "on data like those it was chosen on, and on no others: with probability 'level' over the "
-    "draw of the n rows, the error among the accepted is at most target_error (and among the rejected, where any "
-    "are, at least reject_error)",
+    "draw of the n rows, the error among the accepted is at most target_error; and with the same probability "
+    "the error among the rejected, where any are, is at least reject_error",
     "method": f"exact binomial tests of {CANDIDATES} candidates at fixed ranks of confidence, Bonferroni",
     "interval": "low and high: exact 95% (Clopper-Pearson)",
 }

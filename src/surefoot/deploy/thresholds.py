@@ -3,9 +3,9 @@
 Twenty candidates are named before any label is looked at: accept all, or those more confident than the row
 at rank n/20, 2n/20, ... Given the confidence t of the row at a fixed rank, the rows above it are independent
 draws from all that are more confident than t, so the wrong ones among them are binomial, and an exact test
-says whether the error there is above the target. All twenty are tested at once, each at a twentieth of 1 - level
-(Bonferroni): with probability `level`, every candidate that passes keeps its promise, so the largest may be
-taken. Angelopoulos et al., "Learn then test", 2021; the tests are MAPIE's.
+says whether the error there is above the target. All twenty are tested at once, each at a twentieth of
+1 - level (Bonferroni): with probability `level`, every candidate that passes keeps its promise, so the
+largest may be taken. Angelopoulos et al., "Learn then test", 2021; the tests are MAPIE's.
 """
 
 import warnings

@@ -43,13 +43,13 @@ def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     sentences = [
         f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{below}; "
         "what is between is for a person.",
-        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on familiar data "
-        f"at most {promise.target_error:.3g} of the accepted answers are wrong (the bound reached is "
+        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on familiar "
+        f"data at most {promise.target_error:.3g} of the accepted answers are wrong (the bound reached is "
         f"{chosen.bound:.3g}).",
     ]
     if not chosen.reject:
         sentences.append(
-            f"Nothing is rejected: no answers are surely wrong at a rate of {promise.reject_error:.3g} or more."
+            f"Nothing is rejected: nowhere are surely {promise.reject_error:.3g} or more of the answers wrong."
         )
     return [*sentences, *_beyond(chosen, elsewhere)]
 
@@ -62,25 +62,23 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the rows, less "
-        f"than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them {instead.bound:.3g} can"
+        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the rows, "
+        f"less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them {instead.bound:.3g} can"
     )
 
 
 def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     if "unfamiliar" not in elsewhere:
-        return [
-            "The promise says nothing of unfamiliar data: give some with --unfamiliar to see how far it fails."
-        ]
+        return ["Of unfamiliar data this promises nothing: --unfamiliar FILE shows how far it fails there."]
     target, error = chosen.promise.target_error, elsewhere["unfamiliar"]["accept"].error
     start = "A promise on familiar data is none on unfamiliar data"
     if not error.n:
         return [f"{start}; of these unfamiliar rows none is accepted."]
-    found = f"of {error.n:,} accepted there, {error.k:,} are wrong ({error.value:.1%}, {error.low:.1%} to {error.high:.1%})"
+    ends = f"{error.low:.1%} to {error.high:.1%}"
+    found = f"of {error.n:,} accepted there, {error.k:,} are wrong ({error.value:.1%}, {ends})"
+    times = f"{error.value / target:.1f} times what was promised"
     if error.low > target:
-        return [f"{start}: {found}, {error.value / target:.1f} times what was promised. It fails there."]
+        return [f"{start}: {found}, {times}. It fails there."]
     if error.value > target:
-        return [
-            f"{start}: {found}, {error.value / target:.1f} times what was promised, on too few rows to be sure."
-        ]
+        return [f"{start}: {found}, {times}, on too few rows to be sure."]
     return [f"{start}: {found}. It holds in these rows, by luck and not by right."]
