@@ -43,13 +43,13 @@ def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     sentences = [
         f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{below}; "
         "what is between is for a person.",
-        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on familiar "
-        f"data at most {promise.target_error:.3g} of the accepted answers are wrong (the bound reached is "
-        f"{chosen.bound:.3g}).",
+        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on "
+        f"familiar data at most {promise.target_error:.3g} of the accepted answers are wrong "
+        f"(the bound reached is {chosen.bound:.3g}).",
     ]
     if not chosen.reject:
         sentences.append(
-            f"Nothing is rejected: nowhere are surely {promise.reject_error:.3g} or more of the answers wrong."
+            f"Nothing is rejected: nowhere is surely a share of {promise.reject_error:.3g} or more wrong."
         )
     return [*sentences, *_beyond(chosen, elsewhere)]
 
@@ -62,8 +62,9 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the rows, "
-        f"less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them {instead.bound:.3g} can"
+        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the "
+        f"rows, less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them it is "
+        f"{instead.bound:.3g}"
     )
 
 
