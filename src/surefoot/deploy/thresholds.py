@@ -191,7 +191,7 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
 def _cuts(score: Array) -> Array:
     """The score at every twentieth rank from the top; what is above a cut is the candidate. Last: all."""
     ranked = np.sort(score)[::-1]
-    ranks = [len(ranked) * part // CANDIDATES for part in range(1, CANDIDATES)]
+    ranks = [min(-(-len(ranked) * part // CANDIDATES), len(ranked) - 1) for part in range(1, CANDIDATES)]
     return np.append(ranked[ranks], -np.inf)
 
 

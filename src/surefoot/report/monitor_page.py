@@ -85,6 +85,8 @@ def _timeline(look: Look, looks: Sequence[Mapping[str, Any]]) -> str:
         axes.axhline(look.reference_accuracy.value, color=GREY, linewidth=1.2)
         for alarm, mark, colour in ((False, "o", COLOURS["familiar"]), (True, "X", COLOURS["unfamiliar"])):
             some = [each for each in shown if each["alarm"] is alarm]
+            if not some:
+                continue
             values, low, high = ([each["accuracy"][end] for each in some] for end in ("value", "low", "high"))
             numbers = [each["look"] for each in some]
             axes.vlines(numbers, low, high, color=colour, linewidth=1)

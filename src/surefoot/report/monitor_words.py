@@ -49,7 +49,7 @@ def monitor_verdict(look: Look) -> list[str]:
         ]
     else:
         sentences = ["No sign that the ground has become unfamiliar."]
-    sentences += [_evidence(each, look) for each in found]
+    sentences += [_evidence(each) for each in found]
     sentences += _accuracy(look)
     if look.n_current < FEW_ROWS:
         sentences.append(f"{look.n_current} rows are few: only a large change would be seen.")
@@ -114,12 +114,12 @@ def _row(found: Finding) -> tuple[str, ...]:
     )
 
 
-def _evidence(found: Finding, look: Look) -> str:
+def _evidence(found: Finding) -> str:
     title = TITLES[found.name]
     change = f"{found.change.value:+.3g}, {found.change.low:+.3g} to {found.change.high:+.3g}"
     return (
         f"{title[0].upper()}{title[1:]}: {found.reference:.3g} in the reference, {found.current:.3g} now "
-        f"(change {change}); p = {p_text(found.adjusted)}, and this look may spend {look.share.level:.2g}."
+        f"(change {change}), corrected p = {p_text(found.adjusted)}."
     )
 
 

@@ -44,7 +44,7 @@ def write_thresholds_page(
 def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
     """Error against coverage, the bounds that hold together, the target and where the threshold stops."""
     with rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        figure = Figure(figsize=(5.4, 4.2), layout="constrained")
         axes = figure.subplots()
         highest = 0.0
         for name, side in SIDES.items():

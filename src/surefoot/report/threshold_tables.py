@@ -22,15 +22,15 @@ def share_text(proportion: Proportion) -> str:
 
 
 def thresholds_table(chosen: Thresholds, elsewhere: Elsewhere) -> Table:
-    """A row per set of data: how much is accepted, looked at and rejected, and how much of it is wrong."""
+    """For each set of data: how much is accepted, looked at and rejected, and how much of it is wrong."""
     rows = []
     for name, zones in {"val (chosen on it)": chosen.zones, **elsewhere}.items():
-        accept, review, reject = (zones[zone] for zone in ("accept", "review", "reject"))
-        parts = (accept.share, accept.error, review.share, reject.share, reject.error)
-        rows.append((name, *(share_text(part) for part in parts)))
+        shown = {zone: of for zone, of in zones.items() if zone != "reject" or chosen.reject}
+        rows += [(name, zone, share_text(of.share), share_text(of.error)) for zone, of in shown.items()]
+    below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
     return Table(
-        title=f"accept from {chosen.accept:.6g}, reject below {chosen.reject:.6g}; exact 95% intervals",
-        header=("data", "accepted", "error among them", "for review", "rejected", "error among them"),
+        title=f"accept from {chosen.accept:.6g}{below}; exact 95% intervals",
+        header=("data", "answers to", "share of the rows", "wrong among them"),
         rows=tuple(rows),
     )
 
@@ -38,11 +38,11 @@ def thresholds_table(chosen: Thresholds, elsewhere: Elsewhere) -> Table:
 def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     """What is promised, of which data, and what is not."""
     promise = chosen.promise
-    below = f"; below {chosen.reject:.6g} reject it" if chosen.reject else ""
+    rest = f"; reject it below {chosen.reject:.6g}" if chosen.reject else ""
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     sentences = [
-        f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{below}; "
-        "what is between is for a person.",
+        f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{rest}; the others are for "
+        "a person.",
         f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on "
         f"familiar data at most {promise.target_error:.3g} of the accepted answers are wrong "
         f"(the bound reached is {chosen.bound:.3g}).",
