@@ -63,13 +63,20 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
 
 
 def _look(path: Path, number: int, line: str) -> dict[str, Any]:
+    """What is read of a look again; whatever else its line holds stays in the file."""
     try:
         found = json.loads(line)
         if found["look"] != number:
             raise ValueError(f"look {found['look']!r}")
-        accuracy = {name: float(found["accuracy"][name]) for name in ("value", "low", "high")}
-        return {**found, "alpha": float(found["alpha"]), "accuracy": accuracy, "alarm": bool(found["alarm"]),
-                "at": str(found["at"]), "reference": str(found["reference"])}  # fmt: skip
+        return {
+            "look": number,
+            "at": str(found["at"]),
+            "n": int(found["n"]),
+            "alpha": float(found["alpha"]),
+            "reference": str(found["reference"]),
+            "accuracy": {name: float(found["accuracy"][name]) for name in ("value", "low", "high")},
+            "alarm": bool(found["alarm"]),
+        }
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is not a history of looks: line {number} is wrong ({error}); allowed: what "
