@@ -104,6 +104,8 @@ def _calibrated(
     from surefoot.deploy.thresholds import split_rows
 
     if calibration is not None:
+        if val.classes > 2:  # of two classes, one temperature keeps the order, and so the accepted rows
+            typer.echo("note: fit the calibration on other rows than these, or use --split", err=True)
         return load_calibration(calibration), val
     if split is None:
         return None, val

@@ -1,10 +1,12 @@
-"""How sure a classifier is of each row, with labels or without."""
+"""How sure a classifier is of each row, with labels or without; about a thousand rows at a time."""
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
+from surefoot.combine import average_sigmoid, average_softmax
+from surefoot.kinds import LabelKind
 from surefoot.novelty.logits import energy, max_probability
-from surefoot.outcomes import DECIMALS, Array
+from surefoot.outcomes import DECIMALS, Array, chunks
 from surefoot.predictions import Predictions
 
 SPREAD = 1e-6  # an energy that varies by less says nothing: the logits were made from probabilities
@@ -16,17 +18,24 @@ def confidences(predictions: Predictions) -> Array:
     >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
     array([0.9])
     """
-    unsure = max_probability(predictions.average().logits[0], predictions.kind).numpy()
-    sure: Array = (1 - unsure).round(DECIMALS)
+    average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
+    unsure = torch.empty(predictions.n, dtype=torch.float64)
+    for part, logits in chunks(predictions.logits, average):
+        unsure[part] = max_probability(logits, predictions.kind)
+    sure: Array = (1 - unsure.numpy()).round(DECIMALS)
     return sure
 
 
 def energies(predictions: Predictions) -> Array:
     """The energy of each row, the mean over members: averaged members have lost theirs."""
-    each = [energy(logits, predictions.kind).numpy() for logits in predictions.logits]
-    return np.mean(each, axis=0)  # type: ignore[no-any-return]
+    total = torch.zeros(predictions.n, dtype=torch.float64)
+    for member in predictions.logits:
+        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
+            total[part] += energy(logits, predictions.kind)
+    mean: Array = total.numpy() / predictions.members
+    return mean
 
 
-def tells(score: NDArray[np.float64]) -> bool:
+def tells(score: Array) -> bool:
     """Whether a score varies at all."""
     return bool(np.ptp(score) > SPREAD)
