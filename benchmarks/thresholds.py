@@ -24,20 +24,25 @@ RESULTS = Path(__file__).parent / "results" / "thresholds.md"
 SHAPES: dict[str, Callable[[Array], Array]] = {
     "calibrated, 1 - confidence": lambda c: 1 - c,
     "overconfident, twice that": lambda c: 2 * (1 - c),
-    "worst on top: 10% above 0.95, else 1%": lambda c: np.where(c > 0.95, 0.1, 0.01),
+    "worst on top: 8% above 0.99, else 2%": lambda c: np.where(c > 0.99, 0.08, 0.02),
     "just above the target everywhere": lambda c: np.full_like(c, 0.0501),
 }
 
 
 def drawn(n: int, error: Callable[[Array], Array], rng: np.random.Generator) -> Predictions:
-    """Two classes, confidences spread evenly from 0.5 to 1."""
-    confidence = 0.5 + rng.random(n) / 2
+    """Two classes, confidences 1 - u^3 / 2 for even u: half of them above 0.94."""
+    confidence = 1 - rng.random(n) ** 3 / 2
     right = rng.random(n) >= error(confidence)
     return Predictions.from_probs(np.stack([confidence, 1 - confidence], axis=1), 1 - right.astype(int))
 
 
+def share_above(threshold: float) -> float:
+    return float(np.cbrt(2 * (1 - max(threshold, 0.5))))
+
+
 def error_above(threshold: float, error: Callable[[Array], Array]) -> float:
-    return float(error(threshold + (1 - threshold) * (np.arange(20_000) + 0.5) / 20_000).mean())
+    u = share_above(threshold) * (np.arange(20_000) + 0.5) / 20_000
+    return float(error(1 - u**3 / 2).mean())
 
 
 def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[str]:
@@ -46,10 +51,10 @@ def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[st
     for _ in range(turns):
         found = choose_thresholds(drawn(n, SHAPES[name], rng), Promise(target_error=0.05))
         if isinstance(found, Thresholds):
-            shares.append(2 * (1 - max(found.accept, 0.5)))
-            broken += error_above(max(found.accept, 0.5), SHAPES[name]) > 0.05
-    best = [c for c in np.linspace(0.5, 0.9999, 400) if error_above(c, SHAPES[name]) <= 0.05]
-    possible = f"{2 * (1 - min(best)):.1%}" if best else "nothing"
+            shares.append(share_above(found.accept))
+            broken += error_above(found.accept, SHAPES[name]) > 0.05
+    best = [c for c in np.linspace(0.5, 0.9999, 1000) if error_above(c, SHAPES[name]) <= 0.05]
+    possible = f"{share_above(min(best)):.1%}" if best else "nothing"
     return [name, f"{n:,}", f"{len(shares) / turns:.1%}", text(Proportion.of(broken, turns)),
             f"{np.mean(shares):.1%}" if shares else "", possible]  # fmt: skip
 
@@ -74,7 +79,7 @@ def with_fitted_temperature(n: int, turns: int, rng: np.random.Generator) -> lis
 
 
 def _ten_classes(n: int, rng: np.random.Generator) -> Predictions:
-    logits = 3 * rng.standard_normal((n, 10))
+    logits = 6 * rng.standard_normal((n, 10))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return Predictions.from_logits(2 * logits, labels)
 
@@ -126,7 +131,8 @@ break the promise. Brackets are exact 95% intervals.
 
 ## Drawn data, target error 0.05
 
-Confidences spread evenly from 0.5 to 1; the error is a known function of them.
+Half of the confidences are above 0.94; the error is a known function of them. *Possible* is what would be
+accepted if the error were known.
 
 {table(["error at a confidence", "n", "found", "promise broken", "accepted", "possible"], simulated)}
 
