@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -49,6 +50,7 @@ def test_thresholds_are_chosen_said_and_written(files, tmp_path):
     assert f"at a confidence of {document['accept']:.6g} or more" in said
     assert "A promise on familiar data is none on unfamiliar data" in said
     assert "times what was promised" in said
+    assert "which the promise allows" in said
     assert f"thresholds: {file}" in notes
     strange = read_predictions(files / "strange.npz").outcomes
     taken = strange.confidence >= document["accept"]
@@ -112,6 +114,20 @@ def test_bad_options_are_one_sentence(arguments, said, files, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_broken_promise_is_said(files, tmp_path):
+    _, said, _ = surefoot(
+        "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "strange.npz",
+        "-o", tmp_path / "t.json",
+    )  # fmt: skip
+    assert "the promise is broken. These rows are not drawn like val" in said
+
+
+def test_without_mapie_a_sentence_says_how_to_get_it(files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mapie.risk_control", None)
+    with pytest.raises(InputError, match=r"pip install 'surefoot\[thresholds\]'"):
+        surefoot("thresholds", files / "val.npz", "-o", tmp_path / "t.json")
+
+
 def test_many_labels_need_a_class(tmp_path):
     write_predictions(
         draw_many_labels(2000, 3, sharpness=3, class_names=[NASTY, "b", "c"]), tmp_path / "v.npz"
@@ -151,6 +167,19 @@ def test_monitor_without_labels(files, tmp_path):
     document = json.loads(said)
     assert document["verdict"][0] == "The ground has become unfamiliar."
     assert document["accuracy"]["reference_labelled"]
+
+
+def test_a_novelty_that_cannot_be_compared_is_said(tmp_path):
+    write_predictions(draw_one_label(novelty=np.arange(300.0)), tmp_path / "has.npz")
+    write_predictions(draw_one_label(), tmp_path / "has-not.npz")
+    write_predictions(
+        Predictions.from_probs(draw_one_label().probs(), draw_one_label().labels), tmp_path / "p.npz"
+    )
+    assert surefoot("monitor", tmp_path / "has.npz", tmp_path / "has.npz")[2] == ""
+    assert (
+        "novelty in one file only" in surefoot("monitor", tmp_path / "has.npz", tmp_path / "has-not.npz")[2]
+    )
+    assert "probabilities have no energy" in surefoot("monitor", tmp_path / "p.npz", tmp_path / "p.npz")[2]
 
 
 def test_the_labels_of_what_is_watched_are_never_used(files, tmp_path):

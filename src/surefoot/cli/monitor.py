@@ -66,6 +66,7 @@ def monitor(
         seen = _without_labels(read_predictions(current, unlabelled=known.kind))
         check_same_kind(known, seen)
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
+    _note_novelty(then, now)
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
         look = take_look(then, now, share=_share(past, alpha), bound=bound)
@@ -102,6 +103,16 @@ def _loaded(
     if calibration is not None:
         raise InputError(f"{thresholds} holds a calibration already; allowed: that one, or none, no other")
     return chosen, chosen.calibration
+
+
+def _note_novelty(reference: "Scores", current: "Scores") -> None:
+    from surefoot.deploy.monitor import novelty_name
+
+    name = novelty_name(reference, current)
+    if name is None:
+        typer.echo("note: no novelty in both files, and probabilities have no energy: not compared", err=True)
+    elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
+        typer.echo("note: novelty in one file only: the energy of the logits is compared instead", err=True)
 
 
 def _without_labels(predictions: "Predictions") -> "Predictions":

@@ -51,7 +51,7 @@ def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
         sentences.append(
             f"Nothing is rejected: nowhere is surely a share of {promise.reject_error:.3g} or more wrong."
         )
-    return [*sentences, *_beyond(chosen, elsewhere)]
+    return [*sentences, *_kept(chosen, elsewhere), *_beyond(chosen, elsewhere)]
 
 
 def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
@@ -68,6 +68,18 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     )
 
 
+def _kept(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
+    if "familiar test" not in elsewhere or not elsewhere["familiar test"]["accept"].error.n:
+        return []
+    error = elsewhere["familiar test"]["accept"].error
+    found = f"On the familiar test {_wrong_of(error)}"
+    if error.low > chosen.promise.target_error:
+        return [
+            f"{found}: the promise is broken. These rows are not drawn like val, or the draw was unlucky."
+        ]
+    return [f"{found}, which the promise allows."]
+
+
 def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     if "unfamiliar" not in elsewhere:
         return ["Of unfamiliar data this promises nothing: --unfamiliar FILE shows how far it fails there."]
@@ -75,11 +87,15 @@ def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     start = "A promise on familiar data is none on unfamiliar data"
     if not error.n:
         return [f"{start}; of these unfamiliar rows none is accepted."]
-    ends = f"{error.low:.1%} to {error.high:.1%}"
-    found = f"of {error.n:,} accepted there, {error.k:,} are wrong ({error.value:.1%}, {ends})"
+    found = f"there {_wrong_of(error)}"
     times = f"{error.value / target:.1f} times what was promised"
     if error.low > target:
         return [f"{start}: {found}, {times}. It fails there."]
     if error.value > target:
         return [f"{start}: {found}, {times}, on too few rows to be sure."]
     return [f"{start}: {found}. It holds in these rows, by luck and not by right."]
+
+
+def _wrong_of(error: Proportion) -> str:
+    ends = f"{error.low:.1%} to {error.high:.1%}"
+    return f"{error.k:,} of {error.n:,} accepted answers are wrong ({error.value:.1%}, {ends})"
