@@ -146,7 +146,7 @@ rows of the same source, so a bare miss may be noise.
 ## Stored networks
 
 Chosen on a random half of the familiar test rows ({given.turns // 4:,} turns), judged on all familiar and all
-unfamiliar ones.
+unfamiliar ones. Half of the familiar rows were chosen on, so this is kinder than fresh rows would be.
 
 {table(["task", "target", "found", "broken, familiar", "accepted, familiar", "unfamiliar",
         "error, unfamiliar", "times the target"], [line for line in real if line])}

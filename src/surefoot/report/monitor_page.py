@@ -54,7 +54,7 @@ def write_monitor_page(
 
 CAPTION = "Share of the rows by novelty; further right is stranger. The ends' bins hold what lies beyond."
 CAPTIONS = {
-    "Confidence": "Share of the rows by calibrated confidence.",
+    "Confidence": "Share of the rows by confidence, calibrated if a calibration was given.",
     "Every look": "Estimated accuracy at each look, with its 95% interval; a cross is an alarm, the line is "
     "the reference's accuracy.",
 }
