@@ -34,6 +34,7 @@ STOREYS = (
     {"results"},
     {"runner", "sizes"},
     {"revisions"},
+    {"deploy"},
     {"report"},
     {"cli"},
 )

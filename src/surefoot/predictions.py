@@ -153,6 +153,22 @@ class Predictions:
             attributes=None if self.attributes is None else self.attributes.take(index),
         )
 
+    def of_class(self, name: str) -> "Predictions":
+        """One class of many labels by itself: is it there or not, as predictions of one label."""
+        names = self.class_names or tuple(str(index) for index in range(self.classes))
+        if self.kind is LabelKind.ONE_LABEL:
+            raise InputError(f"class {name!r} by itself needs many labels; got one label a row")
+        if name not in names:
+            raise InputError(f"unknown class {name!r}; have: {', '.join(names)}")
+        at = names.index(name)
+        return replace(
+            self,
+            logits=_two_logits(self.logits[:, :, at : at + 1]),
+            labels=self.labels[:, at].to(torch.int64),
+            kind=LabelKind.ONE_LABEL,
+            class_names=(f"not {name}", name),
+        )
+
     def grouped_by(self, column: str) -> "Predictions":
         """The same predictions with an attribute column as groups."""
         if column == "groups" and self.groups is not None:

@@ -51,7 +51,7 @@ def load_calibration(path: str | Path) -> Calibration:
     except ValueError as error:
         raise InputError(f"{path} is not a calibration file: not JSON ({error})") from error
     try:
-        return _from_dict(document)
+        return calibration_from(document)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a calibration file: missing or wrong {error}") from error
     except ValueError as error:
@@ -91,7 +91,8 @@ def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _from_dict(document: dict[str, Any]) -> Calibration:
+def calibration_from(document: dict[str, Any]) -> Calibration:
+    """From what `calibration_document` made; ValueError, KeyError, TypeError or AttributeError otherwise."""
     if document.get("format", FORMAT) != FORMAT:
         raise ValueError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
     kind = document.get("kind")

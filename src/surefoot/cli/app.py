@@ -9,8 +9,10 @@ from surefoot.cli.compare import compare
 from surefoot.cli.data import data
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
+from surefoot.cli.monitor import monitor
 from surefoot.cli.run import report, run
 from surefoot.cli.show import show
+from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
 from surefoot.version import VERSION
 
@@ -22,7 +24,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, report, compare, evaluate, calibrate, apply, train, tune, status, ls, show):
+for command in (
+    run,
+    report,
+    compare,
+    evaluate,
+    calibrate,
+    apply,
+    thresholds,
+    monitor,
+    train,
+    tune,
+    status,
+    ls,
+    show,
+):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -1,0 +1,159 @@
+"""Is the promise of `surefoot thresholds` kept as often as it says? Drawn data, and stored networks.
+
+    python benchmarks/thresholds.py --turns 2000 [STORE ...]
+
+Drawn: the error at every confidence is known, so is the error above every threshold. Stored: familiar test
+rows are dealt out by lot, thresholds are chosen on one half and judged on all familiar and unfamiliar rows.
+Results go to benchmarks/results/thresholds.md.
+"""
+
+import argparse
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from monitoring import stored_networks, table, text
+
+from surefoot import Predictions, fit_temperature, read_predictions
+from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds, zones
+from surefoot.statistics import Proportion
+
+Array = np.ndarray
+RESULTS = Path(__file__).parent / "results" / "thresholds.md"
+SHAPES: dict[str, Callable[[Array], Array]] = {
+    "calibrated, 1 - confidence": lambda c: 1 - c,
+    "overconfident, twice that": lambda c: 2 * (1 - c),
+    "worst on top: 8% above 0.99, else 2%": lambda c: np.where(c > 0.99, 0.08, 0.02),
+    "just above the target everywhere": lambda c: np.full_like(c, 0.0501),
+}
+
+
+def drawn(n: int, error: Callable[[Array], Array], rng: np.random.Generator) -> Predictions:
+    """Two classes, confidences 1 - u^3 / 2 for even u: half of them above 0.94."""
+    confidence = 1 - rng.random(n) ** 3 / 2
+    right = rng.random(n) >= error(confidence)
+    return Predictions.from_probs(np.stack([confidence, 1 - confidence], axis=1), 1 - right.astype(int))
+
+
+def share_above(threshold: float) -> float:
+    return float(np.cbrt(2 * (1 - max(threshold, 0.5))))
+
+
+def error_above(threshold: float, error: Callable[[Array], Array]) -> float:
+    u = share_above(threshold) * (np.arange(20_000) + 0.5) / 20_000
+    return float(error(1 - u**3 / 2).mean())
+
+
+def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[str]:
+    """How often a threshold is found, how often it breaks its promise, and how much it accepts."""
+    broken, shares = 0, []
+    for _ in range(turns):
+        found = choose_thresholds(drawn(n, SHAPES[name], rng), Promise(target_error=0.05))
+        if isinstance(found, Thresholds):
+            shares.append(share_above(found.accept))
+            broken += error_above(found.accept, SHAPES[name]) > 0.05
+    best = [c for c in np.linspace(0.5, 0.9999, 1000) if error_above(c, SHAPES[name]) <= 0.05]
+    possible = f"{share_above(min(best)):.1%}" if best else "nothing"
+    return [name, f"{n:,}", f"{len(shares) / turns:.1%}", text(Proportion.of(broken, turns)),
+            f"{np.mean(shares):.1%}" if shares else "", possible]  # fmt: skip
+
+
+def with_fitted_temperature(n: int, turns: int, rng: np.random.Generator) -> list[list[str]]:
+    """Ten classes, logits twice too sharp: T fitted on the same rows, on others, or not at all."""
+    pool = _ten_classes(200_000, rng)
+    lines = []
+    for name in ("no temperature", "T of the same rows", "T of other rows"):
+        broken, found_any = 0, 0
+        for _ in range(turns):
+            val, other = (pool.take(rng.integers(pool.n, size=n)) for _ in range(2))
+            fitted = {"T of the same rows": val, "T of other rows": other}.get(name)
+            calibration = None if fitted is None else fit_temperature(fitted)
+            found = choose_thresholds(val, Promise(target_error=0.05), calibration=calibration)
+            if isinstance(found, Thresholds):
+                found_any += 1
+                few = pool.take(rng.integers(pool.n, size=50_000))
+                broken += found.zones_of(few)["accept"].error.value > 0.05
+        lines.append([name, f"{n:,}", f"{found_any / turns:.1%}", text(Proportion.of(broken, turns))])
+    return lines
+
+
+def _ten_classes(n: int, rng: np.random.Generator) -> Predictions:
+    logits = 6 * rng.standard_normal((n, 10))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return Predictions.from_logits(2 * logits, labels)
+
+
+def on_stored(folder: Path, target: float, turns: int, rng: np.random.Generator) -> list[str] | None:
+    """Chosen on half of the familiar test rows, judged on all of them and on the unfamiliar ones."""
+    familiar, unfamiliar = (
+        read_predictions(folder / f"test_{side}.npz") for side in ("familiar", "unfamiliar")
+    )
+    broken, found_any, shares, strange, strange_shares = 0, 0, [], [], []
+    for _ in range(turns):
+        half = familiar.take(rng.permutation(familiar.n)[: familiar.n // 2])
+        found = choose_thresholds(half, Promise(target_error=target))
+        if isinstance(found, Thresholds):
+            found_any += 1
+            here, there = (
+                zones(side, found.accept, found.reject)["accept"] for side in (familiar, unfamiliar)
+            )
+            broken += here.error.value > target
+            shares.append(here.share.value)
+            strange.append(there.error.value)
+            strange_shares.append(there.share.value)
+    if not found_any:
+        return None
+    return [folder.parts[-3], f"{target:g}", f"{found_any / turns:.1%}", text(Proportion.of(broken, turns)),
+            f"{np.mean(shares):.1%}", f"{np.nanmean(strange_shares):.1%}", f"{np.nanmean(strange):.1%}",
+            f"{np.nanmean(strange) / target:.1f}"]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stores", nargs="*", type=Path)
+    parser.add_argument("--turns", type=int, default=2000)
+    given = parser.parse_args()
+    rng = np.random.default_rng(0)
+    simulated = [on_drawn(n, name, given.turns, rng) for name in SHAPES for n in (500, 2000)]
+    print("drawn data done", flush=True)
+    fitted = with_fitted_temperature(1000, given.turns // 4, rng)
+    print("temperatures done", flush=True)
+    folders = [folder for store in given.stores for folder in stored_networks(store)]
+    real = [
+        on_stored(folder, target, given.turns // 4, rng) for folder in folders for target in (0.01, 0.05, 0.1)
+    ]
+    RESULTS.write_text(
+        f"""# Is the promise of `surefoot thresholds` kept?
+
+{date.today()}, `benchmarks/thresholds.py`, {given.turns:,} turns, level 0.95: at most 5% of the draws may
+break the promise. Brackets are exact 95% intervals.
+
+## Drawn data, target error 0.05
+
+Half of the confidences are above 0.94; the error is a known function of them. *Possible* is what would be
+accepted if the error were known.
+
+{table(["error at a confidence", "n", "found", "promise broken", "accepted", "possible"], simulated)}
+
+## A temperature fitted on the same rows
+
+Ten classes, logits twice too sharp, target error 0.05, {given.turns // 4:,} turns; judged on 50,000 other
+rows of the same source, so a bare miss may be noise.
+
+{table(["calibration", "n", "found", "promise broken"], fitted)}
+
+## Stored networks
+
+Chosen on a random half of the familiar test rows ({given.turns // 4:,} turns), judged on all familiar and all
+unfamiliar ones. Half of the familiar rows were chosen on, so this is kinder than fresh rows would be.
+
+{table(["task", "target", "found", "broken, familiar", "accepted, familiar", "unfamiliar",
+        "error, unfamiliar", "times the target"], [line for line in real if line])}
+"""
+    )  # fmt: skip
+    print(f"written: {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

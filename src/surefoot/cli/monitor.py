@@ -1,0 +1,164 @@
+"""`surefoot monitor`: has the ground become unfamiliar?"""
+
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefoot.errors import InputError
+from surefoot.files import refuse_same_file
+from surefoot.kinds import LabelKind
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+    from surefoot.deploy.history import History
+    from surefoot.deploy.monitor import Look, Scores, Share
+    from surefoot.deploy.thresholds import Thresholds
+    from surefoot.predictions import Predictions
+
+
+class Format(StrEnum):
+    """How the look is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def monitor(
+    reference: Annotated[
+        Path, typer.Argument(help="Predictions on familiar data the network was not trained on.")
+    ],
+    current: Annotated[Path, typer.Argument(help="Predictions to watch; their labels are never used.")],
+    calibration: Annotated[Path | None, typer.Option(help="Calibrate both first with this file.")] = None,
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(
+            help="What 'surefoot thresholds' wrote: watch the share accepted, calibrate as it says."
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="The chance of any false alarm, over all looks of the history.")
+    ] = 0.05,
+    bound: Annotated[
+        float | None,
+        typer.Option(help="Alarm only if the estimated accuracy has also fallen by at least this much."),
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="JSON lines, a look each; needed if you look more than once.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="How to print the look.")] = Format.TABLE,
+    kind: Annotated[
+        LabelKind, typer.Option(help="What the predictions are, where the reference has no labels.")
+    ] = LabelKind.ONE_LABEL,
+) -> None:
+    """Compare unlabelled predictions with a familiar reference; exit with 1 if the ground is unfamiliar."""
+    _check(alpha, bound, [reference, current], [history, output])
+    from surefoot.cli.terminal import busy
+    from surefoot.deploy.monitor import check_same_kind, fingerprint, scores_of, take_look
+    from surefoot.prediction_files import read_predictions
+
+    chosen, fitted = _loaded(thresholds, calibration)
+    with busy(f"reading {reference} and {current}"):
+        known = read_predictions(reference, unlabelled=kind)
+        seen = _without_labels(read_predictions(current, unlabelled=known.kind))
+        check_same_kind(known, seen)
+        then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
+    _note_novelty(then, now)
+    name = fingerprint(then)
+    with _opened(history, alpha, name) as past:
+        look = take_look(then, now, share=_share(past, alpha), bound=bound)
+        past = None if past is None else past.added(look, reference=name, source=str(current))
+    _print(look, output_format)
+    if output is not None:
+        _page(look, then, now, past, {"reference": str(reference), "current": str(current)}, output)
+    if look.alarm:
+        raise typer.Exit(1)
+
+
+def _check(alpha: float, bound: float | None, inputs: list[Path], outputs: list[Path | None]) -> None:
+    if not 0 < alpha < 1:
+        raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
+    if bound is not None and not 0 <= bound <= 1:
+        raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
+    written = [each for each in outputs if each is not None]
+    for given in inputs:
+        for output in written:
+            refuse_same_file(given, output)
+    if len(written) == 2:
+        refuse_same_file(*written)
+
+
+def _loaded(
+    thresholds: Path | None, calibration: Path | None
+) -> "tuple[Thresholds | None, Calibration | None]":
+    from surefoot.calibrators import load_calibration
+    from surefoot.deploy.threshold_files import load_thresholds
+
+    chosen = None if thresholds is None else load_thresholds(thresholds)
+    if chosen is None or chosen.calibration is None:
+        return chosen, None if calibration is None else load_calibration(calibration)
+    if calibration is not None:
+        raise InputError(f"{thresholds} holds a calibration already; allowed: that one, or none, no other")
+    return chosen, chosen.calibration
+
+
+def _note_novelty(reference: "Scores", current: "Scores") -> None:
+    from surefoot.deploy.monitor import novelty_name
+
+    name = novelty_name(reference, current)
+    if name is None:
+        typer.echo("note: no novelty in both files, and probabilities have no energy: not compared", err=True)
+    elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
+        typer.echo("note: novelty in one file only: the energy of the logits is compared instead", err=True)
+
+
+def _without_labels(predictions: "Predictions") -> "Predictions":
+    from dataclasses import replace
+
+    from surefoot.kinds import IGNORE
+
+    return replace(predictions, labels=predictions.labels.new_full(predictions.labels.shape, IGNORE))
+
+
+def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractContextManager[History | None]":
+    from surefoot.deploy.history import opened
+
+    return nullcontext() if history is None else opened(history, alpha=alpha, reference=reference)
+
+
+def _share(past: "History | None", alpha: float) -> "Share":
+    from surefoot.deploy.monitor import Share
+
+    return Share.only(alpha) if past is None else Share.of_look(len(past.looks) + 1, alpha)
+
+
+def _print(look: "Look", output_format: Format) -> None:
+    import json
+
+    from surefoot.cli.terminal import print_tables
+    from surefoot.report.monitor_words import monitor_document, monitor_table, monitor_verdict
+
+    if output_format is Format.JSON:
+        typer.echo(json.dumps(monitor_document(look), indent=2, allow_nan=False))
+        return
+    print_tables([monitor_table(look)])
+    typer.echo("\n".join(monitor_verdict(look)))
+
+
+def _page(
+    look: "Look",
+    reference: "Scores",
+    current: "Scores",
+    past: "History | None",
+    sources: dict[str, str],
+    path: Path,
+) -> None:
+    from surefoot.cli.terminal import busy
+    from surefoot.report.monitor_page import write_monitor_page
+
+    with busy("drawing the page"):
+        write_monitor_page(look, reference, current, past.looks if past else (), sources, path)
+    typer.echo(f"page: {path}", err=True)

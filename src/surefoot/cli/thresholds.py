@@ -1,0 +1,152 @@
+"""`surefoot thresholds`: from which confidence on an answer may be taken."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefoot.cli.inputs import read
+from surefoot.errors import InputError
+from surefoot.files import refuse_same_file
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+    from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+    from surefoot.predictions import Predictions
+
+
+def thresholds(
+    val: Annotated[
+        Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the thresholds (JSON).")
+    ] = Path("thresholds.json"),
+    target_error: Annotated[
+        float, typer.Option(help="The error among the accepted is at most this, on familiar data.")
+    ] = 0.01,
+    min_coverage: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit with 1 if a smaller share can be accepted.")
+    ] = 0.8,
+    reject_error: Annotated[
+        float, typer.Option(help="Reject where at least this share of the answers is wrong.")
+    ] = 0.5,
+    level: Annotated[float, typer.Option(help="The probability with which each promise is kept.")] = 0.95,
+    familiar_test: Annotated[
+        Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
+    ] = None,
+    unfamiliar: Annotated[
+        Path | None, typer.Option(help="Unfamiliar predictions, to see how far it fails there.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibrate first with this file; the thresholds file holds it.")
+    ] = None,
+    split: Annotated[
+        float | None, typer.Option(help="Fit a temperature on this share of VAL, the thresholds on the rest.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split.")] = 0,
+    for_class: Annotated[
+        str | None, typer.Option(help="Many labels: the class that the thresholds are for.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page with the risk-coverage picture.")
+    ] = None,
+) -> None:
+    """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
+    from surefoot.cli.terminal import busy
+    from surefoot.deploy.threshold_files import save_thresholds
+    from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds
+
+    promise = Promise(target_error, reject_error, level)
+    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
+    paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
+    _check_outputs(paths, output, html, calibration, split)
+    predictions = {name: read(path, None) for name, path in paths.items()}
+    fitted, used = _calibrated(predictions["val"], calibration, split, seed)
+    with busy("choosing"):
+        chosen = choose_thresholds(used, promise, calibration=fitted, for_class=for_class)
+    if not isinstance(chosen, Thresholds):
+        typer.echo(_unreachable(chosen, used.n), err=True)
+        raise typer.Exit(1)
+    elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
+    sources = {name: str(path) for name, path in paths.items()}
+    save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
+    enough = _say(chosen, elsewhere, min_coverage)
+    typer.echo(f"thresholds: {output}", err=True)
+    if html is not None:
+        _page(chosen, elsewhere, predictions | {"val": used}, sources, html)
+    if not enough:
+        raise typer.Exit(1)
+
+
+def _check_outputs(
+    paths: dict[str, Path], output: Path, html: Path | None, calibration: Path | None, split: float | None
+) -> None:
+    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
+        raise InputError(f"the thresholds are JSON, and {output} names predictions; allowed: another ending")
+    if calibration is not None and split is not None:
+        raise InputError("both --calibration and --split; allowed: one of the two")
+    if split is not None and not 0 < split < 1:
+        raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
+    for given in [*paths.values(), *([] if calibration is None else [calibration])]:
+        for written in (output, html):
+            if written is not None:
+                refuse_same_file(given, written)
+    if html is not None:
+        refuse_same_file(output, html)
+
+
+def _calibrated(
+    val: "Predictions", calibration: Path | None, split: float | None, seed: int
+) -> "tuple[Calibration | None, Predictions]":
+    """The calibration, given or fitted on a part of VAL, and the rows that are left for the thresholds."""
+    from surefoot.calibrators import fit_calibration, load_calibration
+    from surefoot.deploy.thresholds import split_rows
+
+    if calibration is not None:
+        if val.classes > 2:  # of two classes, one temperature keeps the order, and so the accepted rows
+            typer.echo("note: fit the calibration on other rows than these, or use --split", err=True)
+        return load_calibration(calibration), val
+    if split is None:
+        return None, val
+    first, rest = split_rows(val, split, seed)
+    fitted = fit_calibration("temperature", first)
+    for line in fitted.lines():
+        typer.echo(f"calibration: {line}")
+    return fitted, rest
+
+
+def _unreachable(found: "Unreachable", n: int) -> str:
+    best = found.best
+    return (
+        f"no threshold can promise an error of at most {found.promise.target_error:g} with n = {n:,} rows; "
+        f"{best.bound:.3g} can be promised, for the {best.share:.0%} most confident ({best.wrong} wrong of "
+        f"{best.n}): ask for that, or bring more rows; nothing was written"
+    )
+
+
+def _say(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_coverage: float) -> bool:
+    from surefoot.cli.terminal import print_tables
+    from surefoot.report.threshold_tables import coverage_conflict, thresholds_table, thresholds_verdict
+
+    print_tables([thresholds_table(chosen, elsewhere)])
+    typer.echo("\n".join(thresholds_verdict(chosen, elsewhere)))
+    conflict = coverage_conflict(chosen, min_coverage)
+    if conflict is not None:
+        typer.echo(conflict, err=True)
+    return conflict is None
+
+
+def _page(
+    chosen: "Thresholds",
+    elsewhere: "dict[str, dict[str, Zone]]",
+    predictions: "dict[str, Predictions]",
+    sources: dict[str, str],
+    path: Path,
+) -> None:
+    from surefoot.cli.terminal import busy
+    from surefoot.report.threshold_page import write_thresholds_page
+
+    with busy("drawing the page"):
+        write_thresholds_page(chosen, elsewhere, predictions, sources, path)
+    typer.echo(f"page: {path}", err=True)

@@ -1,0 +1,270 @@
+"""`surefoot thresholds` and `surefoot monitor` as they are used: files, exit codes, pages."""
+
+import json
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from surefoot import InputError, Predictions, read_predictions, write_predictions
+from surefoot.cli.app import app
+from surefoot.deploy.threshold_files import load_thresholds
+from tests.conftest import draw_many_labels, draw_one_label
+
+CHROMIUM = shutil.which("chromium")
+NASTY = "<script>alert(1)</script>"
+
+
+def surefoot(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Familiar predictions that are mostly right, unfamiliar ones that are not, in a folder of a nasty name."""
+    folder = tmp_path_factory.mktemp("files") / "<b>&"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for name, n, sharp in (("val", 1500, 6), ("test", 1500, 6), ("strange", 600, 1.5)):
+        logits = 3 * rng.standard_normal((n, 3))
+        labels = (sharp * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        write_predictions(
+            Predictions.from_logits(2.5 * min(sharp, 3) / 3 * logits, labels), folder / f"{name}.npz"
+        )
+    return folder
+
+
+def test_thresholds_are_chosen_said_and_written(files, tmp_path):
+    file, page = tmp_path / "t.json", tmp_path / "t.html"
+    code, said, notes = surefoot(
+        "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "test.npz",
+        "--unfamiliar", files / "strange.npz", "-o", file, "--html", page,
+    )  # fmt: skip
+    assert code == 0
+    document = json.loads(file.read_text())
+    assert f"at a confidence of {document['accept']:.6g} or more" in said
+    assert "A promise on familiar data is none on unfamiliar data" in said
+    assert "times what was promised" in said
+    assert "which the promise allows" in said
+    assert f"thresholds: {file}" in notes
+    strange = read_predictions(files / "strange.npz").outcomes
+    taken = strange.confidence >= document["accept"]
+    assert document["measured"]["unfamiliar"]["error"]["k"] == (taken & ~strange.correct).sum()
+    assert document["measured"]["unfamiliar"]["coverage"]["value"] == taken.mean()
+    assert document["measured"]["familiar test"]["error"]["high"] < 0.06
+    check_page(page, figures=1)
+
+
+def test_a_split_fits_a_temperature_on_other_rows(files, tmp_path):
+    code, said, _ = surefoot(
+        "thresholds", files / "val.npz", "--target-error", 0.1, "--split", 0.4, "-o", tmp_path / "t.json"
+    )
+    assert code == 0
+    assert "calibration: T = " in said
+    found = load_thresholds(tmp_path / "t.json")
+    assert (found.n, found.calibration.n) == (900, 600)
+    assert f"{found.calibration.temperature:.5g}" in said
+    assert (
+        surefoot("monitor", files / "val.npz", files / "test.npz", "--thresholds", tmp_path / "t.json")[0]
+        == 0
+    )
+    surefoot("calibrate", files / "val.npz", "-o", tmp_path / "c.json")
+    with pytest.raises(InputError, match="holds a calibration already"):
+        surefoot("monitor", files / "val.npz", files / "test.npz", "--thresholds", tmp_path / "t.json",
+                 "--calibration", tmp_path / "c.json")  # fmt: skip
+
+
+def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
+    file = tmp_path / "t.json"
+    code, _, notes = surefoot("thresholds", files / "strange.npz", "--target-error", 0.0001, "-o", file)
+    assert code == 1
+    assert "no threshold can promise an error of at most 0.0001 with n = 600 rows" in notes
+    assert not file.exists()
+    code, _, notes = surefoot("thresholds", files / "strange.npz", "--target-error", 0.04, "-o", file)
+    assert code == 1
+    assert "less than the 80.0% asked for; for 80.0% of them it is " in notes
+    assert file.exists()
+    assert (
+        surefoot("thresholds", files / "strange.npz", "--target-error", 0.1, "--min-coverage", 0, "-o", file)[
+            0
+        ]
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target-error", 1.5], "target error is 1.5; allowed: above 0 and below 1"),
+        (["--split", 1], "--split is 1; allowed"),
+        (["--split", 0.5, "--calibration", "c.json"], "both --calibration and --split"),
+        (["-o", "t.csv"], "names predictions"),
+        (["--for-class", "2"], "needs many labels"),
+    ],
+)
+def test_bad_options_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(said)):
+        surefoot("thresholds", files / "val.npz", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_promise_is_said(files, tmp_path):
+    _, said, _ = surefoot(
+        "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "strange.npz",
+        "-o", tmp_path / "t.json",
+    )  # fmt: skip
+    assert "the promise is broken. These rows are not drawn like val" in said
+
+
+def test_without_mapie_a_sentence_says_how_to_get_it(files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mapie.risk_control", None)
+    with pytest.raises(InputError, match=r"pip install 'surefoot\[thresholds\]'"):
+        surefoot("thresholds", files / "val.npz", "-o", tmp_path / "t.json")
+
+
+def test_many_labels_need_a_class(tmp_path):
+    write_predictions(
+        draw_many_labels(2000, 3, sharpness=3, class_names=[NASTY, "b", "c"]), tmp_path / "v.npz"
+    )
+    with pytest.raises(InputError, match="one class at a time"):
+        surefoot("thresholds", tmp_path / "v.npz")
+    file, page = tmp_path / "t.json", tmp_path / "t.html"
+    code, said, _ = surefoot("thresholds", tmp_path / "v.npz", "--for-class", NASTY, "--target-error", 0.2,
+                             "--min-coverage", 0, "-o", file, "--html", page)  # fmt: skip
+    assert code == 0
+    assert f"for '{NASTY}'" in said
+    assert load_thresholds(file).for_class == NASTY
+    check_page(page, figures=1)
+    assert surefoot("monitor", tmp_path / "v.npz", tmp_path / "v.npz", "--thresholds", file)[0] == 0
+
+
+def without_labels(path, to):
+    given = read_predictions(path)
+    columns = {f"logit_{i}": given.logits[0, :, i].tolist() for i in range(given.classes)}
+    import pyarrow as pa
+    import pyarrow.csv
+
+    pyarrow.csv.write_csv(pa.table(columns), to)
+    return to
+
+
+def test_monitor_without_labels(files, tmp_path):
+    known, fresh, strange = (
+        without_labels(files / f"{name}.npz", tmp_path / f"{name}.csv") for name in ("val", "test", "strange")
+    )
+    code, said, _ = surefoot("monitor", known, fresh)
+    assert code == 0
+    assert "No sign that the ground has become unfamiliar." in said
+    assert "as it has no labels" in said
+    code, said, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
+    assert code == 1
+    document = json.loads(said)
+    assert document["verdict"][0] == "The ground has become unfamiliar."
+    assert document["accuracy"]["reference_labelled"]
+
+
+def test_a_novelty_that_cannot_be_compared_is_said(tmp_path):
+    write_predictions(draw_one_label(novelty=np.arange(300.0)), tmp_path / "has.npz")
+    write_predictions(draw_one_label(), tmp_path / "has-not.npz")
+    write_predictions(
+        Predictions.from_probs(draw_one_label().probs(), draw_one_label().labels), tmp_path / "p.npz"
+    )
+    assert surefoot("monitor", tmp_path / "has.npz", tmp_path / "has.npz")[2] == ""
+    assert (
+        "novelty in one file only" in surefoot("monitor", tmp_path / "has.npz", tmp_path / "has-not.npz")[2]
+    )
+    assert "probabilities have no energy" in surefoot("monitor", tmp_path / "p.npz", tmp_path / "p.npz")[2]
+
+
+def test_the_labels_of_what_is_watched_are_never_used(files, tmp_path):
+    strange = read_predictions(files / "strange.npz")
+    wrong = Predictions.from_logits(strange.logits, (strange.labels + 1) % 3)
+    write_predictions(wrong, tmp_path / "wrong.npz")
+    said = [
+        surefoot("monitor", files / "val.npz", path)[1]
+        for path in (files / "strange.npz", tmp_path / "wrong.npz")
+    ]
+    assert said[0] == said[1]
+
+
+def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
+    page, history = tmp_path / "m.html", tmp_path / "h.jsonl"
+    surefoot("thresholds", files / "val.npz", "--target-error", 0.05, "-o", tmp_path / "t.json")
+    for number, name in enumerate(("test", "test", "strange"), start=1):
+        code, said, _ = surefoot(
+            "monitor", files / "val.npz", files / f"{name}.npz", "--history", history, "-o", page,
+            "--thresholds", tmp_path / "t.json", "--bound", 0.02,
+        )  # fmt: skip
+        assert code == (name == "strange")
+        assert "share accepted" in said
+        assert len(history.read_text().splitlines()) == number
+    assert [json.loads(line)["alarm"] for line in history.read_text().splitlines()] == [False, False, True]
+    text = check_page(page, figures=3)
+    assert "The ground has become unfamiliar." in text
+    with pytest.raises(InputError, match="looks at another reference"):
+        surefoot("monitor", files / "test.npz", files / "val.npz", "--history", history)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--alpha", 0], "--alpha is 0; allowed: above 0 and below 1"),
+        (["--bound", 2], "--bound is 2; allowed: 0 to 1"),
+        (["-o", "same", "--history", "same"], "the output same is the input"),
+        (["--thresholds", "gone.json"], "cannot read gone.json"),
+    ],
+)
+def test_bad_options_of_the_monitor_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(said)):
+        surefoot("monitor", files / "val.npz", files / "test.npz", *arguments)
+    with pytest.raises(InputError, match="is the input"):
+        surefoot("monitor", files / "val.npz", files / "test.npz", "-o", files / "test.npz")
+    write_predictions(draw_one_label(classes=5), tmp_path / "five.npz")
+    with pytest.raises(InputError, match="allowed: predictions of the same classifier"):
+        surefoot("monitor", files / "val.npz", tmp_path / "five.npz")
+
+
+def check_page(path, *, figures):
+    """Escaped, self-contained, its ids its own, its pictures sound."""
+    text = path.read_text()
+    assert "<b>&" not in text
+    assert NASTY not in text
+    assert "http" not in re.sub(r'xmlns(:xlink)?="[^"]*"', "", text)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    found = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert len(found) == figures
+    for figure in found:
+        ET.fromstring(figure)
+    assert len(text) < 100_000
+    return text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_both_pages_fit_a_telephone(files, tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    surefoot("thresholds", files / "val.npz", "--target-error", 0.05, "-o", tmp_path / "t.json", "--html",
+             tmp_path / "t.html")  # fmt: skip
+    surefoot("monitor", files / "val.npz", files / "strange.npz", "-o", tmp_path / "m.html")
+    problems = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        for name, figures in (("t.html", 1), ("m.html", 2)):
+            page.goto((tmp_path / name).as_uri())
+            assert page.locator("figure svg").count() == figures
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+            assert page.locator("#verdict p").first.bounding_box()["width"] > 250
+        browser.close()
+    assert problems == []

@@ -1,0 +1,232 @@
+"""The monitor: every number against an independent oracle, the stated rates in drawn data, a history that counts."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, fisher_exact, ks_2samp, ttest_ind
+from sklearn.metrics import roc_auc_score
+
+from surefoot import InputError, LabelKind, Predictions, fit_temperature
+from surefoot.deploy.history import opened
+from surefoot.deploy.monitor import (
+    Finding,
+    Share,
+    check_same_kind,
+    fingerprint,
+    novelty_name,
+    scores_of,
+    take_look,
+)
+from surefoot.deploy.monitor import _holm as holm
+from surefoot.deploy.thresholds import Promise, choose_thresholds
+from surefoot.report.monitor_words import UNFAMILIAR, monitor_document, monitor_table, monitor_verdict
+from surefoot.statistics import NAN, Interval
+from tests.conftest import draw_many_labels, draw_one_label
+
+ONLY = Share.only(0.05)
+
+
+def source(n, rng, *, sharpness=2.0, blur=0.0):
+    """Rows of one source; `blur` takes the logits towards nothing, and the labels go their own way."""
+    logits = 3 * rng.standard_normal((n, 3))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return Predictions.from_logits(sharpness * (1 - blur) * logits, labels)
+
+
+def unlabelled(predictions):
+    return Predictions.from_logits(predictions.logits, None, kind=predictions.kind)
+
+
+def test_every_number_against_scipy_and_scikit_learn():
+    rng = np.random.default_rng(0)
+    reference, current = source(700, rng), source(150, rng, blur=0.4)
+    thresholds = choose_thresholds(reference, Promise(target_error=0.3))
+    then, now = (scores_of(each, thresholds=thresholds) for each in (reference, current))
+    look = take_look(then, now, share=ONLY)
+    a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
+    confidence, novelty, coverage = look.findings
+    assert confidence.p == pytest.approx(ks_2samp(a, b).pvalue)
+    assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
+    welch = ttest_ind(b, a, equal_var=False)
+    ends = welch.confidence_interval()
+    assert confidence.change.value == pytest.approx(b.mean() - a.mean())
+    assert [confidence.change.low, confidence.change.high] == pytest.approx([ends.low, ends.high], rel=0.03)
+    auroc = roc_auc_score([0] * 700 + [1] * 150, -np.concatenate([a, b]))
+    assert confidence.stranger.value == pytest.approx(auroc)
+    energies = [-each.logits[0].logsumexp(dim=1).numpy() for each in (reference, current)]
+    assert (novelty.name, novelty.p) == ("energy", pytest.approx(ks_2samp(*energies).pvalue))
+    assert novelty.stranger.value == pytest.approx(
+        roc_auc_score([0] * 700 + [1] * 150, np.concatenate(energies))
+    )
+    taken = [(each >= thresholds.accept).sum() for each in (a, b)]
+    table = [[taken[0], 700 - taken[0]], [taken[1], 150 - taken[1]]]
+    assert coverage.p == pytest.approx(fisher_exact(table).pvalue)
+    assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
+    assert look.alarm
+    assert look.drop.value == pytest.approx(a.mean() - b.mean())
+    right = reference.outcomes.correct.mean()
+    assert look.accuracy.value == pytest.approx(b.mean() + right - a.mean())
+    assert look.reference_accuracy.value == pytest.approx(right)
+    assert look.reference_accuracy.low == pytest.approx(
+        binomtest(int(reference.outcomes.correct.sum()), 700).proportion_ci().low
+    )
+
+
+def test_holm_by_its_definition():
+    nothing = Interval(NAN)
+    given = [Finding("x", 0, 0, nothing, 0, nothing, p, NAN) for p in (0.01, 0.04, 0.03)]
+    assert [each.adjusted for each in holm(given)] == pytest.approx([0.03, 0.06, 0.06])
+    assert [each.adjusted for each in holm([given[0]])] == [0.01]
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 40.0], ids=["plain", "saturated: most confidences are exactly 1"])
+def test_false_alarms_and_detection_in_drawn_data(sharpness):
+    rng, turns, false, found = np.random.default_rng(1), 250, 0, 0
+    for _ in range(turns):
+        reference = scores_of(source(300, rng, sharpness=sharpness))
+        false += take_look(reference, scores_of(source(100, rng, sharpness=sharpness)), share=ONLY).alarm
+        strange = scores_of(source(100, rng, sharpness=sharpness, blur=0.9))
+        found += take_look(reference, strange, share=ONLY).alarm
+    assert binomtest(false, turns, 0.05, alternative="greater").pvalue > 1e-4
+    assert found > 0.95 * turns
+
+
+def test_ten_looks_at_one_reference_alarm_no_more_often_than_alpha():
+    rng, turns, false = np.random.default_rng(2), 100, 0
+    for _ in range(turns):
+        reference = scores_of(source(300, rng))
+        looks = (
+            take_look(reference, scores_of(source(80, rng)), share=Share.of_look(k, 0.2))
+            for k in range(1, 11)
+        )
+        false += any(look.alarm for look in looks)
+    assert binomtest(false, turns, 0.2, alternative="greater").pvalue > 1e-4
+    assert sum(Share.of_look(k, 0.2).level for k in range(1, 2000)) < 0.2
+    assert Share.of_look(1, 0.2).level == pytest.approx(0.2 * 6 / np.pi**2)
+
+
+def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_everywhere():
+    """Overconfident everywhere alike: the reference's labels mend it; without them the estimate is too high."""
+    rng, turns, mended, trusting = np.random.default_rng(3), 200, 0, 0
+    truth = source(100_000, rng).outcomes.correct.mean()
+    for _ in range(turns):
+        labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
+        for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
+            interval = take_look(scores_of(reference), current, share=ONLY).accuracy
+            inside = interval.low <= truth <= interval.high
+            mended, trusting = mended + (inside and counts), trusting + (inside and not counts)
+    assert binomtest(mended, turns, 0.95).pvalue > 1e-4
+    assert trusting < 0.5 * turns
+
+
+def test_calibration_is_applied_to_what_is_compared():
+    rng = np.random.default_rng(4)
+    reference, current = source(500, rng), source(100, rng)
+    fitted = fit_temperature(reference)
+    plain, mended = (scores_of(reference, calibration=each).confidence for each in (None, fitted))
+    assert mended.mean() < plain.mean()
+    assert np.allclose(mended, fitted(reference).probs().max(dim=1).values.numpy())
+    assert fingerprint(scores_of(reference)) != fingerprint(scores_of(reference, calibration=fitted))
+    assert fingerprint(scores_of(current)) == fingerprint(scores_of(current))
+
+
+def test_a_bound_silences_a_small_drop_and_it_is_said():
+    rng = np.random.default_rng(5)
+    reference, current = scores_of(source(3000, rng)), scores_of(source(2000, rng, blur=0.3))
+    loud, quiet = (take_look(reference, current, share=ONLY, bound=bound) for bound in (0.01, 0.5))
+    assert loud.alarm
+    assert not quiet.alarm
+    assert quiet.significant
+    assert monitor_verdict(loud)[0] == UNFAMILIAR
+    assert "less than the bound 0.5: no alarm" in monitor_verdict(quiet)[0]
+    same = take_look(reference, scores_of(source(2000, rng)), share=ONLY)
+    assert monitor_verdict(same)[0] == "No sign that the ground has become unfamiliar."
+    sure = take_look(reference, scores_of(source(2000, rng, blur=-3)), share=ONLY)
+    assert "surer than it was" in monitor_verdict(sure)[-1]
+    assert "rows are few" in " ".join(
+        monitor_verdict(take_look(reference, scores_of(source(9, rng)), share=ONLY))
+    )
+    assert len(monitor_table(loud).rows) == 2
+    document = json.loads(json.dumps(monitor_document(loud), allow_nan=False))
+    assert document["alarm"] is True
+    assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
+
+
+def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
+    given = draw_one_label(100, novelty=np.arange(100.0))
+    assert novelty_name(scores_of(given), scores_of(given)) == "novelty"
+    assert novelty_name(scores_of(given), scores_of(draw_one_label(100))) == "energy"
+    told = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
+    assert novelty_name(told, told) is None
+    assert [each.name for each in take_look(told, told, share=ONLY).findings] == ["confidence"]
+    members = scores_of(draw_one_label(100, members=3))
+    assert novelty_name(members, members) == "energy"
+
+
+def test_many_labels_are_watched_row_by_row():
+    many = draw_many_labels(400, 5)
+    scores = scores_of(many)
+    probs = many.probs().numpy()
+    assert scores.confidence == pytest.approx(np.maximum(probs, 1 - probs).mean(axis=1))
+    labels = many.labels.numpy()
+    right = np.where(labels < 0, np.nan, (probs >= 0.5) == (labels == 1))
+    sure = np.where(labels < 0, np.nan, np.maximum(probs, 1 - probs))
+    known = (labels >= 0).any(axis=1)
+    assert scores.surplus == pytest.approx(np.nanmean(right - sure, axis=1)[known])
+    assert scores.accuracy.value == pytest.approx(np.nanmean(right, axis=1)[known].mean())
+    blurred = Predictions.from_logits(many.logits * 0.2, None, kind=LabelKind.MANY_LABELS)
+    assert take_look(scores, scores_of(blurred), share=ONLY).alarm
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(
+        InputError, match="4 classes, but the current predictions are one_label with 3 classes"
+    ):
+        check_same_kind(draw_one_label(classes=4), draw_one_label(classes=3))
+    with pytest.raises(InputError, match="the current predictions have 1 row; allowed: two or more"):
+        take_look(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), share=ONLY)
+
+
+def looked(path, **changes):
+    rng = np.random.default_rng(6)
+    given = {"alpha": 0.05, "reference": "r"} | changes
+    with opened(path, **given) as past:
+        share = Share.of_look(len(past.looks) + 1, given["alpha"])
+        look = take_look(scores_of(source(50, rng)), scores_of(source(50, rng)), share=share)
+        return past.added(look, reference=given["reference"], source="<b>")
+
+
+def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
+    path = tmp_path / "h.jsonl"
+    for number in (1, 2, 3):
+        assert len(looked(path).looks) == number
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["look"] for line in lines] == [1, 2, 3]
+    assert [line["level"] for line in lines] == pytest.approx(
+        [0.05 * 6 / (np.pi * k) ** 2 for k in (1, 2, 3)]
+    )
+    with (
+        opened(path, alpha=0.05, reference="r"),
+        pytest.raises(InputError, match=r"another look .* try again"),
+    ):
+        looked(path)
+    with pytest.raises(InputError, match=r"begun with --alpha 0\.05, got 0\.1; allowed: the same"):
+        looked(path, alpha=0.1)
+    with pytest.raises(InputError, match="looks at another reference"):
+        looked(path, reference="another")
+    assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"look": 7}', '{"look": 2, "alpha": "x"}', "\x00"])
+def test_a_damaged_history_is_refused_and_left_alone(damage, tmp_path):
+    path = tmp_path / "h.jsonl"
+    looked(path)
+    path.write_text(path.read_text() + damage)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="not a history of looks: line 2 is wrong"):
+        looked(path)
+    assert path.read_bytes() == before
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot read"):
+        looked(path)

@@ -1,0 +1,243 @@
+"""Thresholds: the promise is kept as often as it says, MAPIE and brute force agree, and bad files are refused."""
+
+import json
+
+import numpy as np
+import pytest
+from mapie.risk_control import control_fwer
+from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
+from scipy.stats import binomtest
+
+from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.deploy.confidences import confidences
+from surefoot.deploy.threshold_files import load_thresholds, save_thresholds
+from surefoot.deploy.thresholds import (
+    CANDIDATES,
+    Promise,
+    Thresholds,
+    Unreachable,
+    choose_thresholds,
+    split_rows,
+)
+from tests.conftest import draw_many_labels, draw_one_label
+
+
+def binary(confidence, right):
+    """Two classes: the first is always the answer, with this confidence, and the truth where `right`."""
+    confidence = np.asarray(confidence)
+    return Predictions.from_probs(np.stack([confidence, 1 - confidence], axis=1), 1 - np.asarray(right, int))
+
+
+def drawn(n, rng, error):
+    """Confidences from 0.5 to 1, wrong with probability error(confidence)."""
+    confidence = 0.5 + rng.random(n) / 2
+    return binary(confidence, rng.random(n) >= error(confidence))
+
+
+# What the error is as a function of confidence.
+def falling(confidence):
+    return 0.8 * (1 - confidence)
+
+
+def worst_on_top(confidence):
+    """Not monotone: the surest are the worst, and accepting more makes it better."""
+    return np.where(confidence > 0.9, 0.3, 0.01)
+
+
+def hopeless(confidence):
+    """Just above the target everywhere: whatever is chosen breaks the promise, so nothing should be."""
+    return np.full_like(confidence, 0.1001)
+
+
+def error_above(threshold, error):
+    grid = threshold + (1 - threshold) * (np.arange(20_000) + 0.5) / 20_000
+    return error(grid).mean()
+
+
+@pytest.mark.parametrize(("error", "least"), [(falling, 100), (worst_on_top, 100), (hopeless, 0)])
+def test_the_promise_is_broken_no_more_often_than_it_says(error, least):
+    rng, broken, chosen, turns = np.random.default_rng(0), 0, 0, 200
+    for _ in range(turns):
+        found = choose_thresholds(drawn(600, rng, error), Promise(target_error=0.1, level=0.8))
+        if isinstance(found, Thresholds):
+            chosen += 1
+            broken += error_above(max(found.accept, 0.5), error) > 0.1
+    assert chosen >= least
+    assert binomtest(broken, turns, 0.2, alternative="greater").pvalue > 1e-4
+
+
+def test_a_threshold_that_ignores_chance_breaks_the_same_promise():
+    """So the test above is able to fail: the plain rule 'error of at most 0.1 in the sample' does not keep it."""
+    rng, broken = np.random.default_rng(0), 0
+    for _ in range(300):
+        val = drawn(400, rng, falling).outcomes
+        order = np.argsort(-val.confidence)
+        kept = np.cumsum(~val.correct[order]) <= 0.1 * np.arange(1, 401)
+        broken += error_above(val.confidence[order][np.flatnonzero(kept)[-1]], falling) > 0.1
+    assert binomtest(broken, 300, 0.2, alternative="greater").pvalue < 1e-4
+
+
+@pytest.mark.parametrize("n", [25, 400, 1000])
+def test_brute_force_and_mapie_s_own_functions_choose_the_same(n):
+    val = drawn(n, np.random.default_rng(n), falling)
+    sure, wrong = val.outcomes.confidence, ~val.outcomes.correct
+    found = choose_thresholds(val, Promise(target_error=0.2, level=0.9))
+    ranked = np.sort(sure)[::-1]
+    cuts = [ranked[min(int(np.ceil(n * part / 20)), n - 1)] for part in range(1, 20)] + [-1.0]
+    k, m = (np.array([(rows & (sure > cut)).sum() for cut in cuts]) for rows in (wrong, sure >= 0))
+    exact = [binomtest(a, b, 0.2, alternative="less").pvalue <= 0.1 / 20 for a, b in zip(k, m, strict=True)]
+    theirs = control_fwer(compute_hoeffding_bentkus_p_value(k / m, m, 0.2, True)[:, 0], 0.1, "bonferroni")
+    assert np.flatnonzero(exact).tolist() == theirs.tolist()
+    if not any(exact):
+        assert isinstance(found, Unreachable)
+        return
+    best = max(np.flatnonzero(exact))
+    assert found.accept == pytest.approx(max(cuts[best], 0), abs=2e-12)
+    assert np.array_equal(found.accepted(val), sure > cuts[best])
+    assert (found.zones["accept"].error.k, found.zones["accept"].error.n) == (k[best], m[best])
+    bounds = {each.n: each.bound for each in found.candidates}
+    for each, a, b in zip(exact, k, m, strict=True):
+        end = binomtest(a, b, alternative="less").proportion_ci(1 - 0.1 / 20).high
+        assert bounds[b] == pytest.approx(end, abs=1e-9)
+        assert (bounds[b] <= 0.2) == each
+
+
+def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
+    rng = np.random.default_rng(1)
+    val = drawn(4000, rng, lambda c: np.where(c < 0.7, 0.7, 0.001))
+    found = choose_thresholds(val, Promise(target_error=0.02))
+    assert 0.6 < found.reject < found.accept < 0.72
+    zones = found.zones
+    assert zones["reject"].error.low > 0.5
+    assert sum(zone.share.k for zone in zones.values()) == 4000
+    assert zones["review"].share.k == 4000 - zones["accept"].share.k - zones["reject"].share.k
+    everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Promise())
+    assert (everything.accept, everything.reject) == (0, 0)
+    assert everything.zones["accept"].share.value == 1
+
+
+def test_ties_and_saturated_confidences_do_not_confuse():
+    confidence = np.repeat([1.0, 0.9, 0.6], [600, 300, 100])
+    wrong = np.zeros(1000, bool)
+    wrong[900:] = True
+    found = choose_thresholds(binary(confidence, ~wrong), Promise(target_error=0.02))
+    assert 0.6 < found.accept <= 0.9
+    assert found.zones["accept"].error.k == 0
+    assert found.zones["accept"].share.k == 900
+    assert found.reject == 0  # what is below 0.9 is wrong, but 0.9 is above where we accept
+    same = choose_thresholds(binary(np.full(1000, 0.9), np.ones(1000)), Promise())
+    assert same.accept == 0
+    assert len(same.candidates) <= 2
+
+
+def test_what_can_be_promised_is_said_where_the_target_cannot():
+    found = choose_thresholds(drawn(300, np.random.default_rng(0), falling), Promise(target_error=0.001))
+    assert isinstance(found, Unreachable)
+    better = Promise(target_error=found.best.bound + 1e-9)
+    again = choose_thresholds(drawn(300, np.random.default_rng(0), falling), better)
+    assert isinstance(again, Thresholds)
+    assert again.bound == pytest.approx(found.best.bound)
+
+
+def test_one_temperature_changes_nothing_for_two_classes():
+    """Dividing by T keeps the order of two-class confidences: the same rows are accepted, whatever T."""
+    val = drawn(1000, np.random.default_rng(3), falling)
+    plain = choose_thresholds(val, Promise(target_error=0.2))
+    mended = choose_thresholds(val, Promise(target_error=0.2), calibration=fit_temperature(val))
+    assert np.array_equal(plain.accepted(val), mended.accepted(val))
+    assert plain.accept != mended.accept
+    assert plain.bound == mended.bound
+
+
+def test_rows_without_a_label_are_left_out_and_still_judged_later():
+    val = drawn(1000, np.random.default_rng(4), falling)
+    some = Predictions.from_logits(val.logits, np.where(np.arange(1000) < 500, val.labels, IGNORE))
+    found = choose_thresholds(some, Promise(target_error=0.2))
+    assert found.n == 500
+    assert len(found.accepted(some)) == 1000
+    assert np.allclose(confidences(val), val.outcomes.confidence, atol=1e-12)
+
+
+def test_many_labels_one_class_at_a_time():
+    many = draw_many_labels(3000, 3, sharpness=2, class_names=["cat", "dog", "<b>"])
+    with pytest.raises(InputError, match="one class at a time, with --for-class"):
+        choose_thresholds(many, Promise())
+    with pytest.raises(InputError, match="unknown class 'cow'; have: cat, dog, <b>"):
+        choose_thresholds(many, Promise(), for_class="cow")
+    found = choose_thresholds(many, Promise(target_error=0.1), for_class="dog")
+    known = many.labels[:, 1] >= 0
+    assert found.n == int(known.sum())
+    odds = many.logits[0, known, 1].numpy()
+    taken = 1 / (1 + np.exp(-np.abs(odds))) >= found.accept
+    wrong = (odds >= 0) != (many.labels[known, 1].numpy() == 1)
+    error = found.zones["accept"].error
+    assert (error.k, error.n) == ((taken & wrong).sum(), taken.sum())
+    with pytest.raises(InputError, match="by itself needs many labels"):
+        draw_one_label().of_class("0")
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path):
+    val = draw_one_label(2000, 3, sharpness=2)
+    found = choose_thresholds(val, Promise(target_error=0.3), calibration=fit_temperature(val))
+    elsewhere = {"unfamiliar": found.zones_of(draw_one_label(500, 3, seed=9))}
+    save_thresholds(found, tmp_path / "t.json", sources={"val": "val.npz"}, elsewhere=elsewhere)
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert document["accept"] == found.accept
+    assert document["measured"]["val"]["source"] == "val.npz"
+    assert document["measured"]["unfamiliar"]["coverage"]["n"] == 500
+    again = load_thresholds(tmp_path / "t.json")
+    assert np.array_equal(again.accepted(val), found.accepted(val))
+    assert again.promise == found.promise
+    assert again.candidates == found.candidates
+    assert again.zones["accept"] == found.zones["accept"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "temperature"}, "kind is 'temperature'"),
+        ({"format": 9}, "format is 9"),
+        ({"accept": 0.2, "reject": 0.4}, "0 <= reject <= accept"),
+        ({"accept": None}, "missing or wrong"),
+        ({"target_error": 7}, "target error is 7"),
+        ({"calibration": {"kind": "magic"}}, "kind is 'magic'"),
+        ({"measured": []}, "missing or wrong"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(change, said, tmp_path):
+    found = choose_thresholds(draw_one_label(2000, 3), Promise(target_error=0.4))
+    file = tmp_path / "t.json"
+    save_thresholds(found, file, sources={}, elsewhere={})
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=said):
+        load_thresholds(file)
+
+
+def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
+    (tmp_path / "t.json").write_text("[]")
+    for name in ("gone.json", "t.json"):
+        with pytest.raises(InputError, match=r"cannot read|not a thresholds file"):
+            load_thresholds(tmp_path / name)
+    found = choose_thresholds(draw_one_label(2000, 3), Promise(target_error=0.4))
+    with pytest.raises(InputError, match="for one label of 3 classes, but the predictions are"):
+        found.accepted(draw_one_label(classes=4))
+    with pytest.raises(InputError, match="level is 1; allowed: above 0 and below 1"):
+        Promise(level=1.0)
+
+
+def test_a_split_is_by_lot_and_loses_no_row():
+    val = draw_one_label(101, ids=np.arange(101))
+    first, rest = split_rows(val, 0.3, seed=1)
+    assert sorted([*first.ids, *rest.ids]) == list(range(101))
+    assert first.n == 30
+    assert not np.array_equal(first.ids, split_rows(val, 0.3, seed=2)[0].ids)
+    with pytest.raises(InputError, match="leaves a part empty"):
+        split_rows(val, 0.001, seed=0)
+
+
+def test_every_twentieth_is_a_candidate():
+    found = choose_thresholds(drawn(792, np.random.default_rng(0), falling), Promise(target_error=0.4))
+    shares = [each.share for each in found.candidates]
+    assert len(shares) == CANDIDATES
+    assert np.all(np.array(shares) >= np.arange(1, 21) / 20)
+    assert np.allclose(shares, np.arange(1, 21) / 20, atol=1 / 792)
