@@ -27,7 +27,7 @@ def thresholds(
     ] = 0.01,
     min_coverage: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 1 if a smaller share can be accepted.")
-    ] = 0.8,
+    ] = 0.0,
     reject_error: Annotated[
         float, typer.Option(help="Reject where at least this share of the answers is wrong.")
     ] = 0.5,

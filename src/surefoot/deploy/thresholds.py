@@ -26,7 +26,6 @@ from surefoot.statistics import Proportion
 CANDIDATES = 20
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
-MIN_COVERAGE = 0.8
 LEVEL = 0.95
 STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or above t + STEP'
 
