@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,6 +83,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             _start(ray, cluster, quiet)
         else:
             _reach(ray, address, quiet)
+        ray._private.worker._worker_logs_enabled = False  # or what befalls nodes is printed among the results
         yield ray
     finally:
         ray.shutdown()
@@ -97,6 +99,9 @@ def _address(cluster: Cluster) -> str | None:
 
 
 def _start(ray: Any, cluster: Cluster, quiet: dict[str, Any]) -> None:
+    os.environ.setdefault(
+        "RAY_AUTH_TOKEN", secrets.token_hex(16)
+    )  # or Ray would put one into the user's home
     cpus = max(cluster.cpus, len(os.sched_getaffinity(0)))
     size: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE}
     ray.init(address="local", include_dashboard=False, **size, **quiet)
@@ -108,10 +113,9 @@ def _reach(ray: Any, address: str, quiet: dict[str, Any]) -> None:
     try:
         ray.init(address=address, **quiet)
     except Exception as error:  # Ray raises many kinds: other versions, other Pythons, nothing there
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"no Ray cluster to be had at {address!r}: {reason}; allowed: {ADDRESSES}"
-        ) from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        token = "one that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        raise InputError(f"cannot connect to Ray at {address!r}: {reason}; {token}") from error
 
 
 def _refuse_unreachable(address: str) -> None:
