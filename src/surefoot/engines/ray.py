@@ -175,9 +175,9 @@ class _Run:
 
 
 def _board(ray: Any) -> Any:
-    """On the driver's node if it can be, and made anew if it is lost."""
+    """On the driver's node, whose loss would be ours too; made anew if its process is lost."""
     strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    here = strategy(ray.get_runtime_context().get_node_id(), soft=True)
+    here = strategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(Board).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
 
 

@@ -38,7 +38,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name, value in (("CPUs", self.cpus), ("GPUs", self.gpus or 0.0)):
-            if not (0 <= value <= 1 or value == int(value) > 0):
+            if not (0 <= value <= 1 or (value > 1 and value % 1 == 0)):
                 raise InputError(f"{name} per network are {value!r}; allowed: up to 1, or a whole number")
 
 
