@@ -77,7 +77,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": ONE_THREAD}
     try:
         if address is None:
             _start(ray, cluster, quiet)
