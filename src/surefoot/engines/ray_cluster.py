@@ -186,8 +186,8 @@ def called(node: Mapping[str, Any]) -> str:
 def cause_of(error: Any) -> str:
     """Ray's word on what a task raised, in one line."""
     cause = getattr(error, "cause", None) or error
-    lines = str(cause).strip().splitlines() or [""]
-    return f"{type(cause).__name__}: {lines[-1].strip()}"
+    first = str(cause).strip().partition("\n")[0].rstrip(".")
+    return f"{type(cause).__name__}: {first}"
 
 
 def _cannot_look(node: str, error: Exception) -> str:
