@@ -68,7 +68,7 @@ def carry_out(order: Order, *, cluster: Cluster, tell: Callable[[Event], None]) 
         wanted = _in_full(replace(order, device=share.device))
         if not any(share.fits(node) for node in nodes.values()) and is_own(cluster):
             raise InputError(f"a network is to have {share}, which this machine does not have")
-        if not is_own(cluster):
+        if not is_own(cluster) or len(nodes) > 1:
             check_nodes(ray, wanted, mark, share, remark=lambda text: tell(_note(text)))
         _Run(ray, wanted, share, mark, tell, cluster.most or len(order.jobs)).carry_out()
 

@@ -4,7 +4,9 @@ import importlib
 import logging
 import os
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,15 +80,23 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield ray
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": ONE_THREAD}
+    before = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
             _start(ray, cluster, quiet)
         else:
             _reach(ray, address, quiet)
+        _on_sigterm(signal.default_int_handler)  # as Ctrl-C; Ray's own handler aborts with a trace
         ray._private.worker._worker_logs_enabled = False  # or what befalls nodes is printed among the results
         yield ray
     finally:
         ray.shutdown()
+        _on_sigterm(before or signal.SIG_DFL)
+
+
+def _on_sigterm(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():  # no other may set one
+        signal.signal(signal.SIGTERM, handler)
 
 
 def is_own(cluster: Cluster) -> bool:

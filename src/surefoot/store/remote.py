@@ -25,7 +25,6 @@ from surefoot.store.store import Store
 NAME = re.compile(
     r"\w[\w.-]*", re.ASCII
 )  # of a file in a network's folder; none that is hidden, none that leads out
-MARKS = "marks"
 
 
 def is_url(place: str) -> bool:
@@ -100,8 +99,8 @@ class Remote:
     @contextmanager
     def marked(self) -> Iterator[str]:
         """Leave a mark there for as long as this lasts: who sees it sees the store."""
-        mark = uuid.uuid4().hex
-        path = self._at(f"{MARKS}/{mark}")
+        mark = f".mark-{uuid.uuid4().hex}"
+        path = self._at(mark)
         with self._reaching("write"):
             self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._system.pipe_file(path, b"here\n")
@@ -115,7 +114,7 @@ class Remote:
         """Whether the mark that another machine left can be seen from this one."""
         with self._reaching("read"):
             self._system.invalidate_cache()
-            return bool(self._system.exists(self._at(f"{MARKS}/{mark}")))
+            return bool(self._system.exists(self._at(mark)))
 
     def _folder(self, spec: Spec, copy: Store) -> str:
         return self._at(copy.folder(spec).relative_to(copy.root).as_posix())
