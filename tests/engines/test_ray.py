@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from surefoot.engines import local
+from surefoot.engines.making import Workshop
 from surefoot.engines.orders import Job, jobs_of
+from surefoot.engines.produce import produce
 from surefoot.engines.ray import carry_out
 from surefoot.engines.ray_cluster import Cluster, Share, alive, connected, load_ray, share_of
 from surefoot.errors import InputError
@@ -122,15 +125,30 @@ def by_local(tmp_path_factory):
     return files(wanted)
 
 
-def files(wanted):
+def files(wanted, networks=None):
     """Every network's weights, logits and scores as bytes, by seed and name."""
     store, found = Store(Path(wanted.store)), {}
-    for spec in specs(wanted):
+    for spec in networks or specs(wanted):
         assert store.is_done(spec), spec
         for path in store.folder(spec).iterdir():
             if path.suffix in (".npz", ".safetensors"):
                 found[spec.seed, path.name] = path.read_bytes()
     return found
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
+        ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
+        ("127.0.0.1:1", r"^no Ray cluster answers at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
+        ("ray://127.0.0.1:1", r"^no Ray cluster answers at 'ray://127.0.0.1:1': Connection refused"),
+    ],
+)
+def test_an_address_where_no_cluster_is(address, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        carry_out(order(tmp_path), cluster=Cluster(address=address), tell=lambda _: None)
 
 
 @needs_ray
@@ -194,7 +212,7 @@ def test_ctrl_c_saves_a_checkpoint_that_the_same_order_goes_on_from(two_nodes, t
     def tell(event):
         if event["event"] == "epoch":
             epochs.append(event["epoch"])
-            signal.raise_signal(signal.SIGINT)
+            raise KeyboardInterrupt  # as Python does on SIGINT, which processes of pytest-xdist ignore
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -250,11 +268,24 @@ def test_a_node_killed_while_it_trains_costs_no_network(two_nodes, tmp_path, cap
     (note,) = (event["text"] for event in events if event["event"] == "note")
     assert "was lost" in note
     assert capfd.readouterr().out == "", "results are printed there, and nothing of Ray's"
-    monkeypatch.setenv("PYTHONPATH", str(two_nodes.folder), prepend=os.pathsep)
-    expected = replace(wanted, store=str(tmp_path / "local"))
-    local.carry_out(expected, workers=1, tell=lambda _: None)
-    assert files(wanted) == files(expected)
-    assert len(files(wanted)) == 2 * 5
+    monkeypatch.syspath_prepend(two_nodes.folder)
+    expected = replace(wanted, store=str(tmp_path / "unharmed"))
+    networks = make_here(expected)
+    found = files(wanted, networks)
+    assert found == files(expected, networks)
+    assert len(found) == 2 * 5
+
+
+def make_here(wanted):
+    """The order's networks without any engine, in one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    workshop = Workshop.open(wanted)
+    networks = wanted.specs(workshop.task.name, workshop.task.identity)
+    for spec in networks:
+        produce(spec, workshop, Store(Path(wanted.store)))
+    torch.set_num_threads(threads)
+    return networks
 
 
 def soon(look, seconds=300.0):
@@ -263,23 +294,6 @@ def soon(look, seconds=300.0):
         assert time.monotonic() < end
         time.sleep(0.2)
     return found
-
-
-@needs_ray
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
-        ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
-        ("127.0.0.1:1", r"^no Ray cluster answers at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
-        ("ray://127.0.0.1:1", r"^no Ray cluster answers at 'ray://127.0.0.1:1': Connection refused"),
-    ],
-)
-def test_an_address_where_no_cluster_is(address, said, tmp_path):
-    ray = load_ray(Cluster(address=address))
-    ray.shutdown()
-    with pytest.raises(InputError, match=said):
-        carry_out(order(tmp_path), cluster=Cluster(address=address), tell=lambda _: None)
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
