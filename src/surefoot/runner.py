@@ -76,16 +76,19 @@ def _is_done(job: Job, spec: Spec, store: Store) -> bool:
     return store.is_done(spec) and all(has_novelty(spec, store, name) for name in job.novelty)
 
 
-def order_for(part: Part, plan: Plan, *, store: Store, cache: Path, device: str) -> Order:
+def order_for(
+    part: Part, plan: Plan, *, store: Store, cache: Path | None, device: str, remote: str | None = None
+) -> Order:
     """All networks of a part that are not done, for an engine; a teacher that is done is not among them."""
     return Order(
         task=part.task,
         root=part.root,
         jobs=undone(plan, store),
         store=str(store.root),
-        cache=str(cache),
+        cache=None if cache is None else str(cache),
         weights=part.weights,
         device=device,
+        remote=remote,
     )
 
 

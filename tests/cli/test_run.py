@@ -103,6 +103,19 @@ def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training
     assert len(before) > 50
 
 
+def test_a_store_at_a_url_is_fetched_and_gets_the_report(folder, here, tmp_path, no_training, no_figures):
+    bucket, cache = tmp_path / "bucket", tmp_path / "cache"
+    shutil.copytree(folder / "runs/networks", bucket / "networks")
+    done = here(
+        "run", folder / "tiny.toml", "--store", f"file://{bucket}", "--cache", cache, "--device", "cpu"
+    )
+    table = (folder / "said.txt").read_text().partition("report: ")[0]
+    assert done.stdout.startswith(table)
+    (page,) = cache.glob("stores/*/experiments/tiny/report.html")
+    assert f"report: {page}\nfile://{bucket} has all of it" in done.stdout
+    assert (bucket / "experiments/tiny/report.html").read_bytes() == page.read_bytes()
+
+
 def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_training, no_figures):
     """By the experiment's path, so that its own store is read and not the one of this folder."""
     shutil.copytree(folder / "runs", tmp_path / "runs")
@@ -287,6 +300,10 @@ MISTAKES = {
     "method twice": (["run", "toy", "--method", "single", "--method", "single"], "methods has 'single' twice"),
     "no method applies": (["run", "toy", "--method", "ensemble", "--set", "members=1"], "no method can be used on task 'toy/wave'"),
     "unknown device": (["run", "toy", "--device", "tpu"], "device is 'tpu'; allowed: auto, cpu, cuda"),
+    "unknown engine": (["run", "toy", "--engine", "dask"], "unknown engine 'dask'; have: local, ray"),
+    "address without ray": (["run", "toy", "--address", "head:6379"], "--address is 'head:6379' and the engine is 'local'; needed: --engine ray"),
+    "bad share": (["run", "toy", "--engine", "ray", "--gpus-per-network", "1.5"], "GPUs per network are 1.5; allowed: up to 1, or a whole number"),
+    "unknown URL": (["run", "toy", "--store", "nosuch://runs"], "cannot reach the store at nosuch://runs: Protocol not known: nosuch"),
     "missing weights": (["run", "toy", "--weights", "none.pth"], "cannot read "),
     "never run": (["report", "toy", "--store", "empty"], "no experiment 'toy' was run in empty; have: none yet"),
     "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.train import Cache, Device, StoreFolder, device_named, value_of
+from surefoot.cli.engine import Address, CpusPerNetwork, Engine, GpusPerNetwork, Made, chosen_engine
+from surefoot.cli.train import Cache, Device, StoreFolder, value_of
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
+    from surefoot.cli.kept import Kept
+    from surefoot.engines.orders import Order
     from surefoot.experiments import Experiment, Part
     from surefoot.plans import Plan
     from surefoot.runner import Study
@@ -34,10 +36,18 @@ def run(
     oracle: Oracle = False,
     root: Annotated[Path | None, typer.Option(help="Where the task's published files lie.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Pretrained weights for every part.")] = None,
-    store: StoreFolder = Path("runs"),
+    store: Annotated[
+        str, typer.Option(help="The folder of trained networks, or a URL such as s3://bucket/runs.")
+    ] = "runs",
     cache: Cache = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Networks at a time; a process and a core each on a CPU.")
+    ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_network: CpusPerNetwork = None,
+    gpus_per_network: GpusPerNetwork = None,
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")
     ] = False,
@@ -46,33 +56,26 @@ def run(
 
     The same command goes on where it was stopped.
     """
-    from surefoot.decoding import default_cache
+    from surefoot.cli.kept import opened
     from surefoot.runner import open_folder, plans_for, resolved
-    from surefoot.store import Store
 
     with stoppable():
         chosen = resolved(chosen_experiment(experiment, values, method, oracle, root, weights))
+        asked = chosen_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
         plans = plans_for(chosen)
-        kept = Store(store)
-        folder = open_folder(chosen, plans, kept)
+        kept = opened(store, cache)
+        folder = open_folder(chosen, plans, kept.store)
         _remark(chosen, plans)
-        place = Place(kept, cache or default_cache(), device_named(device), workers)
-        for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
-            _make(part, plan, place, of_all=f"task {index} of {len(plans)}, " if len(plans) > 1 else "")
+        with asked as made:
+            for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
+                of_all = f"task {index} of {len(plans)}, " if len(plans) > 1 else ""
+                _make(part, plan, kept, cache, made, title=f"{of_all}{plan.task}")
         if train_only:
-            typer.echo(f"trained; 'surefoot report {folder.name} --store {store}' makes the report")
+            where = f"'surefoot report {folder.name} --store {kept.store.root}'"
+            typer.echo(f"trained; {where} makes the report")
         else:
-            _report(folder, kept)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where networks are made: what keeps them, the decoded images, the device, and how many at a time."""
-
-    store: "Store"
-    cache: Path
-    device: str
-    workers: int | None
+            _report(folder, kept.store)
+        kept.send(folder)
 
 
 @contextmanager
@@ -96,15 +99,17 @@ def _remark(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
             )
 
 
-def _make(part: "Part", plan: "Plan", place: Place, *, of_all: str) -> None:
+def _make(part: "Part", plan: "Plan", kept: "Kept", cache: Path | None, made: Made, *, title: str) -> None:
     from surefoot.cli.training_view import watch
-    from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.runner import order_for
 
-    order = order_for(part, plan, store=place.store, cache=place.cache, device=place.device)
-    done = len(plan.jobs()) - len(order.jobs)
-    with watch(order, title=f"{of_all}{plan.task}", done_before=done) as tell:
-        carry_out(order, workers=place.workers or sensible_workers(place.device), tell=tell)
+    specs = [plan.spec(job) for job in plan.jobs()]
+    kept.settle(specs)
+    order: Order = order_for(part, plan, store=kept.store, cache=cache, device=made.device, remote=kept.url)
+    with watch(order, title=title, done_before=len(specs) - len(order.jobs)) as tell:
+        made.carry_out(order, tell)
+    if order.jobs:
+        kept.settle(specs)
 
 
 def report(

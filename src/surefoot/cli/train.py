@@ -37,7 +37,6 @@ def train(
 ) -> None:
     """Train networks and keep their weights and logits. The same command goes on where it was stopped."""
     from surefoot.cli.training_view import count_networks, watch
-    from surefoot.decoding import default_cache
     from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.engines.orders import Order, jobs_of
 
@@ -47,7 +46,7 @@ def train(
         root=None if root is None else str(root),
         jobs=jobs_of(_recipe(recipe, values, weights), range(members)),
         store=str(store),
-        cache=str(cache or default_cache()),
+        cache=None if cache is None else str(cache),
         weights=None if weights is None else str(weights),
         device=chosen,
     )

@@ -56,6 +56,8 @@ def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Calla
                 view.finished += 1
             elif event["event"] == "elsewhere":
                 notes().print(f"waiting for another process: {_called(order.jobs[job])}")
+            elif event["event"] == "note":
+                notes().print(event["text"], markup=False)
             elif event["event"] == "weights" and event["report"] not in reports:
                 reports.add(event["report"])
                 notes().print(event["report"], markup=False)

@@ -4,19 +4,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import IO, Any
 
-from surefoot.engines.orders import STOPPED, Order
+from surefoot.engines.orders import STOPPED, Event, Order
+from surefoot.engines.queue import Queue
 from surefoot.errors import InputError
-
-SECONDS_UNTIL_ANOTHER_LOOK = 1.0  # at a network that another process is making
-
-Event = dict[str, Any]
 
 
 def sensible_workers(device: str) -> int:
@@ -32,7 +27,7 @@ def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> N
     """
     if not order.jobs:
         return
-    queue = _Queue(order)
+    queue = Queue(order)
     processes = _start(order, min(workers, len(order.jobs)))
     with ThreadPoolExecutor(len(processes)) as pool:
         followed = [pool.submit(_follow, process, queue, tell) for process in processes]
@@ -43,51 +38,6 @@ def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> N
         finally:
             queue.close()
             _stop(processes)  # before the pool waits for its threads, which wait for the processes
-
-
-class _Queue:
-    """The jobs not begun; one is handed out when all that it needs is done."""
-
-    def __init__(self, order: Order) -> None:
-        jobs = order.jobs
-        self.changed = threading.Condition()
-        self.waiting = list(range(len(jobs)))
-        self.needs = [{i for i, other in enumerate(jobs) if job.needs(other)} for job in jobs]
-        self.done: set[int] = set()
-        self.not_before: dict[int, float] = {}
-        self.closed = False
-
-    def take(self) -> int | None:
-        """The next job that can be done, waiting for it; None when there is none left to begin."""
-        with self.changed:
-            while self.waiting and not self.closed:
-                now = time.monotonic()
-                for job in self.waiting:
-                    if self.needs[job] <= self.done and self.not_before.get(job, 0.0) <= now:
-                        self.waiting.remove(job)
-                        return job
-                self.changed.wait(SECONDS_UNTIL_ANOTHER_LOOK)
-            return None
-
-    def finish(self, job: int) -> None:
-        """It is done, and others may be waiting for it."""
-        with self.changed:
-            self.done.add(job)
-            self.changed.notify_all()
-
-    def put_back(self, job: int) -> bool:
-        """To be tried again in a while; True the first time."""
-        with self.changed:
-            first = job not in self.not_before
-            self.not_before[job] = time.monotonic() + SECONDS_UNTIL_ANOTHER_LOOK
-            self.waiting.append(job)
-            return first
-
-    def close(self) -> None:
-        """Hand out no more."""
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
 
 
 def _start(order: Order, workers: int) -> list["subprocess.Popen[str]"]:
@@ -113,7 +63,7 @@ def _stop(processes: list["subprocess.Popen[str]"]) -> None:
         process.wait()
 
 
-def _follow(process: "subprocess.Popen[str]", queue: _Queue, tell: Callable[[Event], None]) -> str | None:
+def _follow(process: "subprocess.Popen[str]", queue: Queue, tell: Callable[[Event], None]) -> str | None:
     """Hand a worker job after job and pass on its events; what went wrong, if anything did."""
     message = None
     assert process.stdout is not None

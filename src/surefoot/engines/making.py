@@ -34,7 +34,7 @@ class Workshop:
     def open(order: Order) -> "Workshop":
         """Find the task and decode its images, or find them decoded."""
         task = task_named(order.task, root=None if order.root is None else Path(order.root))
-        inputs = task_inputs(task, order.jobs[0].recipe, cache=Path(order.cache))
+        inputs = task_inputs(task, order.jobs[0].recipe, cache=order.cache_path)
         return Workshop(task, inputs, torch.device(order.device), order.weights_path)
 
 

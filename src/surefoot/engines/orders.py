@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from surefoot.decoding import default_cache
 from surefoot.recipes import Recipe, Spec, recipe_from
 
 STOPPED = 3  # the exit code of a worker that was asked to stop
+
+Event = dict[str, Any]  # what an engine tells of: an "event" and its facts
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class Order:
     root: str | None  # where the task's data lie, if it needs any
     jobs: tuple[Job, ...]
     store: str
-    cache: str
+    cache: str | None = None  # of decoded images; None: where each machine keeps its own
     weights: str | None = None
     device: str = "cpu"
+    remote: str | None = None  # a URL that the store is a copy of; each machine has a copy of its own
 
     def as_json(self) -> str:
         """One line."""
@@ -59,6 +63,11 @@ class Order:
     def specs(self, name: str, identity: str) -> list[Spec]:
         """A spec per job, once the task is known."""
         return [Spec(name, identity, job.recipe, job.seed) for job in self.jobs]
+
+    @property
+    def cache_path(self) -> Path:
+        """The cache, on the machine that asks."""
+        return default_cache() if self.cache is None else Path(self.cache)
 
     @property
     def weights_path(self) -> Path | None:

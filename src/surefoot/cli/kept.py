@@ -1,0 +1,42 @@
+"""The store that a command was given: a folder, or this machine's copy of one at a URL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from surefoot.cli.terminal import busy
+from surefoot.decoding import default_cache
+from surefoot.recipes import Spec
+from surefoot.store import Store
+from surefoot.store.remote import Remote, is_url
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A store, and the URL that it is a copy of, if it is one."""
+
+    store: Store
+    url: str | None = None
+
+    def settle(self, specs: Sequence[Spec]) -> None:
+        """Fetch and send what either side lacks of these networks."""
+        if self.url is not None:
+            with busy(f"comparing {len(specs)} networks with {self.url}"):
+                Remote(self.url).settle(specs, self.store)
+
+    def send(self, folder: Path) -> None:
+        """Put an experiment's folder there too."""
+        if self.url is not None:
+            Remote(self.url).send_folder(folder, self.store)
+            typer.echo(f"{self.url} has all of it; the copy on this machine: {self.store.root}")
+
+
+def opened(place: str, cache: Path | None) -> Kept:
+    """The store of that name."""
+    if not is_url(place):
+        return Kept(Store(Path(place)))
+    remote = Remote(place)
+    with remote.marked():  # whether it can be written to is better known before the hours of training
+        return Kept(remote.copy_in(cache or default_cache()), place)

@@ -1,0 +1,207 @@
+"""A Ray cluster: reaching it, what a network takes of it, and whether its nodes can take part."""
+
+import importlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from surefoot.engines.orders import Order
+from surefoot.engines.ray_task import look
+from surefoot.errors import InputError
+from surefoot.version import VERSION
+
+OBJECT_STORE = 100 * 2**20  # bytes; no arrays go through it
+SECONDS_TO_ANSWER = 120.0  # for a node that must first start Python and torch
+GPUS_UNLESS_GIVEN = 0.5  # as the local engine: one network of this size cannot fill a GPU (docs/log.md)
+ONE_THREAD = {
+    "env_vars": {"OMP_NUM_THREADS": "1"}
+}  # as in the local engine, so that sums have the same order
+ADDRESSES = "HOST:PORT as 'ray start --head' says it, ray://HOST:PORT, or auto"
+
+Nodes = dict[str, Mapping[str, Any]]  # those alive, by Ray's id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Which cluster, and what a network takes of it."""
+
+    address: str | None = None  # None: $RAY_ADDRESS, or else one of our own on this machine
+    cpus: float = 1.0
+    gpus: float | None = None  # None: half of one, where there are any to be used
+    most: int | None = None  # networks at a time; None: as many as the cluster takes
+
+    def __post_init__(self) -> None:
+        for name, value in (("CPUs", self.cpus), ("GPUs", self.gpus or 0.0)):
+            if not (0 <= value <= 1 or (value > 1 and value % 1 == 0)):
+                raise InputError(f"{name} per network are {value!r}; allowed: up to 1, or a whole number")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one network takes of a node."""
+
+    device: str
+    cpus: float
+    gpus: float
+
+    def fits(self, node: Mapping[str, Any]) -> bool:
+        """Whether the node has that much when it is idle."""
+        have = node["Resources"]
+        return bool(have.get("CPU", 0.0) >= self.cpus and have.get("GPU", 0.0) >= self.gpus)
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+
+
+def load_ray(cluster: Cluster) -> Any:
+    """The module, which reads these when it is first imported."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if is_own(cluster):
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that it listens on 127.0.0.1 alone
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise InputError("the engine 'ray' needs Ray: pip install 'surefoot[ray]'") from error
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[Any]:
+    """Ray, connected; as it is where this process has connected it before."""
+    ray, address = load_ray(cluster), _address(cluster)
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": ONE_THREAD}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        if address is None:
+            _start(ray, cluster, quiet)
+        else:
+            _reach(ray, address, quiet)
+        _on_sigterm(signal.default_int_handler)  # as Ctrl-C; Ray's own handler aborts with a trace
+        ray._private.worker._worker_logs_enabled = False  # or what befalls nodes is printed among the results
+        yield ray
+    finally:
+        ray.shutdown()
+        _on_sigterm(before or signal.SIG_DFL)
+
+
+def _on_sigterm(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():  # no other may set one
+        signal.signal(signal.SIGTERM, handler)
+
+
+def is_own(cluster: Cluster) -> bool:
+    """Whether it is one that we start on this machine, for us alone."""
+    return _address(cluster) is None
+
+
+def _address(cluster: Cluster) -> str | None:
+    return cluster.address or os.environ.get("RAY_ADDRESS")
+
+
+def _start(ray: Any, cluster: Cluster, quiet: dict[str, Any]) -> None:
+    os.environ.setdefault(
+        "RAY_AUTH_TOKEN", secrets.token_hex(16)
+    )  # or Ray would put one into the user's home
+    cpus = max(cluster.cpus, len(os.sched_getaffinity(0)))
+    size: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE}
+    ray.init(address="local", include_dashboard=False, **size, **quiet)
+
+
+def _reach(ray: Any, address: str, quiet: dict[str, Any]) -> None:
+    if address != "auto":
+        _refuse_unreachable(address)
+    try:
+        ray.init(address=address, **quiet)
+    except Exception as error:  # Ray raises many kinds: other versions, other Pythons, nothing there
+        reason = " ".join(str(error).split()).rstrip(".")
+        token = "one that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        raise InputError(f"cannot connect to Ray at {address!r}: {reason}; {token}") from error
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Said at once; Ray would try for a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError(f"--address is {address!r}; allowed: {ADDRESSES}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"no Ray cluster answers at {address!r}: {reason}; allowed: {ADDRESSES}") from error
+
+
+def alive(ray: Any) -> Nodes:
+    """The cluster's nodes as Ray knows them now."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def share_of(cluster: Cluster, device: str, nodes: Nodes) -> Share:
+    """What a network takes: `auto` is a GPU's half where the cluster has any, and a CPU otherwise."""
+    gpus = cluster.gpus
+    if device == "auto":
+        any_gpu = any(node["Resources"].get("GPU", 0.0) for node in nodes.values())
+        device = "cuda" if (any_gpu if gpus is None else gpus > 0) else "cpu"
+    if gpus is None:
+        gpus = GPUS_UNLESS_GIVEN if device == "cuda" else 0.0
+    if device == "cuda" and not gpus:
+        raise InputError("GPUs per network are 0 and the device is 'cuda'; allowed: more than 0, or cpu")
+    return Share(device, cluster.cpus, gpus)
+
+
+def check_nodes(ray: Any, order: Order, mark: str, share: Share, *, remark: Callable[[str], None]) -> None:
+    """Ask every node that could take a network whether it sees what it needs; one that does not is named."""
+    nodes = {key: node for key, node in alive(ray).items() if share.fits(node)}
+    text = order.as_json()
+    strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    asked = {
+        key: ray.remote(look)
+        .options(num_cpus=0, scheduling_strategy=strategy(key, soft=False), runtime_env=ONE_THREAD)
+        .remote(text, mark)
+        for key in nodes
+    }
+    for key, reference in asked.items():
+        node = called(nodes[key])
+        try:
+            answer = ray.get(reference, timeout=SECONDS_TO_ANSWER)
+        except ray.exceptions.GetTimeoutError as error:
+            raise InputError(f"{node} did not answer within {SECONDS_TO_ANSWER:.0f} seconds") from error
+        except ray.exceptions.RayTaskError as error:
+            raise InputError(_cannot_look(node, error)) from error
+        except ray.exceptions.RayError:
+            continue  # it was lost meanwhile, as it may be at any later moment
+        if answer["lacks"]:
+            raise InputError(f"{node} {answer['lacks']}")
+        if answer["surefoot"] != VERSION:
+            raise InputError(f"{node} has surefoot {answer['surefoot']}; needed: {VERSION}, as here")
+        if answer["torch"] != version("torch"):
+            have = f"{node} has torch {answer['torch']}, and this machine {version('torch')}"
+            remark(f"{have}: networks may differ in their last digits")
+
+
+def called(node: Mapping[str, Any]) -> str:
+    """A node's name for people."""
+    return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+
+
+def cause_of(error: Any) -> str:
+    """Ray's word on what a task raised, in one line."""
+    cause = getattr(error, "cause", None) or error
+    first = str(cause).strip().partition("\n")[0].rstrip(".")
+    return f"{type(cause).__name__}: {first}"
+
+
+def _cannot_look(node: str, error: Exception) -> str:
+    cause = cause_of(error)
+    if "No module named 'surefoot" in str(error):
+        return f"{node} has no surefoot; needed: {VERSION}, as here"
+    return f"{node} cannot take part: {cause}"

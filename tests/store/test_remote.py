@@ -1,0 +1,174 @@
+"""A store at a URL: what is there is complete, and each machine's copy is the same to the byte."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import fsspec
+import numpy as np
+import pytest
+
+from surefoot.errors import InputError
+from surefoot.store import Store
+from surefoot.store.remote import Remote, is_url
+from tests.store.made import OTHER, SPEC, make
+
+
+@pytest.fixture(params=["file", "memory"])
+def remote(request, tmp_path):
+    if request.param == "file":
+        yield Remote(f"file://{tmp_path}/bucket/runs")
+        return
+    yield Remote("memory://bucket/runs")
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def made(store):
+    make(store)
+    return store
+
+
+def content(store, spec=SPEC):
+    return {path.name: path.read_bytes() for path in store.folder(spec).iterdir()}
+
+
+def test_what_is_sent_is_fetched_to_the_byte(remote, made, tmp_path):
+    copy = Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    assert remote.is_done(SPEC, copy)
+    assert not remote.is_done(OTHER, copy)
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+    assert list(copy.root.glob(".*")) == []
+
+
+def test_what_is_not_there_is_not_fetched(remote, tmp_path):
+    copy = Store(tmp_path / "copy")
+    assert not remote.fetch(SPEC, copy)
+    assert not copy.root.exists()
+
+
+def test_what_is_added_later_goes_both_ways(remote, made, tmp_path):
+    copy = Store(tmp_path / "copy")
+    remote.settle([SPEC], made)
+    remote.settle([SPEC], copy)
+    copy.save_beside(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    remote.settle([SPEC], copy)
+    remote.settle([SPEC], made)
+    assert content(made) == content(copy)
+    assert made.beside(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_there_is_never_replaced(remote, made, tmp_path):
+    remote.send(SPEC, made)
+    other = Store(tmp_path / "other")
+    make(other)
+    other.folder(SPEC).joinpath("done.json").write_text(json.dumps({"seconds": 99.0}))
+    remote.send(SPEC, other)
+    copy = Store(tmp_path / "copy")
+    remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from surefoot.store import Store
+from surefoot.store.remote import Remote
+from tests.store.made import SPEC
+class Mortal(Remote):
+    files = 0
+    def _put(self, path, to):
+        if Mortal.files == int(sys.argv[3]):
+            os.kill(os.getpid(), 9)
+        Mortal.files += 1
+        super()._put(path, to)
+Mortal(sys.argv[1]).send(SPEC, Store(Path(sys.argv[2])))
+"""
+
+
+def test_a_sender_killed_on_the_way_leaves_nothing_that_counts(made, tmp_path):
+    """Here after all files but done.json, which goes last."""
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    arguments = [remote.place, str(made.root), "4"]
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert ended.returncode == -9
+    assert len([path for path in (tmp_path / "bucket").rglob("*") if path.is_file()]) == 4
+    assert not remote.fetch(SPEC, copy)
+    remote.send(SPEC, made)
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_hidden_files_and_names_that_lead_out_stay_there(made, tmp_path):
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    (folder,) = (tmp_path / "bucket").glob("networks/*/*/*")
+    for name in (".hidden", "a b", "-rf", "..."):
+        (folder / name).write_text("no")
+    remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_a_mark_is_seen_while_it_lasts(remote):
+    with remote.marked() as mark:
+        assert remote.sees(mark)
+        assert not remote.sees(mark[::-1])
+    assert not remote.sees(mark)
+
+
+def test_a_folder_goes_with_all_that_is_below_it(remote, store, tmp_path):
+    folder = store.experiment_folder("mine")
+    (folder / "tables").mkdir(parents=True)
+    (folder / "report.html").write_text("page")
+    (folder / "tables" / "a.csv").write_text("table")
+    remote.send_folder(folder, store)
+    (folder / "report.html").write_text("newer page")
+    remote.send_folder(folder, store)
+    system, root = fsspec.core.url_to_fs(remote.place)
+    assert system.cat_file(f"{root}/experiments/mine/report.html") == b"newer page"
+    assert system.cat_file(f"{root}/experiments/mine/tables/a.csv") == b"table"
+
+
+def test_copies_of_different_urls_lie_apart(tmp_path):
+    places = ["s3://a/b", "s3://a-b", "s3://a/b/", "s3://" + "a" * 90, "s3://" + "a" * 91]
+    assert len({Remote(place).copy_in(tmp_path).root for place in places}) == len(places)
+    assert all(Remote(place).copy_in(tmp_path).root.parent == tmp_path / "stores" for place in places)
+
+
+def test_what_is_a_url(tmp_path):
+    assert is_url("s3://bucket/runs")
+    assert not is_url(str(tmp_path))
+    assert not is_url("runs")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nosuch://x", r"cannot reach the store at nosuch://x: Protocol not known: nosuch"),
+        ("file:///proc/nowhere", r"cannot write the store at file:///proc/nowhere: .*No such file"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_a_sentence(place, said):
+    with pytest.raises(InputError, match=said), Remote(place).marked():
+        pass
+
+
+def test_a_file_cut_short_on_the_way_is_refused(made, tmp_path):
+    class Cut(fsspec.implementations.local.LocalFileSystem):
+        protocol = ("cut",)
+
+        def get_file(self, path, local, **_):
+            shutil.copyfile(path, local)
+            if path.endswith("val.npz"):
+                os.truncate(local, 10)
+
+    fsspec.register_implementation("cut", Cut, clobber=True)
+    Remote(f"file://{tmp_path}/bucket").send(SPEC, made)
+    copy = Store(tmp_path / "copy")
+    with pytest.raises(InputError, match=r"cannot read the store at .*val\.npz has \d+ bytes, and 10 came"):
+        Remote(f"cut://{tmp_path}/bucket").fetch(SPEC, copy)
+    assert not copy.is_done(SPEC)
