@@ -13,7 +13,7 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from surefoot.outcomes import Array, Curve, Judged, Outcomes
+from surefoot.outcomes import Array, Curve, Judged, Outcomes, Ranked
 from surefoot.statistics import NAN
 
 BINS = 10
@@ -45,7 +45,7 @@ def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     return number, confidence, 1 - np.diff(curve.errors[knots]) / number
 
 
-def ece(predictions: Judged) -> float:
+def ece(predictions: Ranked) -> float:
     """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
 
     Guo et al., ICML 2017; ten equal-mass bins as in Li & Hoiem, CVPR 2020.
@@ -57,12 +57,12 @@ def ece(predictions: Judged) -> float:
     return _mean_over_blocks(predictions, _ece)
 
 
-def signed_ece(predictions: Judged) -> float:
+def signed_ece(predictions: Ranked) -> float:
     """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
     return _mean_over_blocks(predictions, _signed)
 
 
-def debiased_l2(predictions: Judged) -> float:
+def debiased_l2(predictions: Ranked) -> float:
     """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
@@ -167,7 +167,7 @@ def _calibrated_eces(outcomes: Outcomes) -> Array:
     return np.asarray(np.nanmean(values, axis=0))
 
 
-def _mean_over_blocks(predictions: Judged, value: Callable[[Curve], float]) -> float:
+def _mean_over_blocks(predictions: Ranked, value: Callable[[Curve], float]) -> float:
     return _mean_of_defined(
         [value(curve) if curve.total else NAN for curve in predictions.outcomes.block_curves]
     )

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from surefoot.scoring import GROUP_METRICS, Evaluation, Score, SetScores
+from surefoot.scores import GROUP_METRICS, Evaluation, Score, SetScores
 from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
 

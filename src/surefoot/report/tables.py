@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from surefoot.kinds import LabelKind
 from surefoot.report.table import Table as Table
-from surefoot.scoring import GROUP_METRICS, Evaluation, GroupScores, Score
+from surefoot.scores import GROUP_METRICS, Evaluation, GroupScores, Score
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
