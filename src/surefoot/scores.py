@@ -22,6 +22,7 @@ class Score:
     high: float = NAN
     k: int | None = None
     n: int | None = None
+    bound: float | None = None  # how far a streamed value may be off, NaN if unknown; None: it is exact
 
 
 @dataclass(frozen=True)
