@@ -1,7 +1,6 @@
 """Predictions -> numbers with error bars: familiar, unfamiliar, the gap, and what a calibration changed."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
-from surefoot.metrics import METRICS, Metric, error_above, error_above_count
+from surefoot.metrics import METRICS, Metric
+from surefoot.metrics import error_above_metric as error_above_metric
 from surefoot.outcomes import Array, Outcomes
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.scores import GROUP_METRICS as GROUP_METRICS
@@ -35,20 +35,6 @@ Tick = Callable[[int], None]
 
 def silently(_steps: int) -> None:
     """Tell nobody of progress."""
-
-
-def error_above_metric(threshold: float) -> Metric:
-    """The error rate above a confidence threshold, as a metric."""
-    if not 0 <= threshold < 1:
-        raise InputError(f"confidence threshold {threshold:g}; allowed: at least 0 and below 1")
-    return Metric(
-        name=f"error_above_{threshold!r}",
-        title=f"Error above {threshold!r}",
-        formula=f"error among confidence > {threshold!r}",
-        reference="Li & Hoiem, CVPR 2020, for other thresholds",
-        function=partial(error_above, threshold=threshold),
-        count=partial(error_above_count, threshold=threshold),
-    )
 
 
 def evaluate(

@@ -58,4 +58,6 @@ def _score_document(score: Score) -> dict[str, Any]:
     }
     if score.n is not None:
         document |= {"k": score.k, "n": score.n}
+    if score.bound is not None:
+        document["bound"] = number(score.bound)
     return document

@@ -8,9 +8,17 @@ from numpy.typing import NDArray
 
 from surefoot.kinds import LabelKind
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
-from surefoot.outcomes import Array, Index
+from surefoot.outcomes import Array
 from surefoot.tally.cells import ONE, Grid, Histogram
-from surefoot.tally.judge import Batch, Judgement, Scaling, class_by_class, judge_sigmoid, judge_softmax
+from surefoot.tally.judge import (
+    Batch,
+    Judgement,
+    Scaling,
+    Whole,
+    class_by_class,
+    judge_sigmoid,
+    judge_softmax,
+)
 from surefoot.tally.precision import LogOdds
 from surefoot.tally.sums import Sums
 
@@ -102,11 +110,11 @@ def tally(batches: Iterable[Batch], question: Question) -> Tally:
     """The tally of all rows of the batches, each read once and forgotten."""
     found = Tally.empty(question)
     for batch in batches:
-        found = _counted(found, _labelled(batch))
+        found = _counted(found, labelled(batch))
     return found
 
 
-def _labelled(batch: Batch) -> Batch:
+def labelled(batch: Batch) -> Batch:
     known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
     return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
 
@@ -141,11 +149,11 @@ def _counted(found: Tally, batch: Batch) -> Tally:
     return replace(found, rows=found.rows + n, sums=sums, one_hot=one_hot)
 
 
-def _is_one_hot(labels: Index) -> bool:
+def _is_one_hot(labels: Whole) -> bool:
     return bool((labels >= 0).all() and ((labels == 1).sum(axis=1) == 1).all())
 
 
-def _judged(logits: Array, labels: Index, kind: LabelKind) -> Judgement:
+def _judged(logits: Array, labels: Whole, kind: LabelKind) -> Judgement:
     return (judge_softmax if kind is LabelKind.ONE_LABEL else judge_sigmoid)(logits, labels)
 
 
@@ -168,7 +176,7 @@ def _sum_facts(judged: Judgement, question: Question, into: Array) -> None:
 
 
 def _fill(
-    histogram: Histogram, residuals: Array, doubts: Array, wrong: NDArray[np.bool_], labels: Index
+    histogram: Histogram, residuals: Array, doubts: Array, wrong: NDArray[np.bool_], labels: Whole
 ) -> None:
     for block, (doubt, missed) in enumerate(zip(doubts, wrong, strict=True)):
         if labels.ndim == 2:

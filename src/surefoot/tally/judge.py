@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from surefoot.kinds import LabelKind
 from surefoot.metrics.proper import CLIP
-from surefoot.outcomes import Array, Index
+from surefoot.outcomes import Array
 from surefoot.tally.cells import ONE
 
 LEAST, MOST = np.log(CLIP)
+
+Whole = NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Batch:
     """Some rows of a file: logits (members, rows, classes), labels (rows,) or (rows, classes)."""
 
     logits: NDArray[np.floating]
-    labels: Index
+    labels: Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ def class_by_class(batch: Batch, rows: slice, kind: LabelKind, scaling: Scaling 
     return averaged
 
 
-def judge_softmax(logits: Array, labels: Index) -> Judgement:
+def judge_softmax(logits: Array, labels: Whole) -> Judgement:
     """Facts of rows that all have a label. `logits` (classes, rows) is scratch and is overwritten."""
     rows = np.arange(len(labels))
     logits -= logits.max(axis=0)
@@ -95,7 +97,7 @@ def judge_softmax(logits: Array, labels: Index) -> Judgement:
     )
 
 
-def judge_sigmoid(score: Array, labels: Index) -> Judgement:
+def judge_sigmoid(score: Array, labels: Whole) -> Judgement:
     """Facts of every row and class, from log odds and labels (classes, rows)."""
     known, positive = labels >= 0, labels == 1
     magnitude = np.abs(score)

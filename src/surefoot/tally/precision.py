@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.outcomes import Array, Index
+from surefoot.tally.judge import Whole
 
 CELLS = 2**22  # of all classes together
 FINEST_BITS = 12
@@ -27,7 +28,7 @@ class LogOdds:
             bits -= 1
         return LogOdds(bits, *np.zeros((2, classes, _size(bits)), dtype=np.int64))
 
-    def add(self, score: Array, labels: Index) -> None:
+    def add(self, score: Array, labels: Whole) -> None:
         """Count some labels in place, from log odds and labels (classes, rows)."""
         for block, (of_class, label) in enumerate(zip(score, labels, strict=True)):
             cell, size = self._cell(of_class), self.count.shape[1]
