@@ -15,8 +15,8 @@ from surefoot.prediction_columns import csv_options, labels_in, refuse_repeated,
 from surefoot.streaming.files import Part
 from surefoot.tally import Batch, Shape
 
-NUMBERS = 2**22  # logits in a batch
-MOST_ROWS = 2**18
+NUMBERS = 2**21  # logits in a batch
+MOST_ROWS = 2**17
 READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are held undecoded
 SUM_TOLERANCE = 1e-3  # as in `checks`
 LARGEST_LOGIT = 1e100

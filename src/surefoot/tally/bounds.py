@@ -21,7 +21,8 @@ def ece_range(column: Column) -> tuple[float, float]:
     curve = column.curve()
     edges = bin_edges(curve.total)
     low, high = _residual_range(column, edges)
-    return _least_variation(low, high) / curve.total, _largest_variation(low, high) / curve.total
+    largest = _largest_variation(low, high) / curve.total
+    return _least_variation(low, high) / curve.total, min(1.0, largest)
 
 
 def coverage_range(column: Column, risk: float) -> tuple[float, float]:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from surefoot.outcomes import DECIMALS, Array, Curve, Index
 
 ONE = 10**DECIMALS  # the doubt of a confidence of 0
-BITS = 14
-CELLS = 2**21  # of all blocks together
+BITS = 13
+CELLS = 2**20  # of all blocks together
 ZOOMED_CELLS = 2**20
 HEAVY = 1e-5  # of all decisions: a cell with a larger share is worth a closer look
 

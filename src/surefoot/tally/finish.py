@@ -185,18 +185,24 @@ def _threshold(name: str) -> float:
     return E99 if name == "e99" else float(name.removeprefix(ABOVE))
 
 
-def _gap(unfamiliar: Score, familiar: Score) -> Score:
-    """The difference of two independent sides, from their own intervals."""
-    ends = [Interval(score.value, score.low, score.high) for score in (unfamiliar, familiar)]
+def _gap(first: Score, second: Score) -> Score:
+    """The difference of two independent scores, from their own intervals."""
+    ends = [Interval(score.value, score.low, score.high) for score in (first, second)]
     interval = difference_of_proportions(*ends)
-    bound = None if unfamiliar.bound is None else unfamiliar.bound + (familiar.bound or 0.0)
+    bound = None if first.bound is None else first.bound + (second.bound or 0.0)
     return Score(interval.value, interval.low, interval.high, bound=bound)
+
+
+def _is_frozen(score: Score) -> bool:
+    return score.k in (0, score.n)
 
 
 def _change(tally: Tally, name: str, scored: Sequence[SetScores]) -> Score:
     """Calibrated less as given; paired, where it is a mean: the products across versions were tallied too."""
     after, before = (scores.metrics[name] for scores in scored)
     value = after.value - before.value
+    if after.n and before.n and _is_frozen(after) != _is_frozen(before):
+        return _gap(after, before)  # no row of 0 of n pulls at anything: ask the exact intervals
     views = [View(tally, version) for version in (0, 1)]
     signed = name == "signed_ece" and views[0].one_label
     if name in MEANS or signed or name == "e99" or name.startswith(ABOVE):

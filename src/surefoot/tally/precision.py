@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.outcomes import Array, Index
 from surefoot.tally.judge import Whole
 
-CELLS = 2**22  # of all classes together
+CELLS = 2**20  # of all classes together
 FINEST_BITS = 12
 UNIT = 2.0**20  # log odds are told apart to a millionth near 0
 OCTAVES = 27  # and up to 128, beyond which a probability differs from 0 or 1 by 1e-56
@@ -20,30 +21,43 @@ class LogOdds:
     bits: int
     count: Index  # (classes, cells)
     present: Index
+    one: Array  # the log odds of one of them, NaN where there is none
+    mixed: NDArray[np.bool_]  # whether there are others
 
     @staticmethod
     def empty(classes: int) -> "LogOdds":
         bits = FINEST_BITS
         while bits > 4 and classes * _size(bits) > CELLS:
             bits -= 1
-        return LogOdds(bits, *np.zeros((2, classes, _size(bits)), dtype=np.int64))
+        size = (classes, _size(bits))
+        count, present = np.zeros((2, *size), dtype=np.int64)
+        return LogOdds(bits, count, present, np.full(size, np.nan), np.zeros(size, dtype=bool))
 
     def add(self, score: Array, labels: Whole) -> None:
         """Count some labels in place, from log odds and labels (classes, rows)."""
         for block, (of_class, label) in enumerate(zip(score, labels, strict=True)):
-            cell, size = self._cell(of_class), self.count.shape[1]
-            self.count[block] += np.bincount(cell[label >= 0], minlength=size)
-            self.present[block] += np.bincount(cell[label == 1], minlength=size)
+            known, size = label >= 0, self.count.shape[1]
+            values = of_class[known]
+            cell = self._cell(values)
+            self.count[block] += np.bincount(cell, minlength=size)
+            self.present[block] += np.bincount(cell[label[known] == 1], minlength=size)
+            one = self.one[block]
+            before = one[cell]
+            one[cell] = values
+            self.mixed[block, cell[(before != values) & ~np.isnan(before) | (one[cell] != values)]] = True
 
     def merged(self, other: "LogOdds") -> "LogOdds":
         """Both together."""
-        return LogOdds(self.bits, self.count + other.count, self.present + other.present)
+        both = ~np.isnan(self.one) & ~np.isnan(other.one)
+        mixed = self.mixed | other.mixed | (both & (self.one != other.one))
+        one = np.fmax(self.one, other.one)
+        return LogOdds(self.bits, self.count + other.count, self.present + other.present, one, mixed)
 
     def mean_average_precision_range(self) -> tuple[float, float]:
         """The least and the largest that the mean average precision can be; NaN where no class is present."""
         ranges = [
-            _precision_range(count[::-1], present[::-1])
-            for count, present in zip(self.count, self.present, strict=True)
+            _precision_range(count[::-1], present[::-1], mixed[::-1])
+            for count, present, mixed in zip(self.count, self.present, self.mixed, strict=True)
             if present.any()
         ]
         low, high = np.mean(ranges, axis=0) if ranges else (np.nan, np.nan)
@@ -61,14 +75,15 @@ def _size(bits: int) -> int:
     return (2 * (OCTAVES - bits + 1)) << bits
 
 
-def _precision_range(count: Index, present: Index) -> tuple[float, float]:
-    """Interpolated average precision with each cell's present labels last, then first.
+def _precision_range(count: Index, present: Index, mixed: NDArray[np.bool_]) -> tuple[float, float]:
+    """Interpolated average precision with each mixed cell's present labels last, then first.
 
     Last is the same as tied: within a cell the precision then only rises, so its end is what counts.
     """
     filled = count > 0
     count, present = count[filled], present[filled]
     found, seen = np.cumsum(present), np.cumsum(count)
-    last, first = found / seen, found / (seen - count + present).clip(min=1)
+    best = np.where(mixed[filled], seen - count + present, seen)
+    last, first = found / seen, found / best.clip(min=1)
     ends = [np.maximum.accumulate(precision[::-1])[::-1] @ present / found[-1] for precision in (last, first)]
     return float(ends[0]), float(ends[1])

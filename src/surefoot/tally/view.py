@@ -120,7 +120,7 @@ def worst_bound(tally: Tally, version: int) -> float:
     view = View(tally, version)
     if not view.decisions:
         return 0.0
-    return max(farthest(*view.ranked(name)) for name in ("ece", *MONOTONE))
+    return max(farthest(*view.ranked(name)) for name in ("ece", *MONOTONE, *RISKS))
 
 
 def _cuts_a_mixed_cell(column: Column) -> bool:
