@@ -52,8 +52,8 @@ def write_files(folder: Path, rows: int, classes: int) -> None:
     print(file=sys.stderr)
 
 
-def run(*arguments: str) -> tuple[str, float, float]:
-    """A command in a process of its own: what it prints, its seconds, the most memory it held in MiB."""
+def run(*arguments: str) -> tuple[str, float, float, float]:
+    """A command in a process of its own: what it prints, its seconds, those of the cores, its peak MiB."""
     command = [sys.executable, "-c", "from surefoot.cli import main; main()", *arguments]
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
@@ -63,7 +63,7 @@ def run(*arguments: str) -> tuple[str, float, float]:
         if status:
             raise SystemExit(f"{' '.join(arguments)} failed")
         out.seek(0)
-        return out.read(), seconds, usage.ru_maxrss / 1024
+        return out.read(), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def differences(streamed: dict, whole: dict) -> list[str]:
@@ -107,8 +107,8 @@ def head(rows: int, classes: int, size: float) -> list[str]:
     return [
         f"# {rows:,} x {classes} float32 logits, in {-(-rows // FILE_ROWS)} parquet files ({size:.1f} GiB)",
         "",
-        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; numpy {np.__version__}, pyarrow "
-        f"{pa.__version__}. Load of the machine when the files were written: {os.getloadavg()[0]:.1f}.",
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; numpy {np.__version__}, "
+        f"pyarrow {pa.__version__}.",
         f"`python benchmarks/streaming.py`. The logits were made with T = {RIGHT}.",
         "",
     ]
@@ -134,16 +134,26 @@ def measured(folder: Path, rows: int) -> list[str]:
         ("calibrate --stream", some, ("calibrate", small, "--stream", "-o", fitted)),
         ("calibrate --no-stream", some, ("calibrate", small, "--no-stream", "-o", again)),
     )
-    lines = ["| command | rows | seconds | million rows/s | peak memory, MiB |", "|:--|--:|--:|--:|--:|"]
+    lines = ["| command | rows | seconds | million rows/s | CPU seconds | peak memory, MiB | load |"]
+    lines.append("|:--|--:|--:|--:|--:|--:|--:|")
     said = {}
     for title, count, arguments in steps:
-        said[title], seconds, peak = run(*arguments)
+        load = os.getloadavg()[0]
+        said[title], seconds, cores, peak = run(*arguments)
         speed = count / seconds / 1e6
-        lines.append(f"| {title} | {count:,} | {seconds:.1f} | {speed:.2f} | {peak:.0f} |")
+        lines.append(
+            f"| {title} | {count:,} | {seconds:.1f} | {speed:.2f} | {cores:.0f} | {peak:.0f} | {load:.1f} |"
+        )
         print(lines[-1], file=sys.stderr, flush=True)
     temperatures = [json.loads(Path(path).read_text())["temperature"] for path in (fitted, again)]
     off = abs(temperatures[0] / temperatures[1] - 1)
-    lines += ["", "Seconds are of the whole process, from start to exit, 1000 resamples or the fit included."]
+    lines += [
+        "",
+        "Seconds are of the whole process, from start to exit, 1000 resamples or the fit included; CPU",
+    ]
+    lines += [
+        "seconds are of all its threads together. The load is that of the machine just before: what else it did."
+    ]
     lines += ["", f"**Streamed against in memory**, on {some:,} rows:", ""]
     lines += differences(*(json.loads(said[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
     return [*lines, "", f"T: {temperatures[0]:.9f} and {temperatures[1]:.9f}, {off:.1e} apart; stated: 1e-6."]

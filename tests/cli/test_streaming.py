@@ -99,6 +99,19 @@ def test_streaming_many_labels_from_csv_needs_no_torch(folder):
         assert scores(said)[name]["value"] == pytest.approx(scores(whole.stdout)[name]["value"], rel=1e-12)
 
 
+def test_several_npz_are_read_whole(folder, tmp_path):
+    for seed in range(3):
+        write_predictions(draw_one_label(300, sharpness=3, seed=seed), tmp_path / f"{seed}.npz")
+    options = ("--format", "json", "--resamples", 0)
+    whole, streamed = (
+        surefoot("evaluate", name, *options) for name in (f"{tmp_path}/*.npz", folder / "familiar")
+    )
+    assert "streamed" not in whole.stderr
+    assert scores(whole.stdout)["nll"]["value"] == pytest.approx(
+        scores(streamed.stdout)["nll"]["value"], rel=1e-12
+    )
+
+
 REFUSED = {
     "groups": (["evaluate", "familiar", "--group-by", "site"], "--group-by needs all rows in memory"),
     "a report": (["evaluate", "familiar", "--report", "r"], "--report needs all rows in memory"),

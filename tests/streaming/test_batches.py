@@ -150,7 +150,7 @@ def test_what_is_streamed_unless_told_otherwise(tmp_path):
     assert not is_large([small])
     assert is_large([small, small])
     assert is_large([large])
-    assert not is_large([npz])
+    assert not is_large([npz, npz])
     with pytest.raises(InputError, match=r"c\.npz: a \.npz file cannot be streamed; have: \.parquet, \.csv"):
         parts_of([npz])
     with pytest.raises(InputError, match=r"b\.parquet: .*[Pp]arquet"):

@@ -79,7 +79,12 @@ def test_parts_merge_exactly_where_numbers_are_whole_and_to_1e_12_elsewhere(name
 
 @pytest.mark.parametrize(
     ("name", "fit"),
-    [("one label", fit_temperature), ("members", fit_member_temperatures), ("many labels", fit_temperature)],
+    [
+        ("one label", fit_temperature),
+        ("float32", fit_temperature),
+        ("members", fit_member_temperatures),
+        ("many labels", fit_temperature),
+    ],
 )
 def test_calibrated_and_as_given_from_one_reading(name, fit):
     fitted = fit(SETS[name])

@@ -27,7 +27,7 @@ def aurc(predictions: Ranked) -> float:
 def _harmonic(mass: Array) -> Array:
     """1 + 1/2 + ... + 1/m for each m: from a table, or by digamma where it would be far longer."""
     total = int(mass[-1])
-    if total > 100 * len(mass):
+    if total > 4 * len(mass):
         return np.asarray(digamma(mass + 1) + np.euler_gamma)
     return np.append(0.0, np.cumsum(1 / np.arange(1, total + 1)))[mass.astype(np.int64)]
 

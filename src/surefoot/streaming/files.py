@@ -44,10 +44,9 @@ def files_named(name: str | Path) -> list[Path]:
 
 def is_large(files: Sequence[Path]) -> bool:
     """Whether files are streamed unless told otherwise: more than one of them, or one above 256 MiB."""
-    if len(files) > 1:
-        return True
-    streamed = files[0].suffix.lower() in STREAMED and files[0].is_file()
-    return streamed and files[0].stat().st_size > LARGE
+    if any(file.suffix.lower() not in STREAMED for file in files):
+        return False
+    return len(files) > 1 or (files[0].is_file() and files[0].stat().st_size > LARGE)
 
 
 def parts_of(files: Sequence[Path]) -> list[Part]:

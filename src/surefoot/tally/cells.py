@@ -1,8 +1,9 @@
 """Fine cells of confidence: whole numbers only, so that tallies merge exactly, whatever the order.
 
 A confidence is rounded to twelve decimals (see `outcomes`), so its *doubt* 1 - confidence is a whole number
-of 1e-12. Doubts below 2^bits have a cell each; above, every octave has 2^bits cells. What lies close to
-certainty, where networks put most of their answers, is so told apart as well as what does not.
+of 1e-12. Doubts below 2^bits have a cell each; above, every octave has 2^bits cells; from a doubt of 0.034 on
+all cells are as wide as there, 2^(35 - bits). What lies close to certainty, where networks put most of their
+answers, is so told apart as well as what does not.
 
 Each cell knows its decisions, how many of them are wrong, the sum of their doubts, and whether they are all
 one tie. Running sums are therefore exact wherever a cell ends; within a cell of ties they are exact too.
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from surefoot.outcomes import DECIMALS, Array, Curve, Index
 
 ONE = 10**DECIMALS  # the doubt of a confidence of 0
-BITS = 13
-CELLS = 2**20  # of all blocks together
-ZOOMED_CELLS = 2**20
+BITS = 12
+EVEN = 35  # from 2^35 doubts on, cells are of one width
+CELLS = 2**21  # of all blocks together
+ZOOMED_CELLS = 2**19
 HEAVY = 1e-5  # of all decisions: a cell with a larger share is worth a closer look
 
 
@@ -42,24 +44,24 @@ class Grid:
     @staticmethod
     def of(blocks: int, bits: int = BITS) -> "Grid":
         """A grid for so many blocks, coarser where they are many."""
-        octaves = ONE.bit_length()
-        while bits > 4 and blocks * (octaves - bits + 1) * 2**bits > CELLS:
+        while bits > 4 and blocks * ((EVEN - bits) * 2**bits + (ONE >> (EVEN - bits))) > CELLS:
             bits -= 1
         fine = np.arange(2**bits)
-        starts = [fine, *((2**bits + fine) << shift for shift in range(octaves - bits))]
-        inside = np.concatenate(starts)
-        inside = inside[inside <= ONE]
-        return Grid(bits, inside, np.diff(inside, append=ONE + 1))
+        octaves = [(2**bits + fine) << shift for shift in range(EVEN - bits)]
+        even = np.arange(2**EVEN, ONE + 1, 2 ** (EVEN - bits))
+        starts = np.concatenate([fine, *octaves, even])
+        return Grid(bits, starts, np.diff(starts, append=ONE + 1))
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def index(self, doubts: Array) -> Index:
-        """The cell of each doubt, a whole number held as float64: its leading bits say which."""
+        """The cell of each doubt, a whole number held as float64, whose leading bits say which."""
         whole = doubts.astype(np.int64)
         leading = doubts.view(np.int64) >> (52 - self.bits)
         leading -= (1022 + self.bits) << self.bits
-        found = np.where(whole < 2**self.bits, whole, leading)
+        even = (whole >> (EVEN - self.bits)) + ((EVEN - self.bits) << self.bits)
+        found = np.where(whole < 2**self.bits, whole, np.where(whole < 2**EVEN, leading, even))
         first = len(self) - sum(int(zoom.slot.max() + 1) * zoom.parts for zoom in self.zooms)
         for zoom in self.zooms:
             slot = zoom.slot[found]
