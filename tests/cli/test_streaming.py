@@ -117,6 +117,8 @@ REFUSED = {
     "a report": (["evaluate", "familiar", "--report", "r"], "--report needs all rows in memory"),
     "an address alone": (["evaluate", "familiar", "--address", "x"], "--address is of a Ray cluster"),
     "Ray in memory": (["evaluate", "familiar", "--engine", "ray", "--no-stream"], "--engine ray streams"),
+    "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: Connection refused"),
+    "no address": (["evaluate", "familiar", "--engine", "ray", "--address", "there"], "allowed: HOST:PORT or ray://HOST:PORT"),
     "another method": (["calibrate", "familiar", "-o", "x.json", "--method", "budget"], "'budget' cannot be streamed"),
     "no match": (["evaluate", "none*.parquet"], "no file matches this pattern"),
     "over the input": (["calibrate", "familiar", "-o", "familiar/0.parquet"], "names predictions"),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from surefoot.streaming.local import Found, Tick
 from surefoot.tally import Batch, Shape
 
 TASKS_PER_CORE = 2
+SECONDS_TO_ANSWER = 10.0
 
 
 def connect(address: str | None) -> None:
@@ -23,6 +25,8 @@ def connect(address: str | None) -> None:
         import ray
     except ImportError as error:
         raise InputError("--engine ray needs Ray; to get it: pip install 'surefoot[ray]'") from error
+    if address is not None:
+        _knock(address)
     own: dict[str, Any] = (
         {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address is None else {}
     )
@@ -31,6 +35,18 @@ def connect(address: str | None) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
         raise InputError(f"no Ray cluster at {address or 'this machine'}: {first}") from error
+
+
+def _knock(address: str) -> None:
+    """Ask whether anything answers there: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        raise InputError(f"--address is {address!r}; allowed: HOST:PORT or ray://HOST:PORT of a Ray cluster")
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"no Ray cluster at {address}: {reason}") from error
 
 
 def disconnect() -> None:
