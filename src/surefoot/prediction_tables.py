@@ -1,30 +1,30 @@
 """Predictions as a table: a row per sample.
 
-`logits` or `probs` as a list column, or wide as `logit_<class>` / `prob_<class>` (a lone `logit` or `prob`
-is one-logit binary); `label`, or for many labels the list column `labels` or wide `label_<class>`;
-optionally `groups`, `ids`, `novelty`. Any further column is kept as an attribute.
-
-A `label` is a class name or an index. Where any class name is itself a whole number, it is always a name.
+Scores and labels as `prediction_columns` reads them; optionally `groups`, `ids`, `novelty`. Any further
+column is kept as an attribute.
 """
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.checks import IGNORE
 from surefoot.errors import InputError
+from surefoot.prediction_columns import (
+    METADATA,
+    csv_options,
+    labels_in,
+    numbers_in,
+    refuse_gaps,
+    refuse_repeated,
+    scores_in,
+    stored_in,
+)
 from surefoot.predictions import LabelKind, Predictions
-
-METADATA = b"surefoot"
-WHOLE_NUMBER = re.compile(r"([+-]?\d+)(\.0+)?")
 
 
 def read_parquet(path: Path) -> pa.Table:
@@ -34,9 +34,7 @@ def read_parquet(path: Path) -> pa.Table:
 
 def read_csv(path: Path) -> pa.Table:
     """A csv file as a table; what names things (ids, groups, labels) stays text as it is written."""
-    as_text = {"ids": pa.string(), "groups": pa.string(), "label": pa.string()}
-    options = pyarrow.csv.ConvertOptions(column_types=as_text, null_values=[""])
-    table = pyarrow.csv.read_csv(path, convert_options=options)
+    table = pyarrow.csv.read_csv(path, convert_options=csv_options())
     return table.rename_columns([name.strip() for name in table.column_names])
 
 
@@ -55,11 +53,11 @@ def write_csv(table: pa.Table, path: Path) -> None:
 
 def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predictions:
     """Predictions from a table; without labels only if `unlabelled` says of which kind they are."""
-    _refuse_repeated(table.column_names)
-    scale, scores, names, used = _scores(table)
-    stored = _stored(table)
+    refuse_repeated(table.column_names)
+    scale, scores, names, used = scores_in(table)
+    stored = stored_in(table)
     names = stored.get("class_names") or names
-    labels, label_columns = _labels(table, None if stored.get("label") == "index" else names)
+    labels, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
     if labels is None and unlabelled is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
     build = Predictions.from_logits if scale == "logit" else Predictions.from_probs
@@ -72,7 +70,7 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predicti
         class_names=names,
         groups=_keys(table, "groups"),
         ids=_keys(table, "ids"),
-        novelty=_numbers(table, "novelty") if "novelty" in table.column_names else None,
+        novelty=numbers_in(table, "novelty") if "novelty" in table.column_names else None,
         attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
     )
 
@@ -114,147 +112,6 @@ def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Tabl
     return table
 
 
-def _refuse_repeated(names: Sequence[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"column {repeated[0]!r} occurs twice; allowed: different names")
-
-
-def _scores(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
-    """Whether logits or probs, their array, class names where columns name them, and the columns used."""
-    found = {
-        scale: [name for name in table.column_names if re.fullmatch(f"{scale}(s|_.+)?", name, re.DOTALL)]
-        for scale in ("logit", "prob")
-    }
-    given = [scale for scale, columns in found.items() if columns]
-    if len(given) != 1:
-        got = (
-            " and ".join(found[scale][0] for scale in given) or ", ".join(table.column_names) or "no columns"
-        )
-        raise InputError(
-            f"got {got}; needed: exactly one of 'logits', 'probs', 'logit_<class>' or 'prob_<class>' columns"
-        )
-    scale, columns = given[0], found[given[0]]
-    if not table.num_rows:
-        raise InputError("no rows; allowed: at least one row")
-    if columns == [f"{scale}s"]:
-        return scale, _lists(table, columns[0]), None, columns
-    if columns == [scale]:
-        return scale, _numbers(table, scale), None, columns
-    if f"{scale}s" in columns or scale in columns:
-        raise InputError(
-            f"both {columns[0]!r} and {columns[1]!r}; allowed: a list column or columns per class"
-        )
-    names = [name.removeprefix(f"{scale}_") for name in columns]
-    if len(names) == 1:
-        raise InputError(
-            f"a single class {names[0]!r}; allowed: two or more, or one column {scale!r} for binary"
-        )
-    return scale, np.column_stack([_numbers(table, name) for name in columns]), names, columns
-
-
-def _labels(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
-    wide = [name for name in table.column_names if name.startswith("label_")] if names else []
-    wide = [name for name in wide if names and name.removeprefix("label_") in names]
-    given = [name for name in ("label", "labels") if name in table.column_names] + wide[:1]
-    if len(given) > 1:
-        raise InputError(f"both {given[0]!r} and {given[1]!r}; allowed: one kind of label column")
-    if not given:
-        _refuse_nameless_labels(table, names)
-        return None, []
-    if given == ["label"]:
-        return _class_indices(table["label"], names), given
-    if given == ["labels"]:
-        return _lists(table, "labels"), given
-    missing = [name for name in names or [] if f"label_{name}" not in wide]
-    if missing:
-        raise InputError(f"no column 'label_{missing[0]}'; needed: a label column for every class")
-    ordered = [f"label_{name}" for name in names or []]
-    return np.column_stack([_numbers(table, name) for name in ordered]), ordered
-
-
-def _refuse_nameless_labels(table: pa.Table, names: list[str] | None) -> None:
-    wide = [name for name in table.column_names if name.startswith("label_")]
-    if names is None and wide:
-        raise InputError(
-            f"{wide[0]!r} without 'logit_<class>' columns; needed: classes by name in both, or in none"
-        )
-
-
-def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
-    """Labels as class indices; names are looked up where the classes have names."""
-    _refuse_gaps(column, "label")
-    values = column.to_numpy()
-    if names is None and values.dtype.kind in "iufb":
-        return values
-    text = [str(int(value)) if isinstance(value, bool) else str(value) for value in values.tolist()]
-    place = {} if names is None else {name: index for index, name in enumerate(names)}
-    numbered = any(WHOLE_NUMBER.fullmatch(name) for name in place)
-    return np.array([_class_index(label, row, place, numbered) for row, label in enumerate(text)])
-
-
-def _class_index(label: str, row: int, place: dict[str, int], numbered: bool) -> int:
-    if label in place:
-        return place[label]
-    whole = WHOLE_NUMBER.fullmatch(label)
-    if whole and (not numbered or int(whole[1]) == IGNORE):
-        return int(whole[1])
-    if whole and whole[1] in place:
-        return place[whole[1]]
-    allowed = _listed(list(place)) if place else "whole numbers, as the file names no classes"
-    raise InputError(f"label {label!r} in row {row} is not a class; allowed: {allowed}")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-
-
-def _numbers(table: pa.Table, name: str) -> Any:
-    column = table[name]
-    kind = column.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise InputError(f"column {name!r} has type {kind}{_first_text(column)}; allowed: numbers")
-    _refuse_gaps(column, name)
-    return column.to_numpy()
-
-
-def _first_text(column: pa.ChunkedArray) -> str:
-    if not pa.types.is_string(column.type):
-        return ""
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            return f" with {value!r} in row {row}"
-    return ""
-
-
-def _lists(table: pa.Table, name: str) -> Any:
-    """A list column as an array (n, classes), a list of lists as (members, n, classes)."""
-    column = table[name].combine_chunks()
-    shape = [len(column)]
-    while (
-        pa.types.is_list(column.type)
-        or pa.types.is_large_list(column.type)
-        or pa.types.is_fixed_size_list(column.type)
-    ):
-        _refuse_gaps(column, name)
-        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-        if len(lengths) and lengths.min() != lengths.max():
-            other = int(np.flatnonzero(lengths != lengths[0])[0])
-            row = other // (len(lengths) // shape[0])
-            raise InputError(
-                f"{name!r} has {lengths[0]} values in row 0 and {lengths[other]} in row {row}; "
-                "the lengths must be equal"
-            )
-        shape.append(int(lengths[0]))
-        column = column.flatten()
-    if len(shape) == 1:
-        raise InputError(f"column {name!r} has type {column.type}; allowed: lists of numbers")
-    flat = _numbers(pa.table({name: column}), name)
-    return flat.reshape(shape) if len(shape) == 2 else flat.reshape(shape).transpose(1, 0, 2)
-
-
 def _list_column(values: Any) -> pa.Array:
     column = pa.array(np.ascontiguousarray(values).reshape(-1))
     for size in values.shape[:0:-1]:
@@ -265,18 +122,5 @@ def _list_column(values: Any) -> pa.Array:
 def _keys(table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
         return None
-    _refuse_gaps(table[name], name)
+    refuse_gaps(table[name], name)
     return np.asarray(table[name].to_pylist())
-
-
-def _refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        raise InputError(f"column {name!r} is empty in row {row}; allowed: a value in every row")
-
-
-def _stored(table: pa.Table) -> dict[str, Any]:
-    """What `to_list_table` noted in the file."""
-    stored = (table.schema.metadata or {}).get(METADATA)
-    found = {} if stored is None else json.loads(stored)
-    return found if isinstance(found, dict) else {}

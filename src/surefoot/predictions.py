@@ -27,8 +27,9 @@ from surefoot.checks import (
 )
 from surefoot.combine import average_sigmoid, average_softmax
 from surefoot.errors import InputError
+from surefoot.judging import judge_many_labels, judge_one_label
 from surefoot.kinds import LabelKind as LabelKind
-from surefoot.outcomes import Outcomes, judge_many_labels, judge_one_label
+from surefoot.outcomes import Outcomes
 
 
 @dataclass(frozen=True, eq=False)

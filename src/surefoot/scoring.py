@@ -1,8 +1,6 @@
 """Predictions -> numbers with error bars: familiar, unfamiliar, the gap, and what a calibration changed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +9,16 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
-from surefoot.metrics import METRICS, Metric, error_above, error_above_count
+from surefoot.metrics import METRICS, Metric
+from surefoot.metrics import error_above_metric as error_above_metric
 from surefoot.outcomes import Array, Outcomes
 from surefoot.predictions import LabelKind, Predictions
+from surefoot.scores import GROUP_METRICS as GROUP_METRICS
+from surefoot.scores import SIDES as SIDES
+from surefoot.scores import Evaluation as Evaluation
+from surefoot.scores import GroupScores as GroupScores
+from surefoot.scores import Score as Score
+from surefoot.scores import SetScores as SetScores
 from surefoot.statistics import (
     NAN,
     Interval,
@@ -24,80 +29,12 @@ from surefoot.statistics import (
 )
 
 ANYWHERE = (-np.inf, np.inf)
-GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
-SIDES = ("familiar", "unfamiliar")
 
 Tick = Callable[[int], None]
 
 
 def silently(_steps: int) -> None:
     """Tell nobody of progress."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """A metric's value with its 95% interval; k of n where it is a proportion."""
-
-    value: float
-    low: float = NAN
-    high: float = NAN
-    k: int | None = None
-    n: int | None = None
-
-
-@dataclass(frozen=True)
-class GroupScores:
-    """One group's scores; those that are proportions have exact intervals."""
-
-    group: str
-    n: int  # rows with a label
-    metrics: Mapping[str, Score]
-
-
-@dataclass(frozen=True)
-class SetScores:
-    """All scores of one set of predictions."""
-
-    n: int
-    members: int
-    classes: int
-    kind: LabelKind
-    independent: int  # rows, or groups where there are groups: what the intervals rest on
-    metrics: Mapping[str, Score]
-    groups: tuple[GroupScores, ...] = ()
-
-    def worst(self, name: str) -> GroupScores | None:
-        """The group with the highest value of a metric for which lower is better; None if all are equal."""
-        defined = [group for group in self.groups if np.isfinite(group.metrics[name].value)]
-        if len({group.metrics[name].value for group in defined}) < 2:
-            return None
-        return max(defined, key=lambda group: group.metrics[name].value)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What `evaluate` found: scores per side, their gap, and where calibrated the scores before it."""
-
-    metrics: tuple[Metric, ...]
-    resamples: int
-    sides: Mapping[str, SetScores]
-    gap: Mapping[str, Score] = field(default_factory=dict)
-    uncalibrated: Mapping[str, SetScores] = field(default_factory=dict)
-    change: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)  # calibrated less uncalibrated
-
-
-def error_above_metric(threshold: float) -> Metric:
-    """The error rate above a confidence threshold, as a metric."""
-    if not 0 <= threshold < 1:
-        raise InputError(f"confidence threshold {threshold:g}; allowed: at least 0 and below 1")
-    return Metric(
-        name=f"error_above_{threshold!r}",
-        title=f"Error above {threshold!r}",
-        formula=f"error among confidence > {threshold!r}",
-        reference="Li & Hoiem, CVPR 2020, for other thresholds",
-        function=partial(error_above, threshold=threshold),
-        count=partial(error_above_count, threshold=threshold),
-    )
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.outcomes import chunks
+from surefoot.judging import chunks
 from surefoot.predictions import LabelKind, Predictions
 
 FEWEST_ROWS = 20_000  # a search on this many settles b to about a percent

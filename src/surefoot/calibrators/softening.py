@@ -16,7 +16,11 @@ def fit_softening(val: Predictions) -> Temperature:
     >>> fitted.temperature, fitted.declined
     (1.0, 0.0910239...)
     """
-    fitted = fit_temperature(val)
+    return softened(fit_temperature(val))
+
+
+def softened(fitted: Temperature) -> Temperature:
+    """A fitted T where it is 1 or more; else 1, with the T that was declined."""
     if fitted.temperature >= 1:
         return fitted
     return replace(fitted, temperature=1.0, declined=fitted.temperature)

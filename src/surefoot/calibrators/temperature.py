@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -199,7 +199,17 @@ def only_labelled(val: Predictions) -> Predictions:
     return (val if known.all() else val.take(known.numpy())).average()
 
 
-def check_fits(predictions: Predictions, label_kind: LabelKind, classes: int) -> None:
+class Classified(Protocol):
+    """Anything of a kind and a number of classes: Predictions, or the shape of those that are streamed."""
+
+    @property
+    def kind(self) -> LabelKind: ...
+
+    @property
+    def classes(self) -> int: ...
+
+
+def check_fits(predictions: Classified, label_kind: LabelKind, classes: int) -> None:
     """Refuse predictions of another kind than the calibration was fitted on."""
     if (predictions.kind, predictions.classes) != (label_kind, classes):
         raise InputError(

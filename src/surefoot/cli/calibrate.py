@@ -1,36 +1,60 @@
 """`surefoot calibrate` and `surefoot apply`: mend the confidences."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read
+from surefoot.cli.inputs import read_all
+from surefoot.cli.streams import (
+    ADDRESS,
+    ENGINE,
+    STREAM,
+    WORKERS,
+    EngineName,
+    engine_named,
+    is_streamed,
+)
 from surefoot.errors import InputError
 from surefoot.files import refuse_same_file
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+    from surefoot.streaming.local import Engine
 
 
 def calibrate(
     val: Annotated[
-        Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
+        Path,
+        typer.Argument(
+            help="Predictions on held-out familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the calibration (JSON).")],
     method: Annotated[str, typer.Option(help="See 'surefoot ls calibrators'.")] = "temperature",
     group_by: Annotated[
         str | None, typer.Option(help="Column whose values are groups: the interval is clustered by them.")
     ] = None,
+    stream: Annotated[bool | None, STREAM] = None,
+    engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
+    address: Annotated[str | None, ADDRESS] = None,
+    workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
     """Fit a calibration on validation predictions. Never on the data it will be judged by."""
-    from surefoot.calibrators import calibrator_named, fit_calibration, save_calibration
-    from surefoot.cli.terminal import busy
+    from surefoot.calibrators import calibrator_named, save_calibration
+    from surefoot.streaming.files import files_named
 
     calibrator_named(method)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(f"the calibration is JSON, and {output} names predictions; allowed: another ending")
-    refuse_same_file(val, output)
-    predictions = read(val, group_by)
-    with busy("fitting"):
-        fitted = fit_calibration(method, predictions)
+    files = files_named(val)
+    for file in files:
+        refuse_same_file(file, output)
+    if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
+        with engine_named(engine, address, workers) as running:
+            fitted = _streamed(method, files, running)
+    else:
+        fitted = _in_memory(method, files, group_by)
     save_calibration(fitted, output)
     for line in fitted.lines():
         typer.echo(line)
@@ -40,6 +64,23 @@ def calibrate(
     for remark in fitted.remarks():
         typer.echo(f"note: {remark}", err=True)
     typer.echo(f"calibration: {output}", err=True)
+
+
+def _in_memory(method: str, files: list[Path], group_by: str | None) -> "Calibration":
+    from surefoot.calibrators import fit_calibration
+    from surefoot.cli.terminal import busy
+
+    predictions = read_all(files, group_by)
+    with busy("fitting"):
+        return fit_calibration(method, predictions)
+
+
+def _streamed(method: str, files: list[Path], engine: "Engine") -> "Calibration":
+    from surefoot.cli.terminal import reading
+    from surefoot.streaming.evaluate import Source
+    from surefoot.streaming.temperature import fit_files
+
+    return fit_files(method, Source.of(files), engine=engine, watch=reading)
 
 
 def apply(

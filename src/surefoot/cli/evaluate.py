@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.conditions import Condition
-from surefoot.cli.inputs import read
+from surefoot.cli.inputs import ONE_HOT, read_all
+from surefoot.cli.streams import (
+    ADDRESS,
+    ENGINE,
+    STREAM,
+    WORKERS,
+    EngineName,
+    engine_named,
+    is_streamed,
+)
 from surefoot.defaults import RESAMPLES
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
     from surefoot.metrics import Metric
     from surefoot.predictions import Predictions
-    from surefoot.scoring import Evaluation
+    from surefoot.scores import Evaluation
+    from surefoot.streaming.local import Engine
 
 
 class Format(StrEnum):
@@ -28,7 +38,12 @@ class Format(StrEnum):
 
 
 def evaluate(
-    familiar: Annotated[Path, typer.Argument(help="Predictions on familiar data: .npz, .parquet or .csv.")],
+    familiar: Annotated[
+        Path,
+        typer.Argument(
+            help="Predictions on familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
+        ),
+    ],
     unfamiliar: Annotated[
         Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")
     ] = None,
@@ -58,28 +73,28 @@ def evaluate(
         int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    stream: Annotated[bool | None, STREAM] = None,
+    engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
+    address: Annotated[str | None, ADDRESS] = None,
+    workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
     """Every metric on familiar and unfamiliar predictions, with error bars and the gap between them."""
     conditions = [Condition.parse(text) for text in fail_if or ()]
-    from surefoot import scoring
-    from surefoot.calibrators import load_calibration
-    from surefoot.cli.terminal import progress
+    from surefoot.streaming.files import files_named
 
-    fitted = None if calibration is None else load_calibration(calibration)
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
         condition.require(paths)
     chosen = _metrics(metric, error_above, conditions)
-    predictions = {side: read(path, group_by) for side, path in paths.items()}
-    with progress("resampling", resamples * len(predictions)) as tick:
-        evaluation = scoring.evaluate(
-            *predictions.values(),
-            calibration=fitted,
-            metrics=chosen,
-            resamples=resamples,
-            seed=seed,
-            tick=tick,
-        )
+    files = {side: files_named(path) for side, path in paths.items()}
+    fitted, predictions = None, {}
+    if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
+        with engine_named(engine, address, workers) as running:
+            evaluation = _streamed(files, calibration, chosen, resamples, seed, running)
+    else:
+        fitted = None if calibration is None else _load(calibration)
+        predictions = {side: read_all(of_side, group_by) for side, of_side in files.items()}
+        evaluation = _in_memory(predictions, fitted, chosen, resamples, seed)
     failed = [condition for condition in conditions if condition.holds(evaluation)]
     _print(evaluation, output_format)
     if report is not None:
@@ -89,11 +104,72 @@ def evaluate(
         raise typer.Exit(1)
 
 
+def _in_memory(
+    predictions: "dict[str, Predictions]",
+    calibration: "Calibration | None",
+    metrics: "list[Metric]",
+    resamples: int,
+    seed: int,
+) -> "Evaluation":
+    from surefoot import scoring
+    from surefoot.cli.terminal import progress
+
+    with progress("resampling", resamples * len(predictions)) as tick:
+        return scoring.evaluate(
+            *predictions.values(),
+            calibration=calibration,
+            metrics=metrics,
+            resamples=resamples,
+            seed=seed,
+            tick=tick,
+        )
+
+
+def _streamed(
+    files: dict[str, list[Path]],
+    calibration: Path | None,
+    metrics: "list[Metric]",
+    resamples: int,
+    seed: int,
+    engine: "Engine",
+) -> "Evaluation":
+    from surefoot.cli.terminal import notes, reading
+    from surefoot.streaming.evaluate import Source, evaluate_files
+
+    sources = {side: Source.of(of_side) for side, of_side in files.items()}
+    scaling = None
+    if calibration is not None:
+        from surefoot.streaming.temperature import scaling_of
+
+        scaling = scaling_of(_load(calibration), sources["familiar"].shape)
+    found = evaluate_files(
+        sources,
+        scaling=scaling,
+        metrics=metrics,
+        resamples=resamples,
+        seed=seed,
+        engine=engine,
+        watch=reading,
+    )
+    for side in found.one_hot:
+        notes().print(ONE_HOT.format(files[side][0]))
+    rows = sum(scores.n for scores in found.evaluation.sides.values())
+    often = "" if found.readings == 1 else f", in {found.readings} readings"
+    rate = f"{rows / found.seconds / 1e6:.2f} million rows/s{often}"
+    notes().print(f"streamed {rows:,} rows in {found.seconds:.1f} s: {rate}")
+    return found.evaluation
+
+
+def _load(calibration: Path) -> "Calibration":
+    from surefoot.calibrators import load_calibration
+
+    return load_calibration(calibration)
+
+
 def _metrics(
     names: list[str] | None, thresholds: list[float] | None, conditions: list[Condition]
 ) -> "list[Metric]":
-    from surefoot.metrics import METRICS, metric_named
-    from surefoot.scoring import error_above_metric
+    from surefoot.metrics import METRICS, error_above_metric, metric_named
 
     chosen = [metric_named(name) for name in names] if names else list(METRICS)
     chosen += [error_above_metric(threshold) for threshold in thresholds or ()]

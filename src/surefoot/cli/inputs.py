@@ -1,5 +1,6 @@
 """Reading what a command was given."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,11 @@ from surefoot.errors import InputError
 
 if TYPE_CHECKING:
     from surefoot.predictions import Predictions
+
+ONE_HOT = (
+    "note: {}: every row has exactly one label, and each class is scored by itself (sigmoid); "
+    "if the classes exclude each other, give the labels as class indices (softmax)"
+)
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":
@@ -17,11 +23,22 @@ def read(path: Path, group_by: str | None) -> "Predictions":
     with busy(f"reading {path}"):
         predictions = read_predictions(path)
     if predictions.always_one_label():
-        notes().print(
-            f"note: {path}: every row has exactly one label, and each class is scored by itself (sigmoid); "
-            "if the classes exclude each other, give the labels as class indices (softmax)"
-        )
+        notes().print(ONE_HOT.format(path))
     try:
         return predictions if group_by is None else predictions.grouped_by(group_by)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def read_all(paths: Sequence[Path], group_by: str | None) -> "Predictions":
+    """The rows of one or more files, all of them in memory."""
+    from surefoot.predictions import concatenated
+
+    parts = [read(path, group_by) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        for what in ("kind", "classes", "members", "class_names"):
+            ours, first = getattr(part, what), getattr(parts[0], what)
+            if ours != first:
+                name = what.replace("_", " ")
+                raise InputError(f"{path}: {name} are {ours}, in {paths[0]} {first}; must be equal")
+    return parts[0] if len(parts) == 1 else concatenated(parts)

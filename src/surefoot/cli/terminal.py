@@ -44,6 +44,23 @@ def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.advance(task, steps)
 
 
+@contextmanager
+def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar with rows per second; gone when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"))
+    console = notes()
+    quiet = not console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task(doing, total=total, rate="")
+
+        def tick(rows: int) -> None:
+            bar.advance(task, rows)
+            speed = bar.tasks[0].speed
+            bar.update(task, rate="" if speed is None else f"{speed / 1e6:.2f} M/s")
+
+        yield tick
+
+
 def print_tables(tables: "list[Table]") -> None:
     """Tables for people to read."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)

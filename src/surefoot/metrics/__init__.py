@@ -80,6 +80,20 @@ def metric_named(name: str) -> Metric:
     raise InputError(f"unknown metric {name!r}; have: {', '.join(metric.name for metric in METRICS)}")
 
 
+def error_above_metric(threshold: float) -> Metric:
+    """The error rate above a confidence threshold, as a metric."""
+    if not 0 <= threshold < 1:
+        raise InputError(f"confidence threshold {threshold:g}; allowed: at least 0 and below 1")
+    return Metric(
+        name=f"error_above_{threshold!r}",
+        title=f"Error above {threshold!r}",
+        formula=f"error among confidence > {threshold!r}",
+        reference="Li & Hoiem, CVPR 2020, for other thresholds",
+        function=partial(error_above, threshold=threshold),
+        count=partial(error_above_count, threshold=threshold),
+    )
+
+
 __all__ = [
     "METRICS",
     "Metric",
@@ -99,6 +113,7 @@ __all__ = [
     "entropy",
     "error_above",
     "error_above_count",
+    "error_above_metric",
     "label_error",
     "label_error_count",
     "mean_average_precision",

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from surefoot.outcomes import Array, Curve, Judged, Outcomes
+from surefoot.outcomes import Array, Curve, Judged, Outcomes, Ranked
 from surefoot.statistics import NAN
 
 BINS = 10
@@ -45,7 +45,7 @@ def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     return number, confidence, 1 - np.diff(curve.errors[knots]) / number
 
 
-def ece(predictions: Judged) -> float:
+def ece(predictions: Ranked) -> float:
     """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
 
     Guo et al., ICML 2017; ten equal-mass bins as in Li & Hoiem, CVPR 2020.
@@ -54,15 +54,15 @@ def ece(predictions: Judged) -> float:
     >>> round(ece(Predictions.from_probs([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4)), 4)  # sure 0.9, right 0.6
     0.3
     """
-    return _mean_over_blocks(predictions, _ece)
+    return _mean_over_blocks(predictions, ece_of)
 
 
-def signed_ece(predictions: Judged) -> float:
+def signed_ece(predictions: Ranked) -> float:
     """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
     return _mean_over_blocks(predictions, _signed)
 
 
-def debiased_l2(predictions: Judged) -> float:
+def debiased_l2(predictions: Ranked) -> float:
     """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
@@ -81,9 +81,10 @@ def smooth_ece(predictions: Judged) -> float:
     outcomes = predictions.outcomes
     residual = outcomes.counted(outcomes.correct - outcomes.confidence)
     values = [
-        _smooth(outcomes.confidence[b], residual[b], _block_total(outcomes, b)) for b in outcomes.blocks
+        smooth_ece_of(spread_on_grid(outcomes.confidence[b], residual[b]), _block_total(outcomes, b))
+        for b in outcomes.blocks
     ]
-    return _mean_of_defined(values)
+    return mean_of_defined(values)
 
 
 def ece_floor(predictions: Judged) -> float:
@@ -96,7 +97,8 @@ def ece_floor_95(predictions: Judged) -> float:
     return _floor(predictions, lambda values: np.percentile(values, 95))
 
 
-def _ece(curve: Curve) -> float:
+def ece_of(curve: Curve) -> float:
+    """The ECE of one block."""
     number, confidence, accuracy = binned(curve)
     return float(np.nansum(number * np.abs(accuracy - confidence)) / curve.total)
 
@@ -113,10 +115,11 @@ def _debiased_squared(curve: Curve) -> float:
     return float(number @ squared / curve.total)
 
 
-def _smooth(confidence: Array, residual: Array, total: float) -> float:
+def smooth_ece_of(residuals: Array, total: float) -> float:
+    """Smooth ECE of residuals as `spread_on_grid` gives them; NaN where there are none."""
     if not total:
         return NAN
-    spectrum = dct(_spread_on_grid(confidence, residual) / total)
+    spectrum = dct(residuals / total)
     frequency = np.pi * np.arange(SMOOTH_GRID)
 
     def excess(log_width: float) -> float:
@@ -131,7 +134,7 @@ def _smooth(confidence: Array, residual: Array, total: float) -> float:
     return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))
 
 
-def _spread_on_grid(confidence: Array, residual: Array) -> Array:
+def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
     place = np.clip(confidence * SMOOTH_GRID - 0.5, 0, SMOOTH_GRID - 1)
     cell = np.minimum(place.astype(np.int64), SMOOTH_GRID - 2)
@@ -163,17 +166,17 @@ def _calibrated_eces(outcomes: Outcomes) -> Array:
         for index in range(FLOOR_RESAMPLES if curve.total else 0):
             wrong = rng.random(len(confidence)) >= confidence
             errors = np.cumsum(wrong if weight is None else weight * wrong)[ranking.ends]
-            of_block[index] = _ece(Curve(curve.mass, np.append(0.0, errors), curve.confidence))
+            of_block[index] = ece_of(Curve(curve.mass, np.append(0.0, errors), curve.confidence))
     return np.asarray(np.nanmean(values, axis=0))
 
 
-def _mean_over_blocks(predictions: Judged, value: Callable[[Curve], float]) -> float:
-    return _mean_of_defined(
+def _mean_over_blocks(predictions: Ranked, value: Callable[[Curve], float]) -> float:
+    return mean_of_defined(
         [value(curve) if curve.total else NAN for curve in predictions.outcomes.block_curves]
     )
 
 
-def _mean_of_defined(values: list[float]) -> float:
+def mean_of_defined(values: list[float]) -> float:
     defined = [value for value in values if np.isfinite(value)]
     return float(np.mean(defined)) if defined else NAN
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from surefoot.scoring import GROUP_METRICS, Evaluation, Score, SetScores
+from surefoot.scores import GROUP_METRICS, Evaluation, Score, SetScores
 from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
 
@@ -58,4 +58,6 @@ def _score_document(score: Score) -> dict[str, Any]:
     }
     if score.n is not None:
         document |= {"k": score.k, "n": score.n}
+    if score.bound is not None:
+        document["bound"] = number(score.bound)
     return document

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from surefoot.kinds import LabelKind
 from surefoot.report.table import Table as Table
-from surefoot.scoring import GROUP_METRICS, Evaluation, GroupScores, Score
+from surefoot.scores import GROUP_METRICS, Evaluation, GroupScores, Score
+
+BOUND_SHOWN = 1e-4  # a streamed value that may be off by more says so
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
@@ -21,10 +23,12 @@ def evaluation_tables(evaluation: Evaluation) -> list[Table]:
 
 
 def text_of(score: Score) -> str:
-    """Value, interval, and k of n: `0.0840 [0.0711, 0.0985] 171/2034`.
+    """Value, interval, and k of n: `0.0840 [0.0711, 0.0985] 171/2034`; of cells also how far it may be off.
 
     >>> text_of(Score(0.5, 0.25, 0.75, k=2, n=4))
     '0.5000 [0.2500, 0.7500] 2/4'
+    >>> text_of(Score(0.5, bound=0.0004))
+    '0.5000 (binned, ± 0.0004)'
     """
     if math.isnan(score.value):
         return "undefined (n = 0)" if score.n == 0 else "undefined"
@@ -33,6 +37,8 @@ def text_of(score: Score) -> str:
         parts.append(f"[{score.low:.4f}, {score.high:.4f}]")
     if score.n is not None:
         parts.append(f"{score.k}/{score.n}")
+    if score.bound is not None and not score.bound <= BOUND_SHOWN:
+        parts.append("(binned)" if math.isnan(score.bound) else f"(binned, ± {score.bound:.1g})")
     return " ".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from surefoot.scoring import Evaluation, Score, SetScores
+from surefoot.scores import Evaluation, Score, SetScores
 
 FEW_GROUPS = 20
 

@@ -1,0 +1,163 @@
+"""100 million rows of 10 classes: `surefoot evaluate` and `calibrate` over files that no memory need hold.
+
+    python benchmarks/streaming.py                    (about 4.5 GB of disk, given back at the end)
+    python benchmarks/streaming.py --rows 2000000
+
+Each command is a process of its own; its peak memory and its seconds are the system's word. What it finds is
+held against what the same command finds with all rows in memory, on the first few files.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+HERE = Path(__file__).parent
+FILE_ROWS = 1_000_000
+GROUP_ROWS = 250_000
+SUBSET_FILES = 4
+RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
+GIBIBYTE = 2**30
+RANKED = ("ece", "aurc", "augrc", "risk_at_80", "risk_at_90", "coverage_at_1", "coverage_at_5")
+DRAWN = ("ece_floor", "ece_floor_95")  # from random draws of their own
+UNBOUNDED = ("debiased_l2",)
+
+
+def write_files(folder: Path, rows: int, classes: int) -> None:
+    """Labels drawn from softmax(z); saved is 2.5 z as float32, a quarter of a million rows at a time."""
+    for number, start in enumerate(range(0, rows, FILE_ROWS)):
+        rng = np.random.default_rng(number)
+        writer = None
+        for _ in range(start, min(rows, start + FILE_ROWS), GROUP_ROWS):
+            drawn = 2 * rng.standard_normal((GROUP_ROWS, classes), dtype=np.float32)
+            race = rng.standard_exponential(drawn.shape, dtype=np.float32) * np.exp(-drawn)
+            logits = pa.FixedSizeListArray.from_arrays((RIGHT * drawn).reshape(-1), classes)
+            table = pa.table({"logits": logits, "label": race.argmin(axis=1)})
+            if writer is None:
+                name = folder / f"part-{number:04d}.parquet"
+                writer = pyarrow.parquet.ParquetWriter(name, table.schema, use_dictionary=["label"])
+            writer.write_table(table)
+        writer.close()
+        print(f"\rwritten {min(rows, start + FILE_ROWS):,} rows", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def run(*arguments: str) -> tuple[str, float, float, float]:
+    """A command in a process of its own: what it prints, its seconds, those of the cores, its peak MiB."""
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *arguments]
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        if status:
+            raise SystemExit(f"{' '.join(arguments)} failed")
+        out.seek(0)
+        return out.read(), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def differences(streamed: dict, whole: dict) -> list[str]:
+    """The largest difference in each group of metrics, from the two JSON documents."""
+    ours, theirs = streamed["familiar"]["metrics"], whole["familiar"]["metrics"]
+    counts = [name for name in ours if "k" in ours[name] and "k" in theirs[name]]
+    equal = all((ours[n]["k"], ours[n]["n"]) == (theirs[n]["k"], theirs[n]["n"]) for n in counts)
+    means = [name for name in ours if name not in (*RANKED, *DRAWN, *UNBOUNDED)]
+    lines = ["| what | streamed less in memory, at most | stated |", "|:--|--:|:--|"]
+    lines.append(f"| k of n of {', '.join(counts)} | {'equal' if equal else 'NOT EQUAL'} | equal |")
+    for names, stated in ((means, "1e-12"), (RANKED, "1e-4"), (DRAWN, "drawn apart"), (UNBOUNDED, "none")):
+        worst = max(abs(ours[name]["value"] - theirs[name]["value"]) for name in names)
+        lines.append(f"| {', '.join(names)} | {worst:.1e} | {stated} |")
+    bound = max(ours[name]["bound"] for name in RANKED)
+    return [
+        *lines,
+        "",
+        f"The largest bound that the streamed evaluation proved there for itself: {bound:.1e}.",
+    ]
+
+
+def main() -> None:
+    """Write the files, run the commands, print and keep the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--folder", type=Path, help="where the files go; a temporary one unless given")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
+        folder = Path(name)
+        write_files(folder, chosen.rows, chosen.classes)
+        size = sum(file.stat().st_size for file in folder.iterdir()) / GIBIBYTE
+        text = "\n".join([*head(chosen.rows, chosen.classes, size), *measured(folder, chosen.rows), ""])
+    print(text)
+    if chosen.rows == 100_000_000:
+        (HERE / "results" / "streaming.md").write_text(text)
+
+
+def head(rows: int, classes: int, size: float) -> list[str]:
+    """What was measured, on what."""
+    return [
+        f"# {rows:,} x {classes} float32 logits, in {-(-rows // FILE_ROWS)} parquet files ({size:.1f} GiB)",
+        "",
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; numpy {np.__version__}, "
+        f"pyarrow {pa.__version__}.",
+        f"`python benchmarks/streaming.py`. The logits were made with T = {RIGHT}.",
+        "",
+    ]
+
+
+def measured(folder: Path, rows: int) -> list[str]:
+    """The tables."""
+    everything = str(folder / "*.parquet")
+    subset = folder / "subset"
+    subset.mkdir()
+    for file in sorted(folder.glob("*.parquet"))[:SUBSET_FILES]:
+        (subset / file.name).symlink_to(file)
+    fitted, again = str(folder / "streamed.json"), str(folder / "whole.json")
+    small = str(subset)
+    json_out = ("--format", "json", "--resamples", "0")
+    some = min(rows, SUBSET_FILES * FILE_ROWS)
+    steps = (
+        ("evaluate", rows, ("evaluate", everything)),
+        ("evaluate --workers 1", rows, ("evaluate", everything, "--workers", "1")),
+        ("calibrate", rows, ("calibrate", everything, "-o", fitted)),
+        ("evaluate --stream", some, ("evaluate", small, "--stream", *json_out)),
+        ("evaluate --no-stream", some, ("evaluate", small, "--no-stream", *json_out)),
+        ("calibrate --stream", some, ("calibrate", small, "--stream", "-o", fitted)),
+        ("calibrate --no-stream", some, ("calibrate", small, "--no-stream", "-o", again)),
+    )
+    lines = ["| command | rows | seconds | million rows/s | CPU seconds | peak memory, MiB | load |"]
+    lines.append("|:--|--:|--:|--:|--:|--:|--:|")
+    said = {}
+    for title, count, arguments in steps:
+        load = os.getloadavg()[0]
+        said[title], seconds, cores, peak = run(*arguments)
+        speed = count / seconds / 1e6
+        lines.append(
+            f"| {title} | {count:,} | {seconds:.1f} | {speed:.2f} | {cores:.0f} | {peak:.0f} | {load:.1f} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    temperatures = [json.loads(Path(path).read_text())["temperature"] for path in (fitted, again)]
+    off = abs(temperatures[0] / temperatures[1] - 1)
+    lines += [
+        "",
+        "Seconds are of the whole process, from start to exit, 1000 resamples or the fit included; CPU",
+    ]
+    lines += [
+        "seconds are of all its threads. The load is that of the machine just before: what else it did."
+    ]
+    lines += ["", f"**Streamed against in memory**, on {some:,} rows:", ""]
+    lines += differences(*(json.loads(said[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
+    return [*lines, "", f"T: {temperatures[0]:.9f} and {temperatures[1]:.9f}, {off:.1e} apart; stated: 1e-6."]
+
+
+if __name__ == "__main__":
+    main()

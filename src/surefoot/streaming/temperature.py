@@ -1,0 +1,219 @@
+"""The temperature of files that need not fit in memory: the search of `calibrators.scale`, a reading a step.
+
+It starts from the fit on some rows of all files, so that as a rule one reading of everything is enough: what
+is left after a step of Halley's method is about its cube.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
+from surefoot.calibrators.budget import BudgetTemperature
+from surefoot.calibrators.scale import search_bounds
+from surefoot.calibrators.softening import softened
+from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
+from surefoot.errors import InputError
+from surefoot.kinds import LabelKind
+from surefoot.outcomes import Array
+from surefoot.predictions import Predictions
+from surefoot.statistics import NORMAL, few_samples_factor
+from surefoot.streaming.batches import batches
+from surefoot.streaming.evaluate import Source, Watch, silently, tally_source
+from surefoot.streaming.local import Engine, Threads, usable_cores
+from surefoot.tally import Batch, Scaling, Shape, View
+from surefoot.tally.counting import NUMBERS_AT_ONCE, labelled
+from surefoot.tally.judge import Whole, class_by_class
+
+METHODS = ("temperature", "softening")
+PILOT_NUMBERS = 2**22  # logits that the first fit is made on
+PILOT_PARTS = 32
+LOOSE = 2e-3  # of the last relative step; its cube is about what is left
+READINGS = 200
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Derivatives of the summed NLL at one scale, and what else a fit must know of all rows."""
+
+    rows: int = 0
+    slope: float = 0.0
+    slope_squared: float = 0.0  # summed row by row
+    second: float = 0.0
+    third: float = 0.0
+    flat: bool = True  # the logits say nothing
+    separable: bool = True  # every label is predicted correctly
+
+    def merged(self, other: "Reading") -> "Reading":
+        """Both together."""
+        return Reading(
+            self.rows + other.rows,
+            self.slope + other.slope,
+            self.slope_squared + other.slope_squared,
+            self.second + other.second,
+            self.third + other.third,
+            self.flat and other.flat,
+            self.separable and other.separable,
+        )
+
+    def step(self) -> float:
+        """Halley's step towards the root of the slope; NaN where it is flat."""
+        bend = 2 * self.second**2 - self.slope * self.third
+        return -2 * self.slope * self.second / bend if bend > 0 else math.nan
+
+
+def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
+    """What a calibration does to logits, for a tally."""
+    if isinstance(calibration, Temperature | BudgetTemperature):
+        check_fits(shape, calibration.label_kind, calibration.classes)
+        return Scaling((calibration.temperature,))
+    if isinstance(calibration, MemberTemperatures):
+        first = calibration.members[0]
+        check_fits(shape, first.label_kind, first.classes)
+        if shape.members != len(calibration.members):
+            raise InputError(
+                f"the calibration was fitted for {len(calibration.members)} members, "
+                f"but the predictions have {shape.members}"
+            )
+        return Scaling(tuple(member.temperature for member in calibration.members), averaged_first=False)
+    raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
+
+
+def fit_files(
+    method: str, source: Source, *, engine: Engine | None = None, watch: Watch = silently
+) -> Temperature:
+    """`fit_calibration` over files: the same T to 1e-6 of it, with the same evidence."""
+    if method not in METHODS:
+        raise InputError(f"method {method!r} cannot be streamed; have: {', '.join(METHODS)}, or --no-stream")
+    engine = engine or Threads(usable_cores())
+    fitted = _fit(source, engine, watch)
+    if method == "softening":
+        fitted = softened(fitted)
+    found = tally_source(source, (), Scaling((fitted.temperature,)), engine, watch)
+    after, before = (View(found, version) for version in (0, 1))
+    nlls = (view.mean("nll_unclipped") for view in (before, after))
+    eces = (view.ranked("ece")[0] for view in (before, after))
+    return replace(fitted, evidence=Evidence(*nlls, *eces))
+
+
+def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
+    pilot = only_labelled(_some_rows(source))
+    lowest, highest = search_bounds(pilot)
+    scale, reading = _search(source, 1 / fit_temperature(pilot).temperature, lowest, highest, engine, watch)
+    facts: dict[str, Any] = {
+        "n": reading.rows,
+        "label_kind": source.shape.kind,
+        "classes": source.shape.classes,
+    }
+    if reading.flat:
+        return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
+    if reading.separable:
+        scale = highest
+    at_bound = reading.separable or not lowest * 1.01 < scale < highest / 1.01
+    factor = math.inf if at_bound else _interval_factor(reading, scale)
+    return Temperature(
+        temperature=1 / scale,
+        low=1 / factor / scale,
+        high=factor / scale,
+        at_bound=at_bound,
+        separable=reading.separable,
+        **facts,
+    )
+
+
+def _interval_factor(reading: Reading, scale: float) -> float:
+    error = math.sqrt(reading.slope_squared) / reading.second / scale
+    widened = NORMAL * few_samples_factor(reading.rows) * error
+    return math.exp(widened) if widened < 700 else math.inf
+
+
+def _search(
+    source: Source, scale: float, low: float, high: float, engine: Engine, watch: Watch
+) -> tuple[float, Reading]:
+    last_step = math.inf
+    for number in range(1, READINGS + 1):
+        with watch(f"fitting, reading {number}", source.rows) as tick:
+            work = partial(read, shape=source.shape, scale=scale)
+            reading = engine(source.parts, source.shape, work, tick)
+        if reading.flat or reading.separable:
+            return scale, reading
+        step = reading.step()
+        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
+        following = scale + step
+        if not (low <= following <= high and abs(step) <= last_step / 2):
+            following = math.sqrt(low * high)
+        last_step = abs(following - scale)
+        if last_step <= LOOSE * scale:
+            return following, reading
+        scale = following
+    raise AssertionError("the bracket at worst halves in log space, so this is never reached")
+
+
+def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
+    """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
+    found = Reading()
+    step = max(1, NUMBERS_AT_ONCE // shape.classes)
+    of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
+    for batch in map(labelled, given):
+        for start in range(0, len(batch.labels), step):
+            rows = slice(start, start + step)
+            logits = class_by_class(batch, rows, shape.kind, None)
+            found = found.merged(of_chunk(logits, batch.labels[rows].T, scale))
+    return found
+
+
+def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
+    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    flat = not np.ptp(logits, axis=0).any()
+    logits -= logits.max(axis=0)
+    true = logits[labels, np.arange(logits.shape[1])]
+    weights = np.exp(logits * scale)
+    total = weights.sum(axis=0)
+    moments = []
+    for _ in range(3):
+        weights *= logits
+        moments.append(weights.sum(axis=0) / total)
+    mean, square, cube = moments
+    slopes = mean - true
+    second = square - np.square(mean)
+    third = cube - mean * (3 * square - 2 * np.square(mean))
+    return _reading(slopes, second, third, flat, separable=bool((true >= 0).all()))
+
+
+def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
+    """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
+    towards_truth = logits * np.where(labels == 1, 1.0, np.where(labels == 0, -1.0, 0.0))
+    small = np.exp(-np.abs(scale * towards_truth))
+    wrong = np.where(towards_truth >= 0, small, 1.0) / (1 + small)
+    variance = wrong * (1 - wrong) * np.square(towards_truth)
+    third = -variance * towards_truth * (1 - 2 * wrong)
+    slopes = -(towards_truth * wrong).sum(axis=0)
+    separable = bool((towards_truth >= 0).all())
+    return _reading(slopes, variance, third, flat=not logits.any(), separable=separable)
+
+
+def _reading(slopes: Array, second: Array, third: Array, flat: bool, separable: bool) -> Reading:
+    squared = float(slopes @ slopes)
+    sums = (float(slopes.sum()), squared, float(second.sum()), float(third.sum()))
+    return Reading(len(slopes), *sums, flat=flat, separable=separable)
+
+
+def _some_rows(source: Source) -> Predictions:
+    """Some rows of some parts, evenly chosen."""
+    shape, parts = source.shape, source.parts[:: -(-len(source.parts) // PILOT_PARTS)]
+    rows = max(1, PILOT_NUMBERS // (shape.classes * shape.members * len(parts)))
+    chosen = []
+    for part in parts:
+        for batch in map(labelled, batches(part, shape)):
+            if len(batch.labels):
+                stride = -(-len(batch.labels) // rows)
+                chosen.append(Batch(batch.logits[:, ::stride].copy(), batch.labels[::stride].copy()))
+                break
+    if not chosen:
+        raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
+    logits = np.concatenate([batch.logits for batch in chosen], axis=1)
+    return Predictions.from_logits(logits, np.concatenate([batch.labels for batch in chosen]))

@@ -1,0 +1,144 @@
+"""Streamed evaluations and fits against those in memory; with threads, and with a real Ray."""
+
+import numpy as np
+import pytest
+
+from surefoot import InputError, Predictions, evaluate, fit_calibration, fit_temperature, write_predictions
+from surefoot.metrics import METRICS
+from surefoot.predictions import concatenated
+from surefoot.streaming import batches as reading
+from surefoot.streaming import temperature
+from surefoot.streaming.evaluate import Source, evaluate_files
+from surefoot.streaming.local import Threads
+from surefoot.streaming.temperature import fit_files, scaling_of
+from tests.conftest import draw_many_labels, draw_one_label
+
+EXACT = ("nll", "nll_unclipped", "brier", "brier_true_class", "entropy", "signed_ece", "smooth_ece", "e99")
+
+
+def written(folder, parts):
+    for index, part in enumerate(parts):
+        write_predictions(part, folder / f"p{index}.parquet")
+    return Source.of(sorted(folder.glob("*.parquet")))
+
+
+DRAWN = {
+    "one label": [draw_one_label(400 + i, sharpness=2.5, seed=i, dtype=np.float32) for i in range(5)],
+    "many labels": [draw_many_labels(300 + i, 4, sharpness=2, seed=i) for i in range(3)],
+    "members": [draw_one_label(300, sharpness=2, members=2, seed=i) for i in range(3)],
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_many_files_are_as_one_in_memory(name, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_ROWS", 128)
+    source, whole = written(tmp_path, DRAWN[name]), concatenated(DRAWN[name])
+    ticked = []
+
+    def watch(doing, total):
+        from contextlib import nullcontext
+
+        ticked.append((doing, total))
+        return nullcontext(lambda _: None)
+
+    found = evaluate_files({"familiar": source}, resamples=0, engine=Threads(workers), watch=watch)
+    expected = evaluate(whole, resamples=0).sides["familiar"].metrics
+    scores = found.evaluation.sides["familiar"].metrics
+    assert ticked[0] == ("reading familiar", whole.n)
+    for metric in METRICS:
+        mine, its = scores[metric.name], expected[metric.name]
+        if metric.name in EXACT:
+            assert mine.value == pytest.approx(its.value, rel=1e-12)
+            assert (mine.k, mine.n) == (its.k, its.n)
+        elif mine.bound is not None and np.isfinite(mine.bound) and metric.name != "label_error":
+            assert mine.bound <= 1e-4
+            assert mine.value == pytest.approx(its.value, abs=mine.bound + 1e-12)
+
+
+def test_a_narrow_band_is_read_again_until_the_bound_holds(tmp_path):
+    rng = np.random.default_rng(0)
+    top = 0.7 + 1e-8 * rng.random(3000)
+    labels = (rng.random(3000) > 0.7).astype(int)
+    said = Predictions.from_probs(np.stack([top, 1 - top], axis=1), labels)
+    found = evaluate_files({"familiar": written(tmp_path, [said])}, resamples=0)
+    assert found.readings > 1
+    scores, expected = (
+        found.evaluation.sides["familiar"].metrics,
+        evaluate(said, resamples=0).sides["familiar"].metrics,
+    )
+    for name in ("ece", "aurc", "augrc", "risk_at_80", "risk_at_90"):
+        assert scores[name].bound <= 1e-4
+        assert scores[name].value == pytest.approx(expected[name].value, abs=scores[name].bound + 1e-12)
+
+
+def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_ROWS", 16)
+    source = written(tmp_path, [*DRAWN["one label"], draw_one_label(50, 7)])
+    with pytest.raises(InputError, match=r"p5\.parquet: classes are 7"):
+        evaluate_files({"familiar": source}, engine=Threads(2))
+
+
+def test_two_sides_must_be_alike(tmp_path):
+    sources = {}
+    for side, classes in (("familiar", 3), ("unfamiliar", 4)):
+        (tmp_path / side).mkdir()
+        sources[side] = written(tmp_path / side, [draw_one_label(20, classes)])
+    with pytest.raises(InputError, match="classes differ: familiar 3, unfamiliar 4; must be equal"):
+        evaluate_files(sources)
+
+
+SORTED = draw_one_label(4000, sharpness=3, seed=3)
+SORTED = SORTED.take(np.argsort(SORTED.outcomes.confidence))
+FITTED = {
+    **DRAWN,
+    "underconfident": [draw_one_label(500, sharpness=0.3)],
+    "sorted by confidence": [SORTED.take(slice(i, i + 500)) for i in range(0, 4000, 500)],
+    "all correct": [Predictions.from_logits(np.eye(3) * 4, [0, 1, 2])],
+    "all wrong": [Predictions.from_logits(np.eye(3) * 4, [1, 2, 0])],
+    "flat": [Predictions.from_logits(np.ones((5, 3)), [0, 1, 2, 0, 1])],
+    "many labels, all correct": [Predictions.from_logits([[2.0, -3.0]] * 4, [[1, 0]] * 4)],
+    "unknown labels": [Predictions.from_logits([[4.0, 0.0]] * 5, [0, 0, 0, 1, -100])],
+}
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_the_temperature_is_the_one_in_memory(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_ROWS", 100)
+    monkeypatch.setattr(temperature, "PILOT_NUMBERS", 800)  # a poor start, so that the search must work
+    found = fit_files("temperature", written(tmp_path, FITTED[name]), engine=Threads(2))
+    expected = fit_calibration("temperature", concatenated(FITTED[name]))
+    assert found.temperature == pytest.approx(expected.temperature, rel=1e-6)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=0.02)
+    for what in ("n", "label_kind", "classes", "at_bound", "separable", "flat"):
+        assert getattr(found, what) == getattr(expected, what), what
+    assert found.evidence.nll_after == pytest.approx(expected.evidence.nll_after, rel=1e-6, abs=1e-9)
+    assert found.evidence.nll_before == pytest.approx(expected.evidence.nll_before, rel=1e-6)
+    assert found.evidence.ece_before == pytest.approx(expected.evidence.ece_before, abs=1e-4)
+    assert found.evidence.ece_after == pytest.approx(expected.evidence.ece_after, abs=1e-4)
+
+
+def test_softening_streams_and_what_cannot_says_so(tmp_path):
+    source = written(tmp_path, FITTED["underconfident"])
+    softened = fit_files("softening", source)
+    assert (softened.temperature, softened.declined) == (
+        1.0,
+        pytest.approx(fit_temperature(FITTED["underconfident"][0]).temperature, rel=1e-6),
+    )
+    with pytest.raises(InputError, match="method 'budget' cannot be streamed; have: temperature, softening"):
+        fit_files("budget", source)
+
+
+def test_a_calibration_must_fit_what_is_streamed(tmp_path):
+    source = written(tmp_path, DRAWN["members"])
+    with pytest.raises(InputError, match="fitted for one_label with 3 classes"):
+        scaling_of(fit_temperature(draw_one_label(50, 3)), source.shape)
+    three = fit_calibration("member-temperatures", draw_one_label(50, members=3))
+    with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 2"):
+        scaling_of(three, source.shape)
+
+
+def test_no_labels_no_fit(tmp_path):
+    unlabelled = Predictions.from_logits(np.eye(3), [-100] * 3)
+    with pytest.raises(InputError, match="no labels to fit a temperature on"):
+        fit_files("temperature", written(tmp_path, [unlabelled]))
