@@ -7,6 +7,7 @@ import typer
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.compare import compare
 from surefoot.cli.data import data
+from surefoot.cli.deploy import bundle, export, predict
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.run import report, run
@@ -22,7 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, report, compare, evaluate, calibrate, apply, train, tune, status, ls, show):
+for command in (
+    run, report, compare, evaluate, calibrate, apply, bundle, predict, export, train, tune, status, ls, show,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(data, name="data")
 
