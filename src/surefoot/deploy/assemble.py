@@ -73,10 +73,16 @@ class NoveltyCalibrated(Answering):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """z / T(x), in the shape of z."""
         logits = logits_of(self.model(*inputs, **named))
-        score = FROM_LOGITS[self.score](logits, self.kind).to(logits.dtype)
+        score = self._score(logits).to(logits.dtype)
         span = torch.where(self.high > self.low, self.high - self.low, 1.0)
         novelty = (score.clamp(self.low, self.high) - self.low) / span
         return logits / (self.t0 + self.t1 * novelty).unsqueeze(1)
+
+    def _score(self, logits: Tensor) -> Tensor:
+        if self.score == ENERGY and self.kind is LabelKind.MANY_LABELS:
+            # The softplus written out: onnxruntime has none in float64.
+            return -(logits.clamp(min=0) + (-logits.abs()).exp().log1p()).sum(dim=1)
+        return FROM_LOGITS[self.score](logits, self.kind)
 
 
 class FixedSamples(nn.Module):

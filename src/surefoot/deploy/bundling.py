@@ -101,23 +101,22 @@ def write_bundle(
     tick: Tick = silently,
 ) -> None:
     """One run's final networks with what was fitted for them, scored anew on the test sets."""
-    found = _run(chosen, run)
-    weights = [chosen.opened.store.weights(spec) for spec in found.specs]
-    shape = _shape(chosen.plan, weights[0])
-    evaluation = evaluate(
-        found.before[Split.TEST_FAMILIAR],
-        found.before.get(Split.TEST_UNFAMILIAR),
-        calibration=found.calibration,
-        resamples=resamples,
-        tick=tick,
-    )
-    documents = {
-        parts.CALIBRATION: _calibration(chosen.planned.method, found, chosen.opened.store),
-        parts.METRICS: evaluation_document(evaluation),
-        **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
-    }
-    about = _about(chosen, found, shape, run)
     with new_folder(folder) as new:
+        found = _run(chosen, run)
+        weights = [chosen.opened.store.weights(spec) for spec in found.specs]
+        about = _about(chosen, found, _shape(chosen.plan, weights[0]), run)
+        evaluation = evaluate(
+            found.before[Split.TEST_FAMILIAR],
+            found.before.get(Split.TEST_UNFAMILIAR),
+            calibration=found.calibration,
+            resamples=resamples,
+            tick=tick,
+        )
+        documents = {
+            parts.CALIBRATION: _calibration(chosen.planned.method, found, chosen.opened.store),
+            parts.METRICS: evaluation_document(evaluation),
+            **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
+        }
         tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new / parts.WEIGHTS)
         for name, document in documents.items():

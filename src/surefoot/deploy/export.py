@@ -23,6 +23,7 @@ TRACED = 2  # rows while the graph is taken; its batch may be any other
 LIMIT = 1e-4  # of a probability; of a logit, relative to its size where that is above 1
 LARGEST_ONNX = 2**31 - 2**20  # bytes that one ONNX file can hold
 OUTPUTS = ("probabilities", "logits")
+LONGEST = 300  # characters of an exporter's own words
 EXTRA = "surefoot.json"  # in a .pt2: what an .onnx has as metadata
 INSTALL = "pip install 'surefoot[export]'"
 
@@ -68,8 +69,14 @@ def export_model(
     write, read = writers[output.suffix.lower()]
     graph = Graph(model.to("cpu")).eval()
     with replacing(output) as temporary, _quietly():
-        write(graph, _samples(TRACED, shape), temporary, name, facts)
-        parity = compared(graph, read(temporary, name), shape)
+        try:
+            write(graph, _samples(TRACED, shape), temporary, name, facts)
+            parity = compared(graph, read(temporary, name), shape)
+        except InputError:
+            raise
+        except Exception as error:  # exporters and runtimes raise what they like
+            reason = " ".join(str(error).split())[:LONGEST]
+            raise InputError(f"no {output.suffix} can be made of this model: {reason}") from error
         if not (parity.probabilities <= LIMIT and parity.relative <= LIMIT):
             raise InputError(
                 f"the exported graph differs from PyTorch by up to {parity.probabilities:.1e} of a "

@@ -37,6 +37,8 @@ class Preprocessing:
 
     def of_file(self, path: str | Path) -> Tensor | str:
         """What the network sees of a file, (3, view, view) in float32; or in words why there is none."""
+        if not Path(path).is_file() and Path(path).exists():
+            return "not a regular file"  # to open a pipe would be to wait for ever
         pixels = read_pixels(str(path), self.size)
         return pixels if isinstance(pixels, str) else self.of_pixels(pixels)
 

@@ -91,7 +91,8 @@ def kept_features(features: Tensor, rate: float, samples: int, generator: Genera
 def thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
     """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
     weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
-    answers = F.linear(features, weights).reshape(len(features), len(kept), layer.out_features)
+    # shape[0] and not len(), which would make the number of rows a constant of an exported graph
+    answers = F.linear(features, weights).reshape(features.shape[0], kept.shape[0], layer.out_features)
     return answers.transpose(0, 1) + layer.bias
 
 
