@@ -1,6 +1,9 @@
 """Three lines on a user's own model: the right temperature, the model left as it was, one module in its place."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -354,3 +357,15 @@ def test_bad_ensembles_are_refused_in_a_sentence(model, calibrated):
 
 def test_a_scikit_model_is_no_guess():
     assert not isinstance(surefoot.Calibrated(network()).model, ScikitModel)
+
+
+def test_the_example_runs():
+    """From training to a saved and loaded ensemble, in a process of its own."""
+    script = Path(__file__).parents[2] / "examples" / "calibrate_your_model.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in done.stdout.splitlines() if line}
+    before, after = ([float(n) for n in lines[name]] for name in ("the model as it is", "calibrated"))
+    assert after[0] < before[0]
+    assert after[1] < before[1]
+    assert done.stdout.endswith("saved, loaded, and the same: True\n")
