@@ -114,6 +114,8 @@ def test_what_cannot_be_bundled_is_one_sentence(made, surefoot, tmp_path, argume
         ('{"accept": 2, "reject": 0}', "accept is 2; allowed: a confidence from 0 to 1"),
         ('{"accept": true, "reject": 0}', "accept is True"),
         ('{"accept": 0.5, "reject": 0.9}', "reject is 0.9, above accept"),
+        ('{"accept": 0.5, "reject": 0, "for_class": "red"}', "thresholds for 'red' alone"),
+        ('{"accept": 0.5, "reject": 0, "classes": 4}', "thresholds for 4 classes, and the bundle has 3"),
     ],
 )
 def test_bad_thresholds_are_one_sentence(made, bundle, surefoot, tmp_path, text, says):
@@ -129,6 +131,17 @@ def test_other_thresholds_and_none_for_a_side(made, bundle, surefoot, tmp_path):
     (tmp_path / "t.json").write_text('{"accept": null, "reject": null}')
     surefoot("predict", bundle, made.images, "-o", tmp_path / "o.csv", "--thresholds", tmp_path / "t.json")
     assert set(pyarrow.csv.read_csv(tmp_path / "o.csv")["decision"].to_pylist()) == {"review"}
+
+
+@pytest.mark.parametrize(("by", "notes"), [(1.0, 0), (1.01, 1)])
+def test_thresholds_of_another_calibration_are_remarked_on(made, bundle, surefoot, tmp_path, by, notes):
+    calibration = json.loads((bundle / "calibration.json").read_text())
+    calibration["members"][1]["temperature"] *= by
+    (tmp_path / "t.json").write_text(json.dumps({**THRESHOLDS, "calibration": calibration}))
+    command = ("bundle", made.folder, "ensemble-of-t", "-o", tmp_path / "b", "--resamples", 0)
+    done = surefoot(*command, "--thresholds", tmp_path / "t.json")
+    assert done.stderr.count("note: the thresholds were chosen under another calibration") == notes
+    assert package.load_bundle(tmp_path / "b").thresholds.accept == THRESHOLDS["accept"]
 
 
 def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):

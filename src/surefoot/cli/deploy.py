@@ -38,17 +38,24 @@ def bundle(
     """Put a method's networks, calibration, preprocessing and metrics into one folder, to use elsewhere."""
     from surefoot.cli.terminal import progress
     from surefoot.deploy.bundling import chosen_method, write_bundle
-    from surefoot.deploy.decision import read_thresholds_file
+    from surefoot.deploy.decision import read_thresholds_file, remark_on
     from surefoot.revisions import open_run
     from surefoot.store import Store
 
     opened = open_run(run_folder(Store(store), experiment))
     chosen = chosen_method(opened, method, task=task, network=network)
-    given = None if thresholds is None else read_thresholds_file(thresholds)
+    classes = len(chosen.plan.class_names)
+    given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
-        write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
+        fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
+    _note(None if given is None else remark_on(given, fitted))
     size = sum(file.stat().st_size for file in output.iterdir())
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
+
+
+def _note(remark: str | None) -> None:
+    if remark is not None:
+        typer.echo(f"note: {remark}", err=True)
 
 
 def predict(
@@ -73,12 +80,15 @@ def predict(
     """
     from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.decision import read_thresholds_file, thresholds_from
+    from surefoot.deploy.decision import read_thresholds_file, rule_from
     from surefoot.deploy.predict import images_among, predict_files
 
-    other = None if thresholds is None else thresholds_from(read_thresholds_file(thresholds))
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
+        other = None
+        if thresholds is not None:
+            classes = len(loaded.class_names)
+            other = rule_from(read_thresholds_file(thresholds, classes=classes), classes=classes)
         paths = images_among(images)
         with progress("predicting", len(paths)) as tick:
             counted = predict_files(

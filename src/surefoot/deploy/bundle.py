@@ -23,7 +23,7 @@ from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
-from surefoot.deploy.decision import Thresholds, thresholds_from
+from surefoot.deploy.decision import Rule, rule_from
 from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
 from surefoot.deploy.wrap import Answering
 from surefoot.errors import InputError
@@ -56,7 +56,7 @@ class Bundle:
     networks: nn.ModuleList
     calibration: Calibration | None
     novelty: Novelty
-    thresholds: Thresholds | None
+    thresholds: Rule | None
 
     @cached_property
     def model(self) -> Answering:
@@ -144,7 +144,8 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     ]
     fitted = _read_json(folder / CALIBRATION, "no calibration")
     scale = fitted["novelty"]["scale"]
-    prepared, thresholds = about["preprocessing"], folder / THRESHOLDS
+    prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
+    thresholds = _read_json(folder / THRESHOLDS, "none") if decides else None
     return Bundle(
         about=about,
         kind=kind,
@@ -154,7 +155,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         networks=nn.ModuleList(networks).eval(),
         calibration=None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION),
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
-        thresholds=thresholds_from(_read_json(thresholds, "none")) if THRESHOLDS in about["files"] else None,
+        thresholds=None if thresholds is None else rule_from(thresholds, classes=len(names)),
     )
 
 

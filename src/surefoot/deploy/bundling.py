@@ -99,8 +99,8 @@ def write_bundle(
     thresholds: dict[str, Any] | None = None,
     resamples: int = RESAMPLES,
     tick: Tick = silently,
-) -> None:
-    """One run's final networks with what was fitted for them, scored anew on the test sets."""
+) -> dict[str, Any]:
+    """One run's final networks with what was fitted for them, scored anew; returns the calibration."""
     with new_folder(folder) as new:
         found = _run(chosen, run)
         weights = [chosen.opened.store.weights(spec) for spec in found.specs]
@@ -125,6 +125,7 @@ def write_bundle(
         (new / parts.CARD).write_text(card, encoding="utf-8")
         digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
         _write_json({**about, "files": digests}, new / parts.BUNDLE)
+    return documents[parts.CALIBRATION]
 
 
 def _run(chosen: Chosen, run: int) -> Run:

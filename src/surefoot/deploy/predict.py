@@ -17,10 +17,11 @@ from torch import Tensor
 
 from surefoot.decoding.parallel import in_parallel
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Thresholds
+from surefoot.deploy.decision import Rule
 from surefoot.errors import InputError
 from surefoot.files import replacing
 from surefoot.kinds import LabelKind
+from surefoot.outcomes import DECIMALS
 from surefoot.predictions import Predictions
 from surefoot.tasks.images import ENDINGS, image_paths_below
 
@@ -66,7 +67,7 @@ def predict_files(
     paths: Sequence[str],
     output: Path,
     *,
-    thresholds: Thresholds | None = None,
+    thresholds: Rule | None = None,
     probabilities: bool = False,
     device: str = "cpu",
     tick: Callable[[int], None] = lambda _: None,
@@ -102,7 +103,7 @@ class Table:
     """The columns, and what stands in them."""
 
     bundle: Bundle
-    thresholds: Thresholds | None
+    thresholds: Rule | None
     probabilities: bool
 
     @property
@@ -152,11 +153,14 @@ class Table:
 
 
 def confidence_and_entropy(probs: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
-    """One label: the top probability, -sum p log p. Many: the least max(p, 1 - p), the sum over labels."""
+    """One label: the top probability, -sum p log p. Many: the least max(p, 1 - p), the sum over labels.
+
+    Confidences are rounded as the metrics round them, so that thresholds chosen on those hold here.
+    """
     if kind is LabelKind.ONE_LABEL:
-        return probs.amax(dim=1), torch.special.entr(probs).sum(dim=1)
+        return probs.amax(dim=1).round(decimals=DECIMALS), torch.special.entr(probs).sum(dim=1)
     both = torch.special.entr(probs) + torch.special.entr(1 - probs)
-    return torch.maximum(probs, 1 - probs).amin(dim=1), both.sum(dim=1)
+    return torch.maximum(probs, 1 - probs).amin(dim=1).round(decimals=DECIMALS), both.sum(dim=1)
 
 
 def _grouped(

@@ -145,9 +145,10 @@ class Ensemble(Answering):
 
     @property
     def temperature(self) -> Tensor:
-        """Each member's, (members,)."""
-        each = [getattr(member, "temperature", torch.ones(())) for member in self.members]
-        return torch.stack([one.mean() for one in each])
+        """Each member's, (members,), on the host; 1 where a member is itself made of several."""
+        return torch.tensor(
+            [float(each.temperature) if isinstance(each, Calibrated) else 1.0 for each in self.members]
+        )
 
     @property
     def report(self) -> tuple[Report | None, ...]:
