@@ -37,7 +37,11 @@ def check(bundle, run):
         np.testing.assert_allclose(probabilities, again, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("made", "method"),
+    [("one label", "ensemble-of-t"), ("one label", "novelty-energy"), ("many labels", "bayesian-t")],
+    indirect=["made"],
+)
 def test_torch_export(made, method, tmp_path):
     bundle = bundled(made, method, tmp_path / "bundle")
     parity = export_bundle(bundle, tmp_path / "model.pt2")
@@ -61,6 +65,8 @@ def test_onnx(ensemble):
     export_bundle(bundle, folder / "model.onnx")
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     check(bundle, lambda x: session.run(["probabilities", "logits"], {"images": x.numpy()}))
+    (given,) = session.get_inputs()
+    assert (given.name, given.shape) == ("images", ["batch", 3, 12, 12])
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["class_names"]) == list(COLOURS)
     assert json.loads(facts["preprocessing"])["view"] == 12
