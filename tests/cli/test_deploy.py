@@ -16,7 +16,7 @@ import surefoot as package
 from surefoot.cli import main
 from surefoot.deploy import predict as predicting
 from surefoot.methods import method_named
-from tests.deploy.made import ran
+from tests.deploy.made import ROWS, ran
 
 THRESHOLDS = {"accept": 0.4, "reject": 0.34, "made_by": "a test"}
 
@@ -61,7 +61,7 @@ def bundle(made, tmp_path_factory):
 
 def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
     done = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.parquet")
-    assert done.stdout == f"predictions: {tmp_path / 'out.parquet'} (96 images)\n"
+    assert done.stdout == f"predictions: {tmp_path / 'out.parquet'} ({ROWS} images)\n"
     assert done.stderr == "", "nothing for the eye where nobody watches"
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert table.column_names == ["path", "label", "confidence", "entropy", "novelty", "decision", "error"]
@@ -152,14 +152,16 @@ def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):
     (images / "half.png").write_bytes(whole[: len(whole) // 2])
     Image.new("1", (20_000, 10_000)).save(images / "bomb.png")
     done = surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", check=1)
-    assert done.stderr.startswith("3 of 51 images cannot be read, and have an error in place of a label: ")
+    assert done.stderr.startswith(
+        f"3 of {ROWS // 2 + 3} images cannot be read, and have an error in place of a label: "
+    )
     rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
-    assert len(rows) == 51
+    assert len(rows) == ROWS // 2 + 3
     wrong = {path: row["error"] for path, row in rows.items() if row["error"]}
     assert wrong[str(images / "text.png")] == "not an image"
     assert wrong[str(images / "bomb.png")] == "more than 89,478,485 pixels"
     assert "truncated" in wrong[str(images / "half.png")]
-    assert sum(row["confidence"] is not None for row in rows.values()) == 48
+    assert sum(row["confidence"] is not None for row in rows.values()) == ROWS // 2
     surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", "--skip-unreadable")
 
 
@@ -170,7 +172,7 @@ def test_files_folders_and_patterns(made, bundle, surefoot, tmp_path, monkeypatc
     paths = pyarrow.csv.read_csv(tmp_path / "out.csv")["path"].to_pylist()
     assert paths[:2] == ["part0/000.png", "part1/001.jpg"]
     assert sorted(paths) == sorted(set(paths)), "each once"
-    assert len(paths) == 48 + 5  # part1, and 000, 002, 004, 006, 008 of part0
+    assert len(paths) == ROWS // 2 + 5  # part1, and 000, 002, 004, 006, 008 of part0
     for wrong, says in (("gone", "gone: no such file or folder"), ("gone*", "gone*: matches no image")):
         assert says in surefoot("predict", bundle, wrong, "-o", tmp_path / "x.csv", check=2).stderr
 
@@ -187,7 +189,7 @@ def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_pat
     monkeypatch.setattr(predicting, "ROWS_IN_A_GROUP", 24)
     surefoot("predict", bundle, made.images, "-o", tmp_path / "out.parquet")
     file = pyarrow.parquet.ParquetFile(tmp_path / "out.parquet")
-    assert file.metadata.num_row_groups == 4
+    assert file.metadata.num_row_groups == ROWS // 24
     paths = file.read()["path"].to_pylist()
     assert paths == sorted(paths)
 

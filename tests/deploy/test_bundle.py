@@ -6,6 +6,7 @@ import pickle
 import shutil
 import stat
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow.parquet
@@ -19,7 +20,7 @@ from surefoot.deploy.bundling import chosen_method, why_not, write_bundle
 from surefoot.deploy.predict import images_among, predict_files
 from surefoot.methods import METHODS, method_named
 from surefoot.tasks.base import Split
-from tests.deploy.made import COLOURS, RECIPE, ran
+from tests.deploy.made import COLOURS, RECIPE, ROWS, ran
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 BUNDLED = [m.name for m in METHODS if why_not(m) is None]
@@ -55,8 +56,14 @@ def bundled(made, method, folder, **options):
     return surefoot.load_bundle(folder)
 
 
+@cache
+def view(preprocessing, path):
+    return preprocessing.of_file(path)
+
+
 def views(bundle, made, ids):
-    return torch.stack([bundle.preprocess(made.images / path) for path in ids])
+    """What the networks see; each file is read once for each way of reading."""
+    return torch.stack([view(bundle.preprocessing, made.images / path) for path in ids])
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -72,8 +79,8 @@ def test_it_says_what_the_run_said(made, name, tmp_path):
         else:
             np.testing.assert_allclose(bundle.says(seen).probs(), stored.probs(), atol=CLOSE)
         np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
-        one_by_one = torch.cat([bundle.probabilities(each[None]) for each in seen])
-        np.testing.assert_allclose(one_by_one, bundle.probabilities(seen), atol=CLOSE)
+        alone = torch.cat([bundle.probabilities(each[None]) for each in seen[:4]])
+        np.testing.assert_allclose(alone, bundle.probabilities(seen)[:4], atol=CLOSE)
 
 
 def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_path):
@@ -92,6 +99,20 @@ def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_
         fixed = probs(FixedSamples(network, 4000, bundle.kind, torch.Generator().manual_seed(1))(seen))
         fresh = probs(Sampled(bundle.kind, 4000, torch.Generator().manual_seed(2))(network, seen))
     np.testing.assert_allclose(fixed, fresh, atol=0.03)
+
+
+@pytest.mark.parametrize("score", ["energy", "max-probability"])
+def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
+    """Whatever weight the fit gave novelty, here it has some."""
+    bundle = weighty(bundled(made, f"novelty-{score}", tmp_path / "bundle"))
+    seen = views(bundle, made, made.stored(method_named("single")).after[TESTED[0]].ids)
+    plain = replace(bundle, calibration=None).probabilities(seen)
+    np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
+    assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
+
+
+def weighty(bundle):
+    return replace(bundle, calibration=replace(bundle.calibration, t0=0.7, t1=1.5))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -148,7 +169,7 @@ def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
     finally:
         bad.unlink()
     rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
-    assert len(rows) == counted.images == 97
+    assert len(rows) == counted.images == ROWS + 1
     assert counted.unreadable == (f"{bad} (not an image)",)
     assert rows[str(bad)]["error"] == "not an image"
     assert {rows[str(bad)][name] for name in ("label", "confidence", "decision", "p_red")} == {None}
@@ -176,7 +197,7 @@ def test_many_labels_in_a_row(tmp_path, tmp_path_factory):
         bundle, images_among([str(made.images / "part0")]), tmp_path / "out.csv", probabilities=True
     )
     table = pyarrow.csv.read_csv(tmp_path / "out.csv").to_pylist()
-    assert len(table) == 48
+    assert len(table) == ROWS // 2
     assert "decision" not in table[0], "no thresholds, no decision"
     for row in table:
         p = np.array([row[f"p_{name}"] for name in bundle.class_names])
