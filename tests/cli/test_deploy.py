@@ -1,6 +1,7 @@
 """`surefoot bundle`, `predict` and `export` as people use them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -151,17 +152,21 @@ def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):
     whole = (made.images / "part0" / "000.png").read_bytes()
     (images / "half.png").write_bytes(whole[: len(whole) // 2])
     Image.new("1", (20_000, 10_000)).save(images / "bomb.png")
+    os.mkfifo(images / "pipe.png")
+    (images / os.fsdecode(b"odd\xff.png")).write_bytes(whole)
     done = surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", check=1)
     assert done.stderr.startswith(
-        f"3 of {ROWS // 2 + 3} images cannot be read, and have an error in place of a label: "
+        f"4 of {ROWS // 2 + 5} images cannot be read, and have an error in place of a label: "
     )
     rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
-    assert len(rows) == ROWS // 2 + 3
+    assert len(rows) == ROWS // 2 + 5
     wrong = {path: row["error"] for path, row in rows.items() if row["error"]}
     assert wrong[str(images / "text.png")] == "not an image"
     assert wrong[str(images / "bomb.png")] == "more than 89,478,485 pixels"
+    assert wrong[str(images / "pipe.png")] == "not a regular file"
+    assert rows[str(images / "odd\ufffd.png")]["confidence"] is not None, "a name that is no text"
     assert "truncated" in wrong[str(images / "half.png")]
-    assert sum(row["confidence"] is not None for row in rows.values()) == ROWS // 2
+    assert sum(row["confidence"] is not None for row in rows.values()) == ROWS // 2 + 1
     surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", "--skip-unreadable")
 
 

@@ -241,10 +241,13 @@ def scikit(name):
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.naive_bayes import GaussianNB
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
     return {
         "logistic": LogisticRegression(C=100),
+        "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),
         "margins": SVC(),
         "pairs": SVC(decision_function_shape="ovo"),
         "naive": GaussianNB(),
@@ -258,14 +261,14 @@ def flowers(classes, rows=300, seed=0):
     return rng.standard_normal((rows, 4)) + y[:, None], np.asarray(classes)[y]
 
 
-@pytest.mark.parametrize("name", ["logistic", "margins", "naive", "forest"])
+@pytest.mark.parametrize("name", ["logistic", "pipeline", "margins", "naive", "forest"])
 @pytest.mark.parametrize("classes", [("no", "yes"), (3, 1, 7)])
 def test_scikit_learn_s_classifiers(name, classes):
     x, y = flowers(classes)
     classifier = scikit(name).fit(x[:100], y[:100])
     calibrated = surefoot.calibrate(classifier, (x[100:], y[100:]))
     index = np.searchsorted(classifier.classes_, y[100:])
-    scores = classifier.decision_function(x) if name in ("logistic", "margins") else None
+    scores = classifier.decision_function(x) if name in ("logistic", "pipeline", "margins") else None
     if scores is None:
         scores = np.log(np.maximum(classifier.predict_proba(x), np.finfo(np.float32).tiny))
     if scores.ndim == 1:
