@@ -1,6 +1,7 @@
 """Three lines on a user's own model: the right temperature, the model left as it was, one module in its place."""
 
 import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -372,3 +373,24 @@ def test_the_example_runs():
     assert after[0] < before[0]
     assert after[1] < before[1]
     assert done.stdout.endswith("saved, loaded, and the same: True\n")
+
+
+def test_what_the_page_says_runs(tmp_path, monkeypatch):
+    from sklearn.linear_model import LogisticRegression
+
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text()
+    model = network()
+    x, y = data(model)
+    table = {"x": x.numpy(), "y": y.numpy(), "x_val": x.numpy(), "y_val": y.numpy(), "x_test": x.numpy()}
+    models = [network(seed=seed) for seed in range(5)]
+    names = {"model": model, "models": models, "val_loader": [(x, y)], "x": x, "build_model": network}
+    for code in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(
+            code,
+            names
+            | (table if "LogisticRegression" in code else {})
+            | {"LogisticRegression": LogisticRegression},
+            names,
+        )
+    assert torch.equal(names["again"].probabilities(x), names["ensemble"].probabilities(x))
