@@ -300,8 +300,10 @@ def test_scikit_learn_s_many_labels():
     assert (p[:, 2] < 1e-6).all(), "a label that never occurred"
 
 
-def test_scores_of_pairs_of_classes_are_refused():
-    x, y = flowers(("a", "b", "c", "d"))
+@pytest.mark.parametrize("classes", ["abc", "abcd"])
+def test_scores_of_pairs_of_classes_are_refused(classes):
+    """Also of three classes, which have three pairs."""
+    x, y = flowers(tuple(classes))
     with pytest.raises(InputError, match="SVC gives a score for each pair of classes"):
         surefoot.calibrate(scikit("pairs").fit(x, y), (x, y))
 

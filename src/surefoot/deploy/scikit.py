@@ -20,8 +20,8 @@ def is_scikit_classifier(model: object) -> bool:
 class ScikitModel(nn.Module):
     """Arrays or tensors to logits, on the host: `decision_function`, or the logs of `predict_proba`.
 
-    The latter where there is no `decision_function`, or where it is as wide as there are pairs of classes
-    (one against one): those scores are no logits.
+    The latter where there is no `decision_function`, or where it scores pairs of classes (one against one):
+    those scores are no logits.
     """
 
     def __init__(self, classifier: Any, kind: LabelKind) -> None:
@@ -42,8 +42,10 @@ class ScikitModel(nn.Module):
         if not hasattr(self.classifier, "decision_function"):
             return None
         scores = np.asarray(self.classifier.decision_function(rows))
-        classes = len(self.classifier.classes_)
-        return scores if scores.ndim == 1 or scores.shape[1] == classes else None
+        if scores.ndim == 1:
+            return scores
+        as_wide = scores.shape[1] == len(self.classifier.classes_)
+        return scores if as_wide and not _scores_pairs(self.classifier) else None
 
     def _probabilities(self, rows: Any) -> NDArray[np.float64]:
         if not hasattr(self.classifier, "predict_proba"):
@@ -67,6 +69,13 @@ class ScikitModel(nn.Module):
             have = ", ".join(map(str, list(places)[:10]))
             raise InputError(f"label {unknown[0]!r} is no class of the classifier; have: {have}")
         return np.asarray([places[name] for name in given.tolist()], dtype=np.int64)
+
+
+def _scores_pairs(classifier: Any) -> bool:
+    """Whether it, or the last step of a pipeline, is set to score pairs: of three classes there are three."""
+    settings = classifier.get_params() if hasattr(classifier, "get_params") else {}
+    shapes = [value for name, value in settings.items() if name.endswith("decision_function_shape")]
+    return "ovo" in shapes
 
 
 def _log(probabilities: NDArray[np.float64], kind: LabelKind) -> NDArray[np.float64]:
