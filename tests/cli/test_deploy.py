@@ -185,6 +185,9 @@ def test_files_folders_and_patterns(made, bundle, surefoot, tmp_path, monkeypatc
 def test_the_output_is_refused_before_the_work(made, bundle, surefoot, tmp_path):
     said = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.xlsx", check=2).stderr
     assert "unknown file type '.xlsx'; have: .parquet, .csv" in said
+    shutil.copy(made.images / "part0" / "000.png", tmp_path / "image.csv")
+    said = surefoot("predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2).stderr
+    assert "image.csv is among the images; allowed: another file" in said
     said = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
     assert "bundle.json: No such file" in said
 

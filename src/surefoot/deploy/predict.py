@@ -83,7 +83,7 @@ def predict_files(
         )
     if output.suffix.lower() not in FORMATS:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
-    if any(Path(path).resolve() == output.resolve() for path in paths):
+    if any(path.endswith(output.name) and Path(path).resolve() == output.resolve() for path in paths):
         raise InputError(f"the output {output} is among the images; allowed: another file")
     bundle.to(device)
     table = Table(bundle, thresholds or bundle.thresholds, probabilities)
