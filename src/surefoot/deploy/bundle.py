@@ -36,6 +36,7 @@ from surefoot.seeds import generator
 from surefoot.training.start import network_options
 
 FORMAT = 1
+LONGEST = 300  # characters of torch's own words
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
 LIBRARIES = (
@@ -145,6 +146,10 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     fitted = _read_json(folder / CALIBRATION, "no calibration")
     scale = fitted["novelty"]["scale"]
     prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
+    if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
+        raise InputError(
+            f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
+        )
     thresholds = _read_json(folder / THRESHOLDS, "none") if decides else None
     return Bundle(
         about=about,
@@ -176,13 +181,13 @@ def restored_network(
             f"network {recipe.network!r} is code of your own, and runs when the bundle is read; "
             "needed: allow_code=True (--allow-code), if you trust it"
         )
-    network = build_network(
-        recipe.network, classes, generator=Generator().manual_seed(0), **network_options(recipe, shape)
-    )
     try:
+        options = network_options(recipe, shape)
+        network = build_network(recipe.network, classes, generator=Generator().manual_seed(0), **options)
         network.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise InputError(f"the weights do not fit network {recipe.network!r}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # the latter, and some of the former: far too large
+        reason = " ".join(str(error).split())[:LONGEST]
+        raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}") from error
     for parameter in network.parameters():
         parameter.requires_grad = False
     if isinstance(recipe.variant, Bayesian):
