@@ -131,6 +131,8 @@ def test_the_size_is_as_asked(width, height, wanted, fit):
     pixels = decode(saved(Image.new("RGB", (width, height), RED), format="BMP"), Size(wanted, fit))
     if fit is Fit.SQUARE:
         assert pixels.shape == (wanted, wanted, 3)
+    elif fit is Fit.AS_IT_IS:
+        assert pixels.shape == (height, width, 3)
     else:
         assert min(pixels.shape[:2]) == wanted
         assert max(pixels.shape[:2]) == max(1, round(max(width, height) * wanted / min(width, height)))

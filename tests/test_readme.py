@@ -71,8 +71,9 @@ def test_the_python_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     val, test = draw_one_label(200, sharpness=3), draw_one_label(200, sharpness=3, seed=1)
     names = {
-        "torch": torch,
         "model": torch.nn.Linear(4, 4),
+        "val_loader": [(torch.ones(8, 4), torch.arange(8) % 4)],
+        "x": torch.ones(1, 4),
         "val_logits": val.logits,
         "val_labels": val.labels,
         "test_logits": test.logits,
@@ -81,4 +82,4 @@ def test_the_python_runs(folder, monkeypatch, capsys):
     (code,) = blocks("python")
     exec(code, names)
     assert "Proportion(k=" in capsys.readouterr().out
-    assert names["model"](torch.ones(1, 4)).shape == (1, 4)
+    assert names["probabilities"].shape == (1, 4)

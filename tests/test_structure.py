@@ -40,6 +40,7 @@ STOREYS = (
     {"revisions"},
     {"deploy"},
     {"report"},
+    {"deploy"},
     {"cli"},
 )
 
@@ -108,15 +109,20 @@ def test_every_module_imports():
 def test_public_names_are_these_and_load():
     assert surefoot.__all__ == [
         "IGNORE",
+        "Bundle",
+        "Calibrated",
+        "Ensemble",
         "InputError",
         "LabelKind",
         "Predictions",
         "Temperature",
         "__version__",
+        "calibrate",
         "evaluate",
         "fit_calibration",
         "fit_member_temperatures",
         "fit_temperature",
+        "load_bundle",
         "load_calibration",
         "metrics",
         "paired_differences",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         load_calibration,
         save_calibration,
     )
+    from surefoot.deploy.bundle import Bundle, load_bundle
+    from surefoot.deploy.calibrate import calibrate
+    from surefoot.deploy.wrap import Calibrated, Ensemble
     from surefoot.errors import InputError
     from surefoot.kinds import IGNORE, LabelKind
     from surefoot.prediction_files import read_predictions, write_predictions
@@ -23,15 +26,20 @@ if TYPE_CHECKING:
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
+    "Bundle": "surefoot.deploy.bundle",
+    "Calibrated": "surefoot.deploy.wrap",
+    "Ensemble": "surefoot.deploy.wrap",
     "IGNORE": "surefoot.kinds",
     "InputError": "surefoot.errors",
     "LabelKind": "surefoot.kinds",
     "Predictions": "surefoot.predictions",
     "Temperature": "surefoot.calibrators",
+    "calibrate": "surefoot.deploy.calibrate",
     "evaluate": "surefoot.scoring",
     "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators",
     "fit_temperature": "surefoot.calibrators",
+    "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
     "metrics": "surefoot.metrics",
     "paired_differences": "surefoot.scoring",
@@ -44,15 +52,20 @@ __version__ = VERSION
 
 __all__ = [
     "IGNORE",
+    "Bundle",
+    "Calibrated",
+    "Ensemble",
     "InputError",
     "LabelKind",
     "Predictions",
     "Temperature",
     "__version__",
+    "calibrate",
     "evaluate",
     "fit_calibration",
     "fit_member_temperatures",
     "fit_temperature",
+    "load_bundle",
     "load_calibration",
     "metrics",
     "paired_differences",

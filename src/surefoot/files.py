@@ -39,6 +39,34 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder beside `path`; renamed to it at the end, removed if anything goes wrong.
+
+    One that is there already and holds something is refused, so that nothing is lost.
+    """
+    target = Path(path).resolve()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise InputError(f"{path} is there already; allowed: a new folder, so that nothing is lost")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            file.chmod(0o666 & ~_umask())
+            sync(file)
+        temporary.chmod(0o777 & ~_umask())
+        temporary.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, where they are not there."""
     try:

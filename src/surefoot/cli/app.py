@@ -7,6 +7,7 @@ import typer
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.compare import compare
 from surefoot.cli.data import data
+from surefoot.cli.deploy import bundle, export, predict
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
@@ -33,6 +34,9 @@ for command in (
     apply,
     thresholds,
     monitor,
+    bundle,
+    predict,
+    export,
     train,
     tune,
     status,

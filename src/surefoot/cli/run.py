@@ -79,12 +79,12 @@ def run(
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable(sentence: str = "stopped; the same command goes on from here") -> Iterator[None]:
     """Ctrl-C at any moment is one sentence and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here", err=True)
+        typer.echo(sentence, err=True)
         raise typer.Exit(130) from None
 
 

@@ -37,11 +37,12 @@ class Fit(StrEnum):
 
     SHORT_SIDE = "short"  # the shorter side has that many pixels, the shape is kept
     SQUARE = "square"  # both sides have, whatever the shape was; nothing is cut off
+    AS_IT_IS = "as it is"  # at the file's own size
 
 
 @dataclass(frozen=True)
 class Size:
-    """So many pixels, on the short side or on both."""
+    """So many pixels, on the short side or on both; or the file's own."""
 
     pixels: int
     fit: Fit = Fit.SHORT_SIDE
@@ -52,6 +53,8 @@ class Size:
         >>> Size(160).of(640, 480), Size(160, Fit.SQUARE).of(640, 480)
         ((213, 160), (160, 160))
         """
+        if self.fit is Fit.AS_IT_IS:
+            return width, height
         if self.fit is Fit.SQUARE:
             return self.pixels, self.pixels
         short = min(width, height)
@@ -61,7 +64,8 @@ class Size:
 def decode(data: bytes, size: Size) -> NDArray[np.uint8]:
     """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
+        if size.fit is not Fit.AS_IT_IS:
+            image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright)
         wanted = size.of(*plain.size)

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from surefoot.combine import average_sigmoid, average_softmax
+from surefoot.judging import chunks
 from surefoot.kinds import LabelKind
 from surefoot.novelty.logits import energy, max_probability
-from surefoot.outcomes import DECIMALS, Array, chunks
+from surefoot.outcomes import DECIMALS, Array
 from surefoot.predictions import Predictions
 
 SPREAD = 1e-6  # an energy that varies by less says nothing: the logits were made from probabilities

@@ -35,8 +35,8 @@ class LinearHead(nn.Linear):
         return torch.cat([self._sample(features, count, generator) for count in counts])
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        kept = _kept(features, self.dropout.p, samples, generator)
-        return _thinned(self, features, kept).float().expand(samples, -1, -1)
+        kept = kept_features(features, self.dropout.p, samples, generator)
+        return thinned(self, features, kept).float().expand(samples, -1, -1)
 
 
 class GaussianHead(LinearHead):
@@ -58,9 +58,9 @@ class GaussianHead(LinearHead):
         return mean, positive(self.variance(dropped).float())
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        kept = _kept(features, self.dropout.p, samples, generator)
-        mean = _thinned(self, features, kept).float()
-        variance = positive(_thinned(self.variance, features, kept).float())
+        kept = kept_features(features, self.dropout.p, samples, generator)
+        mean = thinned(self, features, kept).float()
+        variance = positive(thinned(self.variance, features, kept).float())
         return add_noise(mean.expand(samples, -1, -1), variance, generator)
 
 
@@ -79,7 +79,7 @@ def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Te
     return mean + variance.sqrt() * noise
 
 
-def _kept(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
+def kept_features(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
     """(samples, width) of 0 and 1 / (1 - rate); (1, width) of 1 where nothing is dropped."""
     width = features.shape[1]
     if rate == 0:
@@ -88,10 +88,11 @@ def _kept(features: Tensor, rate: float, samples: int, generator: Generator) -> 
     return kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
 
 
-def _thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
+def thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
     """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
     weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
-    answers = F.linear(features, weights).reshape(len(features), len(kept), layer.out_features)
+    # shape[0] and not len(), which would make the number of rows a constant of an exported graph
+    answers = F.linear(features, weights).reshape(features.shape[0], kept.shape[0], layer.out_features)
     return answers.transpose(0, 1) + layer.bias
 
 

@@ -1,6 +1,7 @@
 """A network as training begins."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def initial_network(
 def drawn_network(recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int) -> Network:
     """All of it drawn from the seed."""
     start = generator(task.training_identity, recipe.digest, seed, "initialisation")
-    options = _options(recipe, task, inputs[Split.TRAIN])
+    options = network_options(recipe, _shape(recipe, task, inputs[Split.TRAIN]))
     return build_network(recipe.network, len(task.class_names), generator=start, **options)
 
 
@@ -48,24 +49,29 @@ def weights_digest(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _options(recipe: Recipe, task: Task, samples: Inputs) -> dict[str, Any]:
+def network_options(recipe: Recipe, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What `build_network` takes beside name and classes, for samples of that shape."""
     if recipe.network == "mlp":
-        if isinstance(samples, Points):
-            inputs = samples.values.shape[1]
-        else:
-            inputs = samples.pixels.shape[1] * recipe.view**2
-        options = {"inputs": inputs, "hidden": (recipe.width,) * 3, "layer_dropout": recipe.dropout}
+        hidden = (recipe.width,) * 3
+        options = {"inputs": math.prod(shape), "hidden": hidden, "layer_dropout": recipe.dropout}
         return options | _bayesian_options(recipe)
-    if isinstance(samples, Points):
+    if ":" in recipe.network:
+        return _bayesian_options(recipe)
+    options = {"channels": shape[0], "small_stem": recipe.stem == "small"}
+    return options | {"head_dropout": recipe.dropout} | _bayesian_options(recipe)
+
+
+def _shape(recipe: Recipe, task: Task, samples: Inputs) -> tuple[int, ...]:
+    """Of a sample as the network sees it."""
+    if not isinstance(samples, Points):
+        return (samples.pixels.shape[1], recipe.view, recipe.view)
+    if recipe.network != "mlp":
         if ":" not in recipe.network:
             backbone_named(recipe.network)  # an unknown one is said to be that
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
-    if ":" in recipe.network:
-        return _bayesian_options(recipe)
-    options = {"channels": samples.pixels.shape[1], "small_stem": recipe.stem == "small"}
-    return options | {"head_dropout": recipe.dropout} | _bayesian_options(recipe)
+    return tuple(samples.values.shape[1:])
 
 
 def _bayesian_options(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,236 @@
+"""A bundle: a folder with all that predicting takes, read without running anything that is in it.
+
+DIR/bundle.json          task, method, class names, preprocessing, networks; a sha256 of every other file
+DIR/weights.safetensors  of every network, under members.0. and so on
+DIR/calibration.json     what was fitted, and which novelty score is reported
+DIR/thresholds.json      from which confidence on a prediction is accepted, where they were given
+DIR/metrics.json         on familiar and unfamiliar data, with intervals
+DIR/README.md            the model card
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Generator, Tensor, nn
+
+from surefoot.calibrators import Calibration, load_calibration
+from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
+from surefoot.deploy.decision import Rule, rule_from
+from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
+from surefoot.deploy.wrap import Answering
+from surefoot.errors import InputError
+from surefoot.kinds import LabelKind
+from surefoot.networks import build_network
+from surefoot.novelty import Scale
+from surefoot.predictions import Predictions
+from surefoot.recipes import Bayesian, Recipe, recipe_from
+from surefoot.seeds import generator
+from surefoot.training.start import network_options
+
+FORMAT = 1
+LONGEST = 300  # characters of torch's own words
+BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
+THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
+LIBRARIES = (
+    "timm",
+    "torchvision",
+)  # networks of theirs are built by name; any other name is a user's own code
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A method, ready to use: `model` gives calibrated logits, `probabilities` what they mean."""
+
+    about: Mapping[str, Any]  # bundle.json
+    kind: LabelKind
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]  # of one sample as the networks see it
+    preprocessing: Preprocessing | None  # None: samples are points, and seen as they are
+    networks: nn.ModuleList
+    calibration: Calibration | None
+    novelty: Novelty
+    thresholds: Rule | None
+
+    @cached_property
+    def model(self) -> Answering:
+        """Samples to calibrated logits, as one module; calibration and averaging are inside."""
+        return assembled(list(self.networks), self.calibration, self.novelty, self.kind)
+
+    def probabilities(self, samples: Tensor) -> Tensor:
+        """(n, classes) of preprocessed samples (n, *shape)."""
+        return self.model.probabilities(samples)
+
+    def preprocess(self, path: str | Path) -> Tensor:
+        """What the networks see of an image file."""
+        if self.preprocessing is None:
+            raise InputError(f"{self.name} takes points of shape {self.shape}, not images")
+        seen = self.preprocessing.of_file(path)
+        if isinstance(seen, str):
+            raise InputError(f"{path} cannot be read: {seen}")
+        return seen
+
+    def says(self, samples: Tensor) -> Predictions:
+        """What the method says of preprocessed samples, with their novelty: as it was scored, in one pass."""
+        with torch.inference_mode():
+            own = torch.stack([network(samples) for network in self.networks]).float().cpu()
+        novelty = self.novelty.of(own, self.kind)
+        scale = self.novelty.scale
+        scaled = None if scale is None else scale(novelty.numpy())
+        said = Predictions.from_logits(
+            own, None, kind=self.kind, class_names=self.class_names, novelty=scaled
+        )
+        answer = said if self.calibration is None else self.calibration(said)
+        return Predictions.from_logits(
+            answer.logits, None, kind=self.kind, class_names=self.class_names, novelty=novelty
+        )
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.about['task']['name']}, {self.about['method']['title']}"
+
+    def to(self, device: torch.device | str) -> "Bundle":
+        """Itself, moved."""
+        self.networks.to(device)
+        self.model.to(device)
+        return self
+
+
+def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
+    """Read a bundle; nothing in it is unpickled or run, and every file is held against its sha256.
+
+    A network that was a user's own function (`package.module:function`) is built by importing and calling it:
+    only with `allow_code`.
+    """
+    folder = Path(path)
+    about = _read_json(folder / BUNDLE, "no bundle")
+    try:
+        if about["format"] != FORMAT:
+            raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
+        _check_files(folder, about["files"])
+        return _bundle(folder, about, allow_code=allow_code)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}") from error
+
+
+def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
+    kind, shape = LabelKind(about["kind"]), tuple(int(side) for side in about["input"]["shape"])
+    names = tuple(str(name) for name in about["class_names"])
+    weights = _read_weights(folder / WEIGHTS)
+    networks = [
+        restored_network(
+            recipe_from(each["recipe"]),
+            {
+                name.removeprefix(f"members.{i}."): t
+                for name, t in weights.items()
+                if name.startswith(f"members.{i}.")
+            },
+            classes=len(names),
+            shape=shape,
+            kind=kind,
+            key=str(each["key"]),
+            allow_code=allow_code,
+        )
+        for i, each in enumerate(about["networks"])
+    ]
+    fitted = _read_json(folder / CALIBRATION, "no calibration")
+    scale = fitted["novelty"]["scale"]
+    prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
+    if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
+        raise InputError(
+            f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
+        )
+    thresholds = _read_json(folder / THRESHOLDS, "none") if decides else None
+    return Bundle(
+        about=about,
+        kind=kind,
+        class_names=names,
+        shape=shape,
+        preprocessing=None if prepared is None else preprocessing_from(prepared),
+        networks=nn.ModuleList(networks).eval(),
+        calibration=None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION),
+        novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
+        thresholds=None if thresholds is None else rule_from(thresholds, classes=len(names)),
+    )
+
+
+def restored_network(
+    recipe: Recipe,
+    weights: Mapping[str, Tensor],
+    *,
+    classes: int,
+    shape: tuple[int, ...],
+    kind: LabelKind,
+    key: str,
+    allow_code: bool,
+) -> nn.Module:
+    """A network of that recipe with these weights; a Bayesian one with its samples fixed."""
+    source, colon, _ = recipe.network.partition(":")
+    if colon and source not in LIBRARIES and not allow_code:
+        raise InputError(
+            f"network {recipe.network!r} is code of your own, and runs when the bundle is read; "
+            "needed: allow_code=True (--allow-code), if you trust it"
+        )
+    try:
+        options = network_options(recipe, shape)
+        network = build_network(recipe.network, classes, generator=Generator().manual_seed(0), **options)
+        network.load_state_dict(dict(weights))
+    except (RuntimeError, MemoryError) as error:  # the latter, and some of the former: far too large
+        reason = " ".join(str(error).split())[:LONGEST]
+        raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}") from error
+    for parameter in network.parameters():
+        parameter.requires_grad = False
+    if isinstance(recipe.variant, Bayesian):
+        return FixedSamples(network, recipe.variant.samples, kind, generator(key, "deployed samples"))
+    return network
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
+    for name, digest in digests.items():
+        if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
+            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
+        if name != CARD and _reading(folder / name, sha256_of) != digest:
+            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
+    for name in (WEIGHTS, CALIBRATION, METRICS):
+        if name not in digests:
+            raise InputError(f"{BUNDLE} does not name {name}")
+
+
+def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        document = json.loads(_reading(path, lambda file: file.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is {otherwise}: a JSON object is needed")
+    return document
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path.name} cannot be read: {error}") from error
+
+
+def _reading(path: Path, read: Callable[[Path], str]) -> str:
+    try:
+        return read(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,205 @@
+"""From an experiment that was run to a bundle: one method, one run, its networks and what was fitted."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from surefoot.calibrators import NoveltyScaling, calibration_document
+from surefoot.calibrators.files import DEFINITIONS
+from surefoot.calibrators.files import FORMAT as CALIBRATION_FORMAT
+from surefoot.defaults import RESAMPLES
+from surefoot.deploy import bundle as parts
+from surefoot.deploy.assemble import Novelty
+from surefoot.deploy.card import model_card
+from surefoot.deploy.preprocessing import Preprocessing
+from surefoot.engines.novelty import stored_novelty
+from surefoot.errors import InputError
+from surefoot.experiments import Part
+from surefoot.files import new_folder
+from surefoot.methods import ENERGY, KNN, MAX_PROBABILITY, ODIN, Method, method_named
+from surefoot.novelty import Scale
+from surefoot.plans import Plan, Planned, replanned
+from surefoot.recipes import Bayesian, Spec
+from surefoot.report.document import evaluation_document
+from surefoot.results import Reader, Run
+from surefoot.revisions import Opened
+from surefoot.scoring import Tick, evaluate, silently
+from surefoot.store import Store
+from surefoot.tasks import TASKS, BuiltIn
+from surefoot.tasks.base import Split
+from surefoot.version import VERSION
+
+CHANNELS = 3  # images are decoded to red, green and blue
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A task of an experiment and a method on it."""
+
+    opened: Opened
+    part: Part
+    plan: Plan
+    planned: Planned
+
+
+def chosen_method(opened: Opened, method: str, *, task: str | None, network: str | None) -> Chosen:
+    """The one task that fits, and the method's networks on it; a method that cannot be bundled says why."""
+    row = method_named(method)
+    pairs = list(zip(opened.experiment.parts, opened.plans, strict=True))
+    fitting = [
+        (part, plan)
+        for part, plan in pairs
+        if task in (None, plan.task, part.task) and network in (None, plan.recipe.network)
+    ]
+    if len(fitting) != 1:
+        have = ", ".join(f"{plan.task} with {plan.recipe.network}" for _, plan in pairs)
+        wanted = "several tasks" if len(fitting) > 1 else f"no task {task!r}"
+        raise InputError(f"experiment {opened.experiment.name!r} has {wanted}; say which by --task: {have}")
+    ((part, plan),) = fitting
+    found, without = replanned(plan, [row])
+    if without:
+        have = ", ".join(planned.method.name for planned in plan.methods)
+        raise InputError(
+            f"{opened.experiment.name!r} has no networks for {method!r}; it was run with: {have}"
+        )
+    (planned,) = found.methods
+    reason = why_not(row, [spec for run in planned.runs for spec in run])
+    if reason is not None:
+        raise InputError(reason)
+    return Chosen(opened, part, plan, planned)
+
+
+def why_not(method: Method, specs: Sequence[Spec] = ()) -> str | None:
+    """Why a method cannot be bundled, in a sentence; None where it can."""
+    if method.cheating:
+        return (
+            f"{method.name!r} is tuned on the test sets, so its numbers would hold nowhere else; not bundled"
+        )
+    if method.novelty == ODIN:
+        return f"{method.name!r} needs a gradient for every prediction, which a bundle does not compute"
+    if method.novelty == KNN:
+        return f"{method.name!r} needs the features of all training samples, which a bundle does not hold"
+    variants = [spec.recipe.variant for spec in specs]
+    if any(isinstance(variant, Bayesian) and variant.sampled == "network" for variant in variants):
+        return f"{method.name!r} samples dropout in every layer, which a bundle's fixed graph cannot"
+    return None
+
+
+def write_bundle(
+    chosen: Chosen,
+    folder: Path,
+    *,
+    run: int = 0,
+    thresholds: dict[str, Any] | None = None,
+    resamples: int = RESAMPLES,
+    tick: Tick = silently,
+) -> dict[str, Any]:
+    """One run's final networks with what was fitted for them, scored anew; returns the calibration."""
+    with new_folder(folder) as new:
+        found = _run(chosen, run)
+        weights = [chosen.opened.store.weights(spec) for spec in found.specs]
+        about = _about(chosen, found, _shape(chosen.plan, weights[0]), run)
+        evaluation = evaluate(
+            found.before[Split.TEST_FAMILIAR],
+            found.before.get(Split.TEST_UNFAMILIAR),
+            calibration=found.calibration,
+            resamples=resamples,
+            tick=tick,
+        )
+        documents = {
+            parts.CALIBRATION: _calibration(chosen.planned.method, found, chosen.opened.store),
+            parts.METRICS: evaluation_document(evaluation),
+            **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
+        }
+        tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new / parts.WEIGHTS)
+        for name, document in documents.items():
+            _write_json(document, new / name)
+        card = model_card(about, documents[parts.CALIBRATION], evaluation, thresholds, chosen.planned.method)
+        (new / parts.CARD).write_text(card, encoding="utf-8")
+        digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
+        _write_json({**about, "files": digests}, new / parts.BUNDLE)
+    return documents[parts.CALIBRATION]
+
+
+def _run(chosen: Chosen, run: int) -> Run:
+    planned = chosen.planned
+    if not 0 <= run < len(planned.runs):
+        raise InputError(f"run is {run}; allowed: 0 to {len(planned.runs) - 1}")
+    result = Reader(chosen.opened.store).result(replace(planned, runs=(planned.runs[run],)))
+    if result.missing:
+        raise InputError(f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}")
+    return result.runs[0]
+
+
+def _about(chosen: Chosen, found: Run, shape: tuple[int, ...], run: int) -> dict[str, Any]:
+    plan, method = chosen.plan, chosen.planned.method
+    return {
+        "surefoot": VERSION,
+        "format": parts.FORMAT,
+        "experiment": chosen.opened.experiment.name,
+        "task": {"name": plan.task, "identity": plan.task_identity},
+        "method": {"name": method.name, "title": method.title, "formula": method.formula},
+        "run": run,
+        "kind": str(plan.kind),
+        "class_names": list(plan.class_names),
+        "input": {"name": "images" if len(shape) == 3 else "points", "shape": list(shape)},
+        "preprocessing": _preprocessing(chosen) if len(shape) == 3 else None,
+        "networks": [
+            {"recipe": spec.recipe.as_dict(), "seed": spec.seed, "key": spec.key} for spec in found.specs
+        ],
+        "trained": [chosen.opened.store.facts(spec) for spec in found.specs],
+    }
+
+
+def _preprocessing(chosen: Chosen) -> dict[str, Any]:
+    """As in testing: files are decoded to the recipe's size first; built-in images were never files."""
+    recipe, name = chosen.plan.recipe, chosen.part.task.partition("/")[0]
+    in_memory = any(isinstance(entry, BuiltIn) and entry.name == name for entry in TASKS)
+    return Preprocessing(recipe.view, recipe.resize, None if in_memory else recipe.resize).as_dict()
+
+
+def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
+    """Of what the networks see; only a perceptron sees anything but images, and its first layer says what."""
+    image = (CHANNELS, plan.recipe.view, plan.recipe.view)
+    first = weights.get("hidden.0.linear.weight") if plan.recipe.network == "mlp" else None
+    return image if first is None or first.shape[1] == math.prod(image) else (int(first.shape[1]),)
+
+
+def _calibration(method: Method, found: Run, store: Store) -> dict[str, Any]:
+    document = {"surefoot": VERSION, "format": CALIBRATION_FORMAT, "kind": "none", "definitions": DEFINITIONS}
+    if found.calibration is not None:
+        document = calibration_document(found.calibration)
+    novelty = _novelty(method, found, store)
+    scale = None if novelty.scale is None else {"low": novelty.scale.low, "high": novelty.scale.high}
+    meaning = "higher is stranger; from the networks' own logits, uncalibrated; the mean over members"
+    return {**document, "novelty": {"score": novelty.score, "scale": scale, "meaning": meaning}}
+
+
+def _novelty(method: Method, found: Run, store: Store) -> Novelty:
+    """The score that the method was fitted with, on the final networks' scale; else the energy.
+
+    Log probabilities have no energy, so a Bayesian network's score is that of its top probability.
+    """
+    (spec, *_) = found.specs
+    if isinstance(found.calibration, NoveltyScaling):
+        assert method.novelty in (ENERGY, MAX_PROBABILITY)
+        return Novelty(method.novelty, _scale(spec, store, method.novelty))
+    return Novelty(MAX_PROBABILITY if isinstance(spec.recipe.variant, Bayesian) else ENERGY)
+
+
+def _scale(spec: Spec, store: Store, score: str) -> Scale:
+    stored = stored_novelty(spec, store, score, Split.TEST_FAMILIAR)
+    if stored is None:
+        raise InputError(f"{score} scores of the familiar test set are missing; needed: their scale")
+    return stored[1]
+
+
+def _write_json(document: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Three lines on the user's own model: fit a temperature on a loader, give back a calibrated module."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surefoot.calibrators import (
+    BudgetTemperature,
+    Temperature,
+    calibrator_named,
+    fit_calibration,
+)
+from surefoot.deploy.outputs import asked, device_of, logits_of, moved
+from surefoot.deploy.scikit import ScikitModel
+from surefoot.deploy.wrap import Calibrated, Report, as_module
+from surefoot.errors import InputError
+from surefoot.kinds import LabelKind
+from surefoot.predictions import Predictions
+from surefoot.training.predict import evaluating
+
+LABELS = ("labels", "label")  # what a batch that is a mapping calls them
+METHODS = ("temperature", "softening", "budget")  # those that fit one T
+ROWS_AT_ONCE = 256
+
+
+def calibrate(
+    model: Any,
+    val: Any,
+    *,
+    method: str = "temperature",
+    tick: Callable[[int], None] = lambda _: None,
+) -> Calibrated:
+    """The model behind the temperature that is best on `val`, as a module that takes its place.
+
+    `val` is held-out data drawn like the training data: a loader of (x, y) or of mappings with `labels`, or
+    one pair of arrays. Labels (n,) are class indices (of a scikit-learn classifier its own names); labels
+    (n, classes) are 0 / 1 / -100 and mean a sigmoid each; one logit a sample is the log odds of class 1.
+
+    The model is asked in evaluation mode, without gradients, where its weights are, and is left as it was
+    found. `tick` is told of the rows of each batch.
+
+    >>> x = torch.tensor([[4.0, 0.0]] * 4)
+    >>> calibrated = calibrate(torch.nn.Identity(), (x, torch.tensor([0, 0, 0, 1])))
+    >>> calibrated.probabilities(x)[0]
+    tensor([0.7500, 0.2500])
+    """
+    if method not in METHODS:
+        calibrator_named(method)  # an unknown one is said to be that
+        raise InputError(f"method {method!r} does not fit one temperature; allowed: {', '.join(METHODS)}")
+    seen = collected(model, val, tick)
+    fitted = fit_calibration(method, seen)
+    assert isinstance(fitted, Temperature | BudgetTemperature)
+    return Calibrated(model, fitted.temperature, kind=seen.kind, report=Report.of(fitted))
+
+
+def collected(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
+    """What a model says of held-out data, as predictions."""
+    logits: list[Tensor] = []
+    labels: list[NDArray[Any]] = []
+    for question, truth in _batches(val):
+        module = as_module(model, _kind(truth))
+        scikit = next((part for part in module.modules() if isinstance(part, ScikitModel)), None)
+        known = truth if scikit is None else scikit.label_indices(truth)
+        with torch.no_grad(), evaluating([module]):
+            answer = logits_of(asked(module, moved(question, device_of(module)))).cpu()
+        if len(answer) != len(known):
+            raise InputError(f"a batch has {len(known)} labels and {len(answer)} logits; must be as many")
+        logits.append(answer if answer.ndim == 2 else answer.unsqueeze(1))
+        labels.append(known)
+        tick(len(answer))
+    if not logits:
+        raise InputError("the loader gave no batch; needed: held-out samples with their labels")
+    return Predictions.from_logits(torch.cat(logits), np.concatenate(labels))
+
+
+def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
+    """Questions and labels, batch by batch."""
+    if _is_pair_of_arrays(val):
+        samples, labels = val
+        for start in range(0, samples.shape[0], ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            yield samples[part], _array(labels)[part]
+        return
+    if not isinstance(val, Iterable) or isinstance(val, Mapping | str | Tensor | np.ndarray):
+        raise InputError(
+            f"the validation data are a {type(val).__name__}; allowed: a loader of (x, y) or of mappings "
+            "with 'labels', or one pair of arrays"
+        )
+    for batch in val:
+        yield _question_and_labels(batch)
+
+
+def _question_and_labels(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        named = [name for name in LABELS if name in batch]
+        if len(named) == 1:
+            return {key: value for key, value in batch.items() if key != named[0]}, _array(batch[named[0]])
+        raise InputError(
+            f"a batch has {', '.join(map(str, batch)) or 'nothing'}; needed: 'labels' among them"
+        )
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], _array(batch[1])
+    got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
+    raise InputError(f"a batch is {got}; allowed: (x, y), or a mapping with 'labels'")
+
+
+def _is_pair_of_arrays(val: Any) -> bool:
+    return isinstance(val, tuple) and len(val) == 2 and hasattr(val[0], "shape")
+
+
+def _array(labels: Any) -> NDArray[Any]:
+    """Labels on the host, from a tensor, an array, a list or a column of a table."""
+    return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+
+
+def _kind(labels: NDArray[Any]) -> LabelKind:
+    return LabelKind.MANY_LABELS if labels.ndim == 2 and labels.shape[1] > 1 else LabelKind.ONE_LABEL

@@ -1,0 +1,229 @@
+"""`surefoot bundle`, `predict` and `export` as people use them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import surefoot as package
+from surefoot.cli import main
+from surefoot.deploy import predict as predicting
+from surefoot.methods import method_named
+from tests.deploy.made import ROWS, ran
+
+THRESHOLDS = {"accept": 0.4, "reject": 0.34, "made_by": "a test"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An experiment that was run, and thresholds."""
+    folder = tmp_path_factory.mktemp("deploy")
+    found = ran(folder, methods=("single", "ensemble-of-t"), runs=2)
+    (folder / "thresholds.json").write_text(json.dumps(THRESHOLDS))
+    return found
+
+
+@pytest.fixture
+def surefoot(capfd, monkeypatch):
+    """The command in this process, which has torch loaded."""
+
+    def run(*arguments, check=0):
+        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = SimpleNamespace(**dict(zip(("stdout", "stderr"), capfd.readouterr(), strict=True)))
+        assert (ended.value.code or 0) == check, said.stderr
+        return said
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def bundle(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundles") / "ensemble"
+    command = ["bundle", "tiny", "ensemble-of-t", "-o", folder, "--store", made.store.root]
+    command += ["--thresholds", made.images.parent / "thresholds.json", "--resamples", "20"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["surefoot", *map(str, command)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return folder
+
+
+def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
+    done = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.parquet")
+    assert done.stdout == f"predictions: {tmp_path / 'out.parquet'} ({ROWS} images)\n"
+    assert done.stderr == "", "nothing for the eye where nobody watches"
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["path", "label", "confidence", "entropy", "novelty", "decision", "error"]
+    rows = {row["path"]: row for row in table.to_pylist()}
+    stored = made.stored(method_named("ensemble-of-t")).after["test_unfamiliar"]
+    probs = stored.probs().numpy()
+    assert [rows[str(made.images / path)]["confidence"] for path in stored.ids] == pytest.approx(
+        probs.max(axis=1), abs=1e-5
+    )
+    assert {row["decision"] for row in rows.values()} <= {"accept", "review", "reject"}
+    assert all((row["confidence"] >= 0.4) == (row["decision"] == "accept") for row in rows.values())
+
+
+def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
+    for run in (0, 1):
+        surefoot("bundle", made.folder, "single", "-o", tmp_path / str(run), "--run", run, "--resamples", 0)
+    seeds = [
+        json.loads((tmp_path / str(run) / "bundle.json").read_text())["networks"][0]["seed"] for run in (0, 1)
+    ]
+    assert seeds == [0, 1]
+    said = surefoot("bundle", made.folder, "single", "-o", tmp_path / "2", "--run", 2, check=2)
+    assert said.stderr == "surefoot: run is 2; allowed: 0 to 1\n"
+    assert not (tmp_path / "2").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tiny", "novelty"), "'novelty' needs a gradient for every prediction"),
+        (("tiny", "magic"), "unknown method 'magic'; have: single"),
+        (("tiny", "distill"), "'tiny' has no networks for 'distill'; it was run with: single, ensemble-of-t"),
+        (("huge", "single"), "no experiment 'huge' was run in"),
+        (("tiny", "single", "--task", "toy"), "has no task 'toy'; say which by --task: colours with mlp"),
+        (("tiny", "single", "--thresholds", "gone.json"), "cannot read gone.json: No such file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_bundled_is_one_sentence(made, surefoot, tmp_path, arguments, says):
+    done = surefoot("bundle", *arguments, "-o", tmp_path / "b", "--store", made.store.root, check=2)
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "needed: an object with 'accept' and 'reject'"),
+        ('{"accept": 0.9}', "no threshold 'reject'"),
+        ('{"accept": 2, "reject": 0}', "accept is 2; allowed: a confidence from 0 to 1"),
+        ('{"accept": true, "reject": 0}', "accept is True"),
+        ('{"accept": 0.5, "reject": 0.9}', "reject is 0.9, above accept"),
+        ('{"accept": 0.5, "reject": 0, "for_class": "red"}', "thresholds for 'red' alone"),
+        ('{"accept": 0.5, "reject": 0, "classes": 4}', "thresholds for 4 classes, and the bundle has 3"),
+    ],
+)
+def test_bad_thresholds_are_one_sentence(made, bundle, surefoot, tmp_path, text, says):
+    (tmp_path / "t.json").write_text(text)
+    done = surefoot(
+        "predict", bundle, made.images, "-o", tmp_path / "o.csv", "--thresholds", tmp_path / "t.json", check=2
+    )
+    assert says in done.stderr
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_other_thresholds_and_none_for_a_side(made, bundle, surefoot, tmp_path):
+    (tmp_path / "t.json").write_text('{"accept": null, "reject": null}')
+    surefoot("predict", bundle, made.images, "-o", tmp_path / "o.csv", "--thresholds", tmp_path / "t.json")
+    assert set(pyarrow.csv.read_csv(tmp_path / "o.csv")["decision"].to_pylist()) == {"review"}
+
+
+@pytest.mark.parametrize(("by", "notes"), [(1.0, 0), (1.01, 1)])
+def test_thresholds_of_another_calibration_are_remarked_on(made, bundle, surefoot, tmp_path, by, notes):
+    calibration = json.loads((bundle / "calibration.json").read_text())
+    calibration["members"][1]["temperature"] *= by
+    (tmp_path / "t.json").write_text(json.dumps({**THRESHOLDS, "calibration": calibration}))
+    command = ("bundle", made.folder, "ensemble-of-t", "-o", tmp_path / "b", "--resamples", 0)
+    done = surefoot(*command, "--thresholds", tmp_path / "t.json")
+    assert done.stderr.count("note: the thresholds were chosen under another calibration") == notes
+    assert package.load_bundle(tmp_path / "b").thresholds.accept == THRESHOLDS["accept"]
+
+
+def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):
+    images = tmp_path / "images"
+    shutil.copytree(made.images / "part0", images / "some" / "deeper")
+    (images / "text.png").write_text("not an image")
+    whole = (made.images / "part0" / "000.png").read_bytes()
+    (images / "half.png").write_bytes(whole[: len(whole) // 2])
+    Image.new("1", (20_000, 10_000)).save(images / "bomb.png")
+    os.mkfifo(images / "pipe.png")
+    (images / os.fsdecode(b"odd\xff.png")).write_bytes(whole)
+    done = surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", check=1)
+    assert done.stderr.startswith(
+        f"4 of {ROWS // 2 + 5} images cannot be read, and have an error in place of a label: "
+    )
+    rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert len(rows) == ROWS // 2 + 5
+    wrong = {path: row["error"] for path, row in rows.items() if row["error"]}
+    assert wrong[str(images / "text.png")] == "not an image"
+    assert wrong[str(images / "bomb.png")] == "more than 89,478,485 pixels"
+    assert wrong[str(images / "pipe.png")] == "not a regular file"
+    assert rows[str(images / "odd\ufffd.png")]["confidence"] is not None, "a name that is no text"
+    assert "truncated" in wrong[str(images / "half.png")]
+    assert sum(row["confidence"] is not None for row in rows.values()) == ROWS // 2 + 1
+    surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", "--skip-unreadable")
+
+
+def test_files_folders_and_patterns(made, bundle, surefoot, tmp_path, monkeypatch):
+    monkeypatch.chdir(made.images)
+    given = ("part0/000.png", "part1", "part*/00*", "part1/001.jpg")
+    surefoot("predict", bundle, *given, "-o", tmp_path / "out.csv")
+    paths = pyarrow.csv.read_csv(tmp_path / "out.csv")["path"].to_pylist()
+    assert paths[:2] == ["part0/000.png", "part1/001.jpg"]
+    assert sorted(paths) == sorted(set(paths)), "each once"
+    assert len(paths) == ROWS // 2 + 5  # part1, and 000, 002, 004, 006, 008 of part0
+    for wrong, says in (("gone", "gone: no such file or folder"), ("gone*", "gone*: matches no image")):
+        assert says in surefoot("predict", bundle, wrong, "-o", tmp_path / "x.csv", check=2).stderr
+
+
+def test_the_output_is_refused_before_the_work(made, bundle, surefoot, tmp_path):
+    said = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.xlsx", check=2).stderr
+    assert "unknown file type '.xlsx'; have: .parquet, .csv" in said
+    shutil.copy(made.images / "part0" / "000.png", tmp_path / "image.csv")
+    said = surefoot("predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2).stderr
+    assert "image.csv is among the images; allowed: another file" in said
+    said = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
+    assert "bundle.json: No such file" in said
+
+
+def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_path, monkeypatch):
+    monkeypatch.setattr(predicting, "AT_ONCE", 8)
+    monkeypatch.setattr(predicting, "ROWS_IN_A_GROUP", 24)
+    surefoot("predict", bundle, made.images, "-o", tmp_path / "out.parquet")
+    file = pyarrow.parquet.ParquetFile(tmp_path / "out.parquet")
+    assert file.metadata.num_row_groups == ROWS // 24
+    paths = file.read()["path"].to_pylist()
+    assert paths == sorted(paths)
+
+
+def test_export_prints_the_difference(bundle, surefoot, tmp_path):
+    done = surefoot("export", bundle, "-o", tmp_path / "model.pt2")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("largest difference from PyTorch at batches of 1, 3, 8: ")
+    assert float(first.split(": ")[1].split()[0]) <= 1e-4
+    assert second.startswith(f"exported: {tmp_path / 'model.pt2'} (")
+    assert done.stderr == ""
+    names = torch.export.load(tmp_path / "model.pt2").graph_signature.user_outputs
+    assert len(names) == 2
+
+
+def test_a_bundle_needs_neither_the_data_nor_the_store(made, bundle, tmp_path):
+    """In a process of its own, from a copy elsewhere, with nothing but the bundle and an image."""
+    shutil.copytree(bundle, tmp_path / "bundle")
+    shutil.copy(made.images / "part0" / "000.png", tmp_path / "one.png")
+    code = (
+        "import surefoot; b = surefoot.load_bundle('bundle'); "
+        "print(b.probabilities(b.preprocess('one.png')[None])[0].tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    ours = package.load_bundle(bundle)
+    expected = ours.probabilities(ours.preprocess(made.images / "part0" / "000.png")[None])[0].tolist()
+    assert json.loads(done.stdout) == pytest.approx(expected, abs=1e-6)

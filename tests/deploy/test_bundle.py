@@ -1,0 +1,333 @@
+"""A bundle says what the run said, to the last digits, is read without pickle, and refuses what is not sound."""
+
+import hashlib
+import json
+import pickle
+import shutil
+import stat
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import surefoot
+from surefoot import InputError
+from surefoot.deploy.bundling import chosen_method, why_not, write_bundle
+from surefoot.deploy.predict import images_among, predict_files
+from surefoot.methods import METHODS, method_named
+from surefoot.tasks.base import Split
+from tests.deploy.made import COLOURS, RECIPE, ROWS, ran
+
+TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
+BUNDLED = [m.name for m in METHODS if why_not(m) is None]
+REFUSED = [m.name for m in METHODS if why_not(m) is not None]
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module", params=["one label", "many labels"])
+def made(request, tmp_path_factory):
+    return ran(tmp_path_factory.mktemp("ran"), many=request.param == "many labels")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """One label, and a bundle of an ensemble, to break copies of."""
+    folder = tmp_path_factory.mktemp("one")
+    found = ran(folder, methods=("ensemble-of-t",))
+    bundled(
+        found, "ensemble-of-t", folder / "bundle", thresholds={"accept": 0.6, "reject": 0.35, "from": "me"}
+    )
+    return found, folder / "bundle"
+
+
+@pytest.fixture
+def copy(one, tmp_path):
+    shutil.copytree(one[1], tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def bundled(made, method, folder, **options):
+    chosen = chosen_method(made.opened, method, task=None, network=None)
+    write_bundle(chosen, folder, resamples=0, **options)
+    return surefoot.load_bundle(folder)
+
+
+@cache
+def view(preprocessing, path):
+    return preprocessing.of_file(path)
+
+
+def views(bundle, made, ids):
+    """What the networks see; each file is read once for each way of reading."""
+    return torch.stack([view(bundle.preprocessing, made.images / path) for path in ids])
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_it_says_what_the_run_said(made, name, tmp_path):
+    """On the same files, through the bundle's own reading of them: as stored, and as one module."""
+    bundle = bundled(made, name, tmp_path / "bundle")
+    run = made.stored(method_named(name))
+    for split in TESTED:
+        stored = run.after[split]
+        seen = views(bundle, made, stored.ids)
+        if "bayesian" in name:  # its samples are drawn once, and not those of the stored predictions
+            assert float((bundle.says(seen).probs() - stored.probs()).abs().max()) < 0.25
+        else:
+            np.testing.assert_allclose(bundle.says(seen).probs(), stored.probs(), atol=CLOSE)
+        np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
+        alone = torch.cat([bundle.probabilities(each[None]) for each in seen[:4]])
+        np.testing.assert_allclose(alone, bundle.probabilities(seen)[:4], atol=CLOSE)
+
+
+def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_path):
+    """The mean over many networks' worth of fixed samples is the mean over fresh ones."""
+    from surefoot.deploy.assemble import FixedSamples
+    from surefoot.training.predict import Sampled
+
+    bundle = bundled(made, "bayesian", tmp_path / "bundle")
+    seen = views(bundle, made, made.stored(method_named("bayesian")).after[TESTED[0]].ids[:8])
+    network = bundle.networks[0].network
+
+    def probs(logits):
+        return logits.softmax(1) if bundle.kind == "one_label" else logits.sigmoid()
+
+    with torch.no_grad():
+        fixed = probs(FixedSamples(network, 4000, bundle.kind, torch.Generator().manual_seed(1))(seen))
+        fresh = probs(Sampled(bundle.kind, 4000, torch.Generator().manual_seed(2))(network, seen))
+    np.testing.assert_allclose(fixed, fresh, atol=0.03)
+
+
+@pytest.mark.parametrize("score", ["energy", "max-probability"])
+def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
+    """Whatever weight the fit gave novelty, here it has some."""
+    bundle = weighty(bundled(made, f"novelty-{score}", tmp_path / "bundle"))
+    seen = views(bundle, made, made.stored(method_named("single")).after[TESTED[0]].ids)
+    plain = replace(bundle, calibration=None).probabilities(seen)
+    np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
+    assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
+
+
+def weighty(bundle):
+    return replace(bundle, calibration=replace(bundle.calibration, t0=0.7, t1=1.5))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_bundled_says_why(made, name):
+    with pytest.raises(InputError, match=f"'{name}' (is tuned on the test sets|needs )"):
+        chosen_method(made.opened, name, task=None, network=None)
+
+
+def test_dropout_in_every_layer_cannot_be_bundled():
+    from surefoot.recipes import Bayesian, Recipe, Spec
+
+    spec = Spec("t", "i", Recipe(variant=Bayesian(sampled="network"), network="densenet161"), 0)
+    assert "samples dropout in every layer" in why_not(method_named("bayesian"), [spec])
+
+
+def test_all_that_is_needed_is_there(one):
+    made, folder = one
+    assert {file.name for file in folder.iterdir()} == {
+        "bundle.json", "weights.safetensors", "calibration.json", "thresholds.json", "metrics.json", "README.md",
+    }  # fmt: skip
+    assert all(file.stat().st_mode & stat.S_IROTH for file in folder.iterdir())
+    bundle = surefoot.load_bundle(folder)
+    assert bundle.class_names == COLOURS
+    assert (bundle.thresholds.accept, bundle.thresholds.reject) == (0.6, 0.35)
+    fitted = surefoot.load_calibration(folder / "calibration.json")
+    np.testing.assert_allclose([t.temperature for t in fitted.members], bundle.model.temperature, rtol=1e-6)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    after = made.stored(method_named("ensemble-of-t")).after
+    for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
+        assert metrics[side]["n"] == after[split].n
+        assert metrics[side]["metrics"]["nll"]["value"] == pytest.approx(surefoot.metrics.nll(after[split]))
+    final = made.store.weights(made.stored(method_named("ensemble-of-t")).specs[1])
+    ours = load_file(folder / "weights.safetensors")
+    assert all(torch.equal(ours[f"members.1.{name}"], tensor) for name, tensor in final.items())
+
+
+def test_the_card_is_plain_text_for_people(one):
+    card = (one[1] / "README.md").read_text()
+    assert "<b>" not in card
+    assert "&lt;b&gt;blue\\|s&lt;/b&gt;" in card
+    assert "accepted from a confidence of 0.6 on, rejected below 0.35" in card
+    assert "| NLL | " in card
+
+
+def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
+    made, folder = one
+    bundle = surefoot.load_bundle(folder)
+    stored = made.stored(method_named("ensemble-of-t")).after[TESTED[0]]
+    bad = made.images / "part0" / "broken.png"
+    bad.write_bytes(b"not an image")
+    try:
+        paths = images_among([str(made.images)])
+        counted = predict_files(bundle, paths, tmp_path / "out.parquet", probabilities=True)
+    finally:
+        bad.unlink()
+    rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert len(rows) == counted.images == ROWS + 1
+    assert counted.unreadable == (f"{bad} (not an image)",)
+    assert rows[str(bad)]["error"] == "not an image"
+    assert {rows[str(bad)][name] for name in ("label", "confidence", "decision", "p_red")} == {None}
+    probs = stored.probs().numpy()
+    for path, p in zip(stored.ids, probs, strict=True):
+        row = rows[str(made.images / path)]
+        assert row["label"] == COLOURS[p.argmax()]
+        assert row["confidence"] == pytest.approx(p.max(), abs=CLOSE)
+        assert row["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
+        assert [row[f"p_{name}"] for name in COLOURS] == pytest.approx(p, abs=CLOSE)
+        decision = "accept" if p.max() >= 0.6 else "reject" if p.max() < 0.35 else "review"
+        assert row["decision"] == decision
+        assert row["error"] is None
+    before = made.stored(method_named("ensemble-of-t")).before[TESTED[0]].logits.double()
+    energy = -torch.logsumexp(before, dim=2).mean(dim=0)
+    assert [rows[str(made.images / path)]["novelty"] for path in stored.ids] == pytest.approx(
+        energy.tolist(), abs=1e-4
+    )
+
+
+def test_many_labels_in_a_row(tmp_path, tmp_path_factory):
+    made = ran(tmp_path_factory.mktemp("many"), many=True, methods=("single",))
+    bundle = bundled(made, "single", tmp_path / "bundle")
+    predict_files(
+        bundle, images_among([str(made.images / "part0")]), tmp_path / "out.csv", probabilities=True
+    )
+    table = pyarrow.csv.read_csv(tmp_path / "out.csv").to_pylist()
+    assert len(table) == ROWS // 2
+    assert "decision" not in table[0], "no thresholds, no decision"
+    for row in table:
+        p = np.array([row[f"p_{name}"] for name in bundle.class_names])
+        assert row["label"] == ";".join(n for n, has in zip(bundle.class_names, p >= 0.5, strict=True) if has)
+        assert row["confidence"] == pytest.approx(np.maximum(p, 1 - p).min())
+        assert row["entropy"] == pytest.approx(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum())
+
+
+def test_points_have_a_bundle_and_no_images(tmp_path):
+    from surefoot.recipes import Recipe
+    from surefoot.tasks import task_named
+
+    recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
+    made = ran(tmp_path, task="toy", recipe=recipe, methods=("single-t",))
+    bundle = bundled(made, "single-t", tmp_path / "bundle")
+    stored = made.stored(method_named("single-t")).after[TESTED[0]]
+    points = torch.from_numpy(task_named("toy").splits[TESTED[0]].inputs)
+    np.testing.assert_allclose(bundle.probabilities(points), stored.probs(), atol=CLOSE)
+    with pytest.raises(InputError, match=r"takes points of shape \(2,\), not images"):
+        predict_files(bundle, [], tmp_path / "out.csv")
+
+
+def test_images_made_in_memory_are_not_resized_as_files_are():
+    """Built-in pictures were never decoded to the recipe's size, so those of a file must not be either."""
+    from surefoot.deploy.preprocessing import Preprocessing
+    from surefoot.training.batches import images_from
+
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (3, 32, 32, 3), dtype=np.uint8)
+    whole = images_from(pixels, view=16, resize=16, augmentation="none")
+    expected = whole.test_views(whole.pixels, torch.arange(3))
+    ours = torch.stack([Preprocessing(16, 16, None).of_pixels(each) for each in pixels])
+    torch.testing.assert_close(ours, expected)
+
+
+def test_a_bundle_is_never_unpickled(copy, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (exec, (f"open({str(tmp_path / 'boom')!r}, 'w')",))
+
+    about = json.loads((copy / "bundle.json").read_text())
+    payload = pickle.dumps(Bomb())
+    (copy / "weights.safetensors").write_bytes(payload)
+    about["files"]["weights.safetensors"] = hashlib.sha256(payload).hexdigest()
+    (copy / "bundle.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"weights.safetensors cannot be read"):
+        surefoot.load_bundle(copy)
+    assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda about: about.pop("networks"), "is damaged: missing or wrong 'networks'"),
+        (lambda about: about.update(format=9), "format 9 is not one this version reads"),
+        (lambda about: about.update(kind="some"), "'some' is not a valid LabelKind"),
+        (lambda about: about["files"].update({"../../etc/passwd": "0"}), "which is no part of a bundle"),
+        (lambda about: about["files"].pop("weights.safetensors"), "does not name weights.safetensors"),
+        (lambda about: about["class_names"].pop(), "the weights do not fit network 'mlp'"),
+        (lambda about: about["preprocessing"].update(view=99), "preprocessing makes views of 99 pixels"),
+        (lambda about: about["preprocessing"].update(resize=-1), "resize -1; allowed"),
+        (lambda about: about["preprocessing"].update(mean=[0, 0, 0]), "another mean or std"),
+        (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is code of your own"),
+        (lambda about: about["networks"][0]["recipe"].update(network="none"), "unknown network 'none'"),
+    ],
+)  # fmt: skip
+def test_a_changed_description_is_one_sentence(copy, change, says):
+    about = json.loads((copy / "bundle.json").read_text())
+    change(about)
+    (copy / "bundle.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=says):
+        surefoot.load_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "calibration.json", "thresholds.json", "metrics.json"]
+)
+def test_a_changed_or_missing_file_is_named(copy, name):
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[:-1] + b"?")
+    with pytest.raises(InputError, match=f"{name} is not the file that was bundled"):
+        surefoot.load_bundle(copy)
+    (copy / name).unlink()
+    with pytest.raises(InputError, match=f"cannot read .*{name}: No such file"):
+        surefoot.load_bundle(copy)
+
+
+def test_no_bundle_is_one_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*bundle.json: No such file"):
+        surefoot.load_bundle(tmp_path)
+    (tmp_path / "bundle.json").write_text("[1]")
+    with pytest.raises(InputError, match="a JSON object is needed"):
+        surefoot.load_bundle(tmp_path)
+
+
+def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def net(classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = ran(tmp_path / "run", recipe=replace(RECIPE, network="mine:net"), methods=("single-t",))
+    chosen = chosen_method(made.opened, "single-t", task=None, network=None)
+    write_bundle(chosen, tmp_path / "bundle", resamples=0)
+    with pytest.raises(InputError, match="'mine:net' is code of your own"):
+        surefoot.load_bundle(tmp_path / "bundle")
+    bundle = surefoot.load_bundle(tmp_path / "bundle", allow_code=True)
+    stored = made.stored(method_named("single-t")).after[TESTED[0]]
+    np.testing.assert_allclose(
+        bundle.probabilities(views(bundle, made, stored.ids)), stored.probs(), atol=CLOSE
+    )
+
+
+def test_a_folder_that_holds_something_is_left_alone(one, tmp_path):
+    made, _ = one
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is there already; allowed: a new folder"):
+        bundled(made, "ensemble-of-t", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_weights_of_another_shape_are_one_sentence(copy):
+    tensors = load_file(copy / "weights.safetensors")
+    about = json.loads((copy / "bundle.json").read_text())
+    tensors.pop("members.1.output.bias")
+    save_file(tensors, copy / "weights.safetensors")
+    about["files"]["weights.safetensors"] = hashlib.sha256(
+        (copy / "weights.safetensors").read_bytes()
+    ).hexdigest()
+    (copy / "bundle.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="the weights do not fit network 'mlp'"):
+        surefoot.load_bundle(copy)
