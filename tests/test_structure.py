@@ -25,7 +25,7 @@ STOREYS = (
     {"prediction_files", "statistics"},
     {"metrics", "tasks"},
     {"scores"},
-    {"tally"},
+    {"documents", "tally"},
     {"training"},
     {"novelty"},
     {"store"},
@@ -40,7 +40,6 @@ STOREYS = (
     {"revisions"},
     {"deploy"},
     {"report"},
-    {"deploy"},
     {"cli"},
 )
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from surefoot import fit_temperature
-from surefoot.report.document import evaluation_document
+from surefoot.documents import evaluation_document
 from surefoot.report.tables import (
     Table,
     evaluation_tables,

@@ -182,7 +182,7 @@ def _print(evaluation: "Evaluation", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.document import evaluation_document
+    from surefoot.documents import evaluation_document
     from surefoot.report.tables import evaluation_tables, to_csv, to_latex, to_markdown
     from surefoot.report.verdict import verdict
 

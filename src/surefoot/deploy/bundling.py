@@ -18,6 +18,7 @@ from surefoot.deploy import bundle as parts
 from surefoot.deploy.assemble import Novelty
 from surefoot.deploy.card import model_card
 from surefoot.deploy.preprocessing import Preprocessing
+from surefoot.documents import evaluation_document
 from surefoot.engines.novelty import stored_novelty
 from surefoot.errors import InputError
 from surefoot.experiments import Part
@@ -26,7 +27,6 @@ from surefoot.methods import ENERGY, KNN, MAX_PROBABILITY, ODIN, Method, method_
 from surefoot.novelty import Scale
 from surefoot.plans import Plan, Planned, replanned
 from surefoot.recipes import Bayesian, Spec
-from surefoot.report.document import evaluation_document
 from surefoot.results import Reader, Run
 from surefoot.revisions import Opened
 from surefoot.scoring import Tick, evaluate, silently

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.documents import number
 from surefoot.errors import InputError
 from surefoot.metrics import e99_count, nll
 from surefoot.outcomes import Outcomes
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.report.data import RiskCoverage, nll_by_temperature, risk_coverage, some_rows
-from surefoot.report.document import number
 from surefoot.report.style import LETTERS
 from surefoot.statistics import Proportion
 

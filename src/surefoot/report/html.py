@@ -9,12 +9,12 @@ from typing import Any
 from markupsafe import Markup
 
 from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
+from surefoot.documents import evaluation_document
 from surefoot.errors import InputError
 from surefoot.files import replacing
 from surefoot.metrics import METRICS
 from surefoot.predictions import LabelKind, Predictions
 from surefoot.report import data, figures
-from surefoot.report.document import evaluation_document
 from surefoot.report.pages import template_named
 from surefoot.report.tables import evaluation_tables, text_of
 from surefoot.report.verdict import verdict

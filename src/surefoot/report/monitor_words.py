@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot.deploy.monitor import FEW_ROWS, Finding, Look
-from surefoot.report.document import number
+from surefoot.documents import number
 from surefoot.report.table import Table
 from surefoot.statistics import Interval
 from surefoot.version import VERSION

@@ -4,7 +4,7 @@ from typing import Any
 
 from surefoot.calibrators import calibration_document
 from surefoot.comparison import Cell, Comparison, Difference
-from surefoot.report.document import number
+from surefoot.documents import number
 from surefoot.report.study_choice import Choice
 from surefoot.report.study_groups import GroupTable
 from surefoot.results import Result
