@@ -24,6 +24,18 @@ sys.meta_path.insert(0, Refuse)
 """
 
 
+LOOPBACK = f"""
+from surefoot.streaming import on_ray
+end = on_ray.disconnect
+def disconnect():
+    import ray
+    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    end()
+on_ray.disconnect = disconnect
+{CODE}
+"""
+
+
 def surefoot(*arguments):
     done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -133,10 +145,10 @@ def test_what_cannot_be_streamed_is_one_sentence(name, folder, monkeypatch):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
-def test_ray_finds_the_same_numbers(folder):
+def test_ray_finds_the_same_numbers_and_listens_to_this_machine_alone(folder):
     pytest.importorskip("ray")
     options = ("evaluate", folder / "familiar", "--format", "json", "--resamples", 0)
-    spread, here = scores(process(CODE, *options, "--engine", "ray")), scores(surefoot(*options).stdout)
+    spread, here = scores(process(LOOPBACK, *options, "--engine", "ray")), scores(surefoot(*options).stdout)
     for name, score in here.items():
         assert spread[name].get("k") == score.get("k")
         assert spread[name].get("n") == score.get("n")

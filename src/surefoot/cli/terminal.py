@@ -46,7 +46,7 @@ def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with rows per second; gone when done."""
+    """A bar with how many a second; gone when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"))
     console = notes()
     quiet = not console.is_terminal
@@ -55,8 +55,8 @@ def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
         def tick(rows: int) -> None:
             bar.advance(task, rows)
-            speed = bar.tasks[0].speed
-            bar.update(task, rate="" if speed is None else f"{speed / 1e6:.2f} M/s")
+            speed = bar.tasks[0].speed or 0.0
+            bar.update(task, rate=f"{speed / 1e6:.2f} M/s" if speed >= 1e5 else f"{speed:,.0f}/s")
 
         yield tick
 

@@ -21,6 +21,8 @@ SECONDS_TO_ANSWER = 10.0
 def connect(address: str | None) -> None:
     """To the cluster at the address, or to one on this machine that is started now and no other can reach."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address is None:  # or Ray would listen to the network, whatever address it is given
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
     except ImportError as error:
