@@ -36,6 +36,7 @@ STOREYS = (
     {"revisions"},
     {"report"},
     {"deploy"},
+    {"serve"},
     {"cli"},
 )
 

@@ -11,6 +11,7 @@ from surefoot.cli.deploy import bundle, export, predict
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.run import report, run
+from surefoot.cli.serve import serve
 from surefoot.cli.show import show
 from surefoot.cli.train import status, train, tune
 from surefoot.version import VERSION
@@ -24,7 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run, report, compare, evaluate, calibrate, apply, bundle, predict, export, train, tune, status, ls, show,
+    run, report, compare, evaluate, calibrate, apply, bundle, predict, serve, export, train, tune, status,
+    ls, show,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(data, name="data")

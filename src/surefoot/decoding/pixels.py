@@ -32,6 +32,10 @@ UNREADABLE = (
 )
 
 
+class TooManyPixelsError(ValueError):
+    """An image whose header says that it is larger than is allowed; it was not decoded."""
+
+
 class Fit(StrEnum):
     """How an image is brought to size."""
 
@@ -61,9 +65,11 @@ class Size:
         return tuple(max(1, round(side * self.pixels / short)) for side in (width, height))  # type: ignore[return-value]
 
 
-def decode(data: bytes, size: Size) -> NDArray[np.uint8]:
+def decode(data: bytes | bytearray, size: Size, *, most_pixels: float = math.inf) -> NDArray[np.uint8]:
     """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        if math.prod(image.size) > most_pixels:
+            raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
         if size.fit is not Fit.AS_IT_IS:
             image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
         upright = ImageOps.exif_transpose(image)

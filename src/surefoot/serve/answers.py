@@ -1,0 +1,69 @@
+"""What the library says of images, as plain values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from surefoot.decoding.images import reason_of
+from surefoot.decoding.pixels import FORMATS, UNREADABLE, TooManyPixelsError, decode
+from surefoot.deploy.bundle import Bundle
+from surefoot.deploy.decision import Thresholds
+from surefoot.deploy.predict import Table
+from surefoot.errors import InputError
+from surefoot.kinds import LabelKind
+from surefoot.serve.limits import RefusedError
+
+KINDS = ", ".join(FORMATS)
+
+
+class Answerer:
+    """A bundle on its device: images to views, views to answers."""
+
+    def __init__(self, bundle: Bundle, thresholds: Thresholds | None, device: str) -> None:
+        if bundle.preprocessing is None:
+            raise InputError(f"the bundle ({bundle.name}) takes points of shape {bundle.shape}, not images")
+        self.bundle = bundle.to(device)
+        self.preprocessing = bundle.preprocessing
+        self.device = torch.device(device)
+        self.table = Table(bundle, thresholds or bundle.thresholds, probabilities=True)
+        self.answers([torch.zeros(bundle.shape)])  # what is slow the first time is done before anyone waits
+
+    def view(self, data: bytes | bytearray, max_pixels: int) -> Tensor | RefusedError:
+        """What the networks see of an image file's bytes."""
+        if not data:
+            return RefusedError(422, "the image is empty")
+        try:
+            pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels)
+        except UnidentifiedImageError:
+            return RefusedError(415, f"not an image of a kind that is read: {KINDS}")
+        except TooManyPixelsError as error:
+            return RefusedError(413, f"the image has {error}; allowed: {max_pixels:,} in all")
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            return RefusedError(413, f"the image has {reason_of(error)}, which is the most allowed")
+        except UNREADABLE as error:
+            return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
+        return self.preprocessing.of_pixels(pixels)
+
+    def answers(self, views: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """What the bundle says, in one pass."""
+        rows = self.table.rows([""] * len(views), views, self.device)
+        return [
+            self._answer({name: column[row] for name, column in rows.items()}) for row in range(len(views))
+        ]
+
+    def _answer(self, row: dict[str, Any]) -> dict[str, Any]:
+        names, familiar = self.bundle.class_names, self.bundle.familiar
+        probabilities = {name: row[f"p_{name}"] for name in names}
+        one = self.bundle.kind is LabelKind.ONE_LABEL
+        return {
+            **({"label": row["label"]} if one else {"labels": [n for n in names if probabilities[n] >= 0.5]}),
+            "confidence": row["confidence"],
+            "entropy": row["entropy"],
+            "novelty": row["novelty"],
+            "verdict": None if familiar is None else familiar.verdict(row["novelty"]),
+            "decision": row.get("decision"),
+            "probabilities": probabilities,
+        }
