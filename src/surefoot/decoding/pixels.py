@@ -75,7 +75,7 @@ def decode(data: bytes | bytearray, size: Size, *, most_pixels: float = math.inf
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright)
         wanted = size.of(*plain.size)
-        if math.prod(wanted) > (Image.MAX_IMAGE_PIXELS or math.inf):
+        if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
             raise ValueError(f"{wanted[0]} x {wanted[1]} pixels at this size")
         small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
         return np.asarray(small)

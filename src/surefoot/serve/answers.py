@@ -16,6 +16,7 @@ from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
 from surefoot.serve.limits import RefusedError
 
+BOMBS = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 KINDS = ", ".join(FORMATS)
 
 
@@ -39,10 +40,10 @@ class Answerer:
             pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels)
         except UnidentifiedImageError:
             return RefusedError(415, f"not an image of a kind that is read: {KINDS}")
-        except TooManyPixelsError as error:
-            return RefusedError(413, f"the image has {error}; allowed: {max_pixels:,} in all")
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            return RefusedError(413, f"the image has {reason_of(error)}, which is the most allowed")
+        except BOMBS as error:
+            most = min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels)
+            too_many = str(error) if isinstance(error, TooManyPixelsError) else reason_of(error)
+            return RefusedError(413, f"the image has {too_many}; allowed: {most:,} pixels")
         except UNREADABLE as error:
             return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
         return self.preprocessing.of_pixels(pixels)

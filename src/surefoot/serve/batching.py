@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
-Waiting = tuple[Asked, "Future[Answer]"]
+Waiting = tuple[Asked, Future[Answer]]
 LOG = logging.getLogger("surefoot.serve")
 
 

@@ -1,6 +1,7 @@
 """A server from its socket to its end."""
 
 import asyncio
+import logging
 import signal
 import socket
 from typing import Any
@@ -101,6 +102,7 @@ def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> None:
         timeout_keep_alive=limits.timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=int(2 * limits.timeout + GRACE),
     )
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a broken form is the client's to know of
     # uvicorn raises the signal again once it is done; that would end us by the signal, as if in a failure.
     before = {number: signal.signal(number, _already_heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

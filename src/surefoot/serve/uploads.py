@@ -11,7 +11,7 @@ from surefoot.serve.limits import Guest, Limits, RefusedError
 FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
 HOW = f"allowed: {FORM} with files in it, or one image as image/jpeg, image/png and so on"
 OTHER_FIELDS = 100  # of a form, beside its images
-LONGEST_NAME = 200  # characters of a file's name that are said back
+LONGEST = 200  # characters of a client's own words that are said back
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ async def read_uploads(request: Request, limits: Limits, guest: Guest) -> list[U
     elif kind.decode("latin-1").startswith(RAW):
         reader = Raw(limits, guest)
     else:
-        raise RefusedError(415, f"the request is {'of another type' if kind else 'of no type'}; {HOW}")
+        raise RefusedError(415, f"the request is {_printable(kind) or 'of no type'}; {HOW}")
     await _feed(request, reader, limits)
     uploads = reader.uploads()
     if not uploads:
@@ -174,6 +174,11 @@ def keep(upload: Upload, chunk: bytes, limits: Limits, guest: Guest) -> None:
 
 
 def _name(given: bytes) -> str:
-    """A file's name, without control characters; browsers write quotes in it as %22."""
-    text = given.decode(errors="replace").replace("%22", '"')
-    return "".join(letter for letter in text if letter.isprintable())[:LONGEST_NAME]
+    """A file's name; browsers write quotes in it as %22."""
+    return _printable(given.replace(b"%22", b'"'))
+
+
+def _printable(given: bytes) -> str:
+    """Text of a client's, not too long and without control characters."""
+    text = given.decode(errors="replace")
+    return "".join(letter for letter in text if letter.isprintable())[:LONGEST]
