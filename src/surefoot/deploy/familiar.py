@@ -36,7 +36,7 @@ class Familiar:
     def sentences(self) -> tuple[str, ...]:
         """What the verdict is worth, for people."""
         meaning = (
-            f"An image is called unfamiliar if its novelty is above {self.limit:.4g}: that of "
+            f"A sample is called unfamiliar if its novelty is above {self.limit:.4g}: that of "
             f"{SHARE:.0%} of {self.n:,} familiar validation samples lies below."
         )
         wrong = f"{_rate(self.alarms)} familiar test samples were called unfamiliar by mistake"

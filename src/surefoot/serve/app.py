@@ -41,7 +41,7 @@ class Service:
     def __init__(self, answerer: Answerer, limits: Limits) -> None:
         self.answerer, self.limits = answerer, limits
         self.room, self.meters = Room(limits), Meters()
-        self.page = Page.of(answerer.bundle, limits)
+        self.page = Page.of(answerer.bundle, answerer.table.thresholds, limits)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:

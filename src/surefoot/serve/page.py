@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from surefoot.deploy.bundle import Bundle
+from surefoot.deploy.decision import Thresholds
 from surefoot.report.pages import TEMPLATES, template_named
 from surefoot.serve.limits import MEBIBYTE, Limits
 from surefoot.version import VERSION
@@ -23,12 +24,13 @@ class Page:
     headers: Mapping[str, str]
 
     @staticmethod
-    def of(bundle: Bundle, limits: Limits) -> "Page":
+    def of(bundle: Bundle, thresholds: Thresholds | None, limits: Limits) -> "Page":
         """Of a bundle; what it says of itself is escaped."""
         style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
         script = (TEMPLATES / "serve.js").read_text(encoding="utf-8")
         html = template_named("serve.html").render(
             bundle=bundle,
+            thresholds=thresholds,
             shown_classes=SHOWN_CLASSES,
             limits=limits,
             mebibytes=f"{limits.max_image_bytes / MEBIBYTE:.3g}",

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import uvicorn
@@ -72,10 +73,12 @@ def listening(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
+        with ExitStack() as stack:
+            sock = stack.enter_context(socket.socket(family, kind, protocol))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            stack.pop_all()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot listen on {host} port {port}: {reason}") from error

@@ -54,14 +54,14 @@ function bars(probabilities) {
 
 function card(file, said) {
   const article = made("article", "card" + (said.error ? " wrong" : ""));
+  if (said.error) {
+    article.append(made("p", "file", file.name), made("p", "error", said.error));
+    return article;
+  }
   const left = made("div");
   left.append(picture(file));
   const right = made("div");
   article.append(left, right);
-  if (said.error) {
-    right.append(made("p", "file", file.name), made("p", "error", said.error));
-    return article;
-  }
   const label = said.labels ? said.labels.join(", ") || "none of the labels" : said.label;
   right.append(made("h3", "label", label), made("p", "file", file.name));
   right.append(bar(said.confidence, "top"));
