@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 import surefoot
 from surefoot.decoding.parallel import refusing_bombs
-from surefoot.deploy.decision import Thresholds
+from surefoot.deploy.decision import Rule
+from surefoot.serve import answers
 from surefoot.serve.answers import Answerer
 from surefoot.serve.limits import Limits, RefusedError
 from surefoot.serve.meters import Meters
@@ -39,7 +41,7 @@ def test_many_labels(many):
 
 def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     old = replace(many, familiar=None)
-    thresholds = Thresholds(math.inf, 0.2)
+    thresholds = Rule(math.inf, 0.2)
     (said,) = Answerer(old, thresholds, "cpu").answers([torch.zeros(old.shape)])
     assert (said["verdict"], said["decision"]) == (None, "review")
     page = Page.of(old, thresholds, Limits()).html
@@ -56,6 +58,22 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
         (alone,) = answerer.answers([view])
         for name in many.class_names:
             assert said["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
+
+
+def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
+    answerer = Answerer(many, None, "cpu")
+    data = [picture(seed, size=(50, 40)) for seed in range(6)]
+    expected = [answerer.view(each, 2000) for each in data]
+    monkeypatch.setattr(answers, "LARGE", 1999)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda each: answerer.view(each, 2000), data))
+        with answerer.one_at_a_time:
+            waiting = pool.submit(answerer.view, data[0], 2000)
+            assert isinstance(pool.submit(answerer.view, picture(), 2000).result(), torch.Tensor)
+            assert not waiting.done()
+        assert torch.equal(waiting.result(), expected[0])
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert answerer.view(data[0], 1999).status == 413
 
 
 def test_what_is_no_image_is_refused_and_never_raised(many):

@@ -181,8 +181,8 @@ def test_a_very_long_image_is_refused_too(client):
     file = io.BytesIO()
     Image.new("L", (60_000, 1)).save(file, "PNG")
     answer = client.post("/predict", content=file.getvalue(), headers=IMAGE)
-    assert answer.status_code == 400
-    assert "pixels at this size" in json_of(answer)["error"]
+    assert answer.status_code == 413
+    assert json_of(answer)["error"].startswith("the image has 960000 x 16 pixels at this size; allowed: 4,0")
 
 
 def test_a_name_is_said_back_as_text(client):

@@ -53,14 +53,18 @@ def serve(
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; {INSTALL}") from error
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.decision import read_thresholds_file, thresholds_from
+    from surefoot.deploy.decision import read_thresholds_file, rule_from
     from surefoot.serve.answers import Answerer
 
-    other = None if thresholds is None else thresholds_from(read_thresholds_file(thresholds))
     with stoppable("stopped before it began"):
         loaded = load_bundle(folder, allow_code=allow_code)
+        classes, other = len(loaded.class_names), None
+        if thresholds is not None:
+            other = rule_from(read_thresholds_file(thresholds, classes=classes), classes=classes)
         answerer = Answerer(loaded, other, device_named(device))
         sock = listening(host, port)
     typer.echo(f"serving {loaded.name} on {address_of(sock)} (Ctrl-C ends it)")
-    answer(build_app(answerer, limits), sock, limits)
-    typer.echo("stopped; every request that had come was answered", err=True)
+    if answer(build_app(answerer, limits), sock, limits):
+        typer.echo("stopped; every request that had come was answered", err=True)
+    else:
+        typer.echo("stopped at once; requests that were under way have no answer", err=True)

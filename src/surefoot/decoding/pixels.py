@@ -33,7 +33,7 @@ UNREADABLE = (
 
 
 class TooManyPixelsError(ValueError):
-    """An image whose header says that it is larger than is allowed; it was not decoded."""
+    """An image that is larger than is allowed, by its header, or would be at the size that is asked for."""
 
 
 class Fit(StrEnum):
@@ -76,7 +76,7 @@ def decode(data: bytes | bytearray, size: Size, *, most_pixels: float = math.inf
         plain = _plain(upright)
         wanted = size.of(*plain.size)
         if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
-            raise ValueError(f"{wanted[0]} x {wanted[1]} pixels at this size")
+            raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
         small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
         return np.asarray(small)
 

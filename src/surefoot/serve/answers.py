@@ -1,21 +1,25 @@
 """What the library says of images, as plain values."""
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from surefoot.decoding.images import reason_of
 from surefoot.decoding.pixels import FORMATS, UNREADABLE, TooManyPixelsError, decode
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Thresholds
+from surefoot.deploy.decision import Rule
 from surefoot.deploy.predict import Table
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
 from surefoot.serve.limits import RefusedError
 
+LARGE = 8_000_000  # pixels
 BOMBS = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 KINDS = ", ".join(FORMATS)
 
@@ -23,12 +27,13 @@ KINDS = ", ".join(FORMATS)
 class Answerer:
     """A bundle on its device: images to views, views to answers."""
 
-    def __init__(self, bundle: Bundle, thresholds: Thresholds | None, device: str) -> None:
+    def __init__(self, bundle: Bundle, thresholds: Rule | None, device: str) -> None:
         if bundle.preprocessing is None:
             raise InputError(f"the bundle ({bundle.name}) takes points of shape {bundle.shape}, not images")
         self.bundle = bundle.to(device)
         self.preprocessing = bundle.preprocessing
         self.device = torch.device(device)
+        self.one_at_a_time = Lock()
         self.table = Table(bundle, thresholds or bundle.thresholds, probabilities=True)
         self.answers([torch.zeros(bundle.shape)])  # what is slow the first time is done before anyone waits
 
@@ -37,7 +42,7 @@ class Answerer:
         if not data:
             return RefusedError(422, "the image is empty")
         try:
-            pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels)
+            return self.preprocessing.of_pixels(self._pixels(data, max_pixels))
         except UnidentifiedImageError:
             return RefusedError(415, f"not an image of a kind that is read: {KINDS}")
         except BOMBS as error:
@@ -46,7 +51,16 @@ class Answerer:
             return RefusedError(413, f"the image has {too_many}; allowed: {most:,} pixels")
         except UNREADABLE as error:
             return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
-        return self.preprocessing.of_pixels(pixels)
+
+    def _pixels(self, data: bytes | bytearray, max_pixels: int) -> NDArray[np.uint8]:
+        """Decoded; large ones, which take up to some 25 bytes a pixel meanwhile, one after the other."""
+        try:
+            return decode(data, self.preprocessing.size, most_pixels=min(LARGE, max_pixels))
+        except TooManyPixelsError:
+            if max_pixels <= LARGE:
+                raise
+            with self.one_at_a_time:
+                return decode(data, self.preprocessing.size, most_pixels=max_pixels)
 
     def answers(self, views: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What the bundle says, in one pass."""

@@ -203,10 +203,12 @@ class Counted:
             await self.app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in PATHS else "other"
-        start = time.perf_counter()
+        start, started = time.perf_counter(), False
 
         async def counting(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 self.meters.requests[("path", path), ("code", str(message["status"]))] += 1
                 if path == "/predict":
                     self.meters.seconds.add(time.perf_counter() - start)
@@ -214,4 +216,8 @@ class Counted:
                 message["headers"] += [pair for pair in SAFELY if pair[0] not in given]
             await send(message)
 
-        await self.app(scope, receive, counting)
+        try:
+            await self.app(scope, receive, counting)
+        except asyncio.CancelledError:  # the server ends, and does not wait any more
+            if not started:
+                await json_response(503, {"error": "the server was stopped"})(scope, receive, counting)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Thresholds
+from surefoot.deploy.decision import Rule
 from surefoot.report.pages import TEMPLATES, template_named
 from surefoot.serve.limits import MEBIBYTE, Limits
 from surefoot.version import VERSION
@@ -24,7 +24,7 @@ class Page:
     headers: Mapping[str, str]
 
     @staticmethod
-    def of(bundle: Bundle, thresholds: Thresholds | None, limits: Limits) -> "Page":
+    def of(bundle: Bundle, thresholds: Rule | None, limits: Limits) -> "Page":
         """Of a bundle; what it says of itself is escaped."""
         style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
         script = (TEMPLATES / "serve.js").read_text(encoding="utf-8")

@@ -38,13 +38,13 @@ class Impatient(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Something has come: once it is a whole head, the application watches the time."""
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()
+        self._forget_if_begun()
 
     def on_response_complete(self) -> None:
         """The next head may come; what is left of a body that was refused must come in time as well."""
         self._expect_head()
         super().on_response_complete()
+        self._forget_if_begun()  # it had come already
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
@@ -60,6 +60,10 @@ class Impatient(H11Protocol):
     def _expect_head(self) -> None:
         self._forget()
         self.head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _forget_if_begun(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
 
     def _forget(self) -> None:
         if self.head_timer is not None:
@@ -91,8 +95,11 @@ def address_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> None:
-    """Answer until SIGTERM or Ctrl-C; what is under way then is answered first."""
+def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
+    """Answer until SIGTERM or Ctrl-C; what is under way then is answered first.
+
+    Returns whether it was: another Ctrl-C does not wait for it.
+    """
     config = uvicorn.Config(
         app,
         http=Impatient,
@@ -108,11 +115,13 @@ def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> None:
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a broken form is the client's to know of
     # uvicorn raises the signal again once it is done; that would end us by the signal, as if in a failure.
     before = {number: signal.signal(number, _already_heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    server = uvicorn.Server(config)
     try:
-        uvicorn.Server(config).run(sockets=[sock])
+        server.run(sockets=[sock])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return not server.force_exit
 
 
 def _already_heard(*_: Any) -> None:
