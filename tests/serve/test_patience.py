@@ -182,22 +182,22 @@ def accepts(server):
 
 
 def test_nobody_is_waited_for_for_ever(slow, hold, pool):
+    """All at once: an answer that does not come, and clients that say nothing, half of it, or letter by letter."""
+    late = (408, "the request did not arrive within 2 seconds")
     with serving(slow, hold, "--timeout", 2) as server:
-        with hold, connected(server) as raw:
-            raw.sendall(HEAD + b"content-length: %d\r\n\r\n%s" % (len(SMALL), SMALL))  # all at once
-            assert said_by(heard(raw)) == (504, "there was no answer within 2 seconds")
-        late = (408, "the request did not arrive within 2 seconds")
-        with connected(server) as none, connected(server) as half, connected(server) as body:
-            half.sendall(HEAD + b"content-length: 1000\r\n\r\nx")  # no more of the body comes
+        with hold, ExitStack() as stack:
+            asked, silent, half, body, head = (stack.enter_context(connected(server)) for _ in range(5))
+            asked.sendall(HEAD + b"content-length: %d\r\n\r\n%s" % (len(SMALL), SMALL))
+            half.sendall(HEAD + b"content-length: 1000\r\n\r\nx")
             body.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
-            trickling = pool.submit(trickle, body, b"1\r\nx\r\n")
-            assert heard(none) == b"", "who says nothing is not kept"
-            assert said_by(heard(half)) == late
-            assert said_by(trickling.result()) == late
-        with connected(server) as head:
             head.sendall(b"GET /health HTTP/1.1\r\nx: ")
-            assert trickle(head, b"y") == b""
-        assert waiting(server) == 0
+            chunks, letters = pool.submit(trickle, body, b"1\r\nx\r\n"), pool.submit(trickle, head, b"y")
+            assert said_by(heard(asked)) == (504, "there was no answer within 2 seconds")
+            assert heard(silent) == b""
+            assert said_by(heard(half)) == late
+            assert said_by(chunks.result()) == late
+            assert letters.result() == b""
+        until(lambda: waiting(server) == 0)
         code, _, said = server.end(signal.SIGINT)
     assert code == 0, "Ctrl-C is how it ends"
     assert "Traceback" not in said
