@@ -32,6 +32,9 @@ def serve(
         Path | None, typer.Option(help="Other thresholds than the bundle's (JSON).")
     ] = None,
     device: Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the networks on a CPU; half the processors unless given.")
+    ] = None,
     allow_code: AllowCode = False,
 ) -> None:
     """Serve a bundle: /predict for programs, a page at / for people, /health and /metrics.
@@ -54,9 +57,10 @@ def serve(
         raise InputError(f"serving needs {error.name}; {INSTALL}") from error
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.decision import read_thresholds_file, rule_from
-    from surefoot.serve.answers import Answerer
+    from surefoot.serve.answers import Answerer, use_threads
 
     with stoppable("stopped before it began"):
+        use_threads(threads)
         loaded = load_bundle(folder, allow_code=allow_code)
         classes, other = len(loaded.class_names), None
         if thresholds is not None:

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from surefoot.decoding.images import reason_of
+from surefoot.decoding.parallel import processors
 from surefoot.decoding.pixels import FORMATS, UNREADABLE, TooManyPixelsError, decode
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
@@ -22,6 +23,14 @@ from surefoot.serve.limits import RefusedError
 LARGE = 8_000_000  # pixels
 BOMBS = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 KINDS = ", ".join(FORMATS)
+
+
+def use_threads(number: int | None) -> None:
+    """How many threads a pass of the networks takes: unless given, half the processors, for others decode.
+
+    With as many as there are processors, passes and decoding wait for each other, and less is answered.
+    """
+    torch.set_num_threads(number or min(torch.get_num_threads(), max(1, processors() // 2)))
 
 
 class Answerer:
