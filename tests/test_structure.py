@@ -40,6 +40,7 @@ STOREYS = (
     {"revisions"},
     {"deploy"},
     {"report"},
+    {"serve"},
     {"cli"},
 )
 

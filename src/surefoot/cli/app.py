@@ -12,6 +12,7 @@ from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import report, run
+from surefoot.cli.serve import serve
 from surefoot.cli.show import show
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
@@ -36,6 +37,7 @@ for command in (
     monitor,
     bundle,
     predict,
+    serve,
     export,
     train,
     tune,

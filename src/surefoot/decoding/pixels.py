@@ -32,6 +32,10 @@ UNREADABLE = (
 )
 
 
+class TooManyPixelsError(ValueError):
+    """An image that is larger than is allowed, by its header, or would be at the size that is asked for."""
+
+
 class Fit(StrEnum):
     """How an image is brought to size."""
 
@@ -61,16 +65,18 @@ class Size:
         return tuple(max(1, round(side * self.pixels / short)) for side in (width, height))  # type: ignore[return-value]
 
 
-def decode(data: bytes, size: Size) -> NDArray[np.uint8]:
+def decode(data: bytes | bytearray, size: Size, *, most_pixels: float = math.inf) -> NDArray[np.uint8]:
     """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        if math.prod(image.size) > most_pixels:
+            raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
         if size.fit is not Fit.AS_IT_IS:
             image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright)
         wanted = size.of(*plain.size)
-        if math.prod(wanted) > (Image.MAX_IMAGE_PIXELS or math.inf):
-            raise ValueError(f"{wanted[0]} x {wanted[1]} pixels at this size")
+        if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
+            raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
         small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
         return np.asarray(small)
 

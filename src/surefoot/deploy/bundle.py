@@ -24,6 +24,7 @@ from torch import Generator, Tensor, nn
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
 from surefoot.deploy.decision import Rule, rule_from
+from surefoot.deploy.familiar import Familiar, familiar_from
 from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
 from surefoot.deploy.wrap import Answering
 from surefoot.errors import InputError
@@ -58,6 +59,7 @@ class Bundle:
     calibration: Calibration | None
     novelty: Novelty
     thresholds: Rule | None
+    familiar: Familiar | None  # None: written before bundles knew
 
     @cached_property
     def model(self) -> Answering:
@@ -144,7 +146,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         for i, each in enumerate(about["networks"])
     ]
     fitted = _read_json(folder / CALIBRATION, "no calibration")
-    scale = fitted["novelty"]["scale"]
+    scale, known = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
     if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
         raise InputError(
@@ -161,6 +163,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         calibration=None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION),
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
         thresholds=None if thresholds is None else rule_from(thresholds, classes=len(names)),
+        familiar=None if known is None else familiar_from(known),
     )
 
 

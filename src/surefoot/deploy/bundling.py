@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from surefoot.defaults import RESAMPLES
 from surefoot.deploy import bundle as parts
 from surefoot.deploy.assemble import Novelty
 from surefoot.deploy.card import model_card
+from surefoot.deploy.familiar import Familiar, fit_familiar
 from surefoot.deploy.preprocessing import Preprocessing
 from surefoot.documents import evaluation_document
 from surefoot.engines.novelty import stored_novelty
@@ -113,7 +115,7 @@ def write_bundle(
             tick=tick,
         )
         documents = {
-            parts.CALIBRATION: _calibration(chosen.planned.method, found, chosen.opened.store),
+            parts.CALIBRATION: _calibration(chosen, found),
             parts.METRICS: evaluation_document(evaluation),
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
@@ -172,14 +174,27 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
     return image if first is None or first.shape[1] == math.prod(image) else (int(first.shape[1]),)
 
 
-def _calibration(method: Method, found: Run, store: Store) -> dict[str, Any]:
+def _calibration(chosen: Chosen, found: Run) -> dict[str, Any]:
     document = {"surefoot": VERSION, "format": CALIBRATION_FORMAT, "kind": "none", "definitions": DEFINITIONS}
     if found.calibration is not None:
         document = calibration_document(found.calibration)
-    novelty = _novelty(method, found, store)
+    novelty = _novelty(chosen.planned.method, found, chosen.opened.store)
     scale = None if novelty.scale is None else {"low": novelty.scale.low, "high": novelty.scale.high}
     meaning = "higher is stranger; from the networks' own logits, uncalibrated; the mean over members"
-    return {**document, "novelty": {"score": novelty.score, "scale": scale, "meaning": meaning}}
+    familiar = _familiar(novelty, found, chosen).as_dict()
+    return {
+        **document,
+        "novelty": {"score": novelty.score, "scale": scale, "meaning": meaning, "familiar": familiar},
+    }
+
+
+def _familiar(novelty: Novelty, found: Run, chosen: Chosen) -> Familiar:
+    """Up to which novelty samples are called familiar: from the validation split, tried on the test sets."""
+    reader = Reader(chosen.opened.store)
+    said = {Split.VAL: torch.cat([reader.predictions(spec, Split.VAL).logits for spec in found.specs])}
+    said |= {split: before.logits for split, before in found.before.items()}
+    scores = {split: novelty.of(logits, chosen.plan.kind).numpy() for split, logits in said.items()}
+    return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
 
 
 def _novelty(method: Method, found: Run, store: Store) -> Novelty:

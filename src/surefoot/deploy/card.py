@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from surefoot.deploy.familiar import familiar_from
 from surefoot.methods import Method
 from surefoot.scoring import Evaluation, Score
 
@@ -57,7 +58,8 @@ def _facts(about: Mapping[str, Any], calibration: Mapping[str, Any], method: Met
         f"- **Networks**: {count} ({_plain(recipe['network'])}), protocol `{recipe['protocol']}`, "
         f"seeds {', '.join(str(each['seed']) for each in about['networks'])}.",
         f"- **Calibration**: {_fitted(calibration)}; fitted on {method.fitted_on}.",
-        f"- **Novelty**: `{calibration['novelty']['score']}`; {calibration['novelty']['meaning']}.",
+        f"- **Novelty**: `{calibration['novelty']['score']}`; {calibration['novelty']['meaning']}. "
+        + " ".join(familiar_from(calibration["novelty"]["familiar"]).sentences()),
         f"- **Input**: {_input(about)}.",
     ]
 

@@ -1,0 +1,114 @@
+"""How many images a server answers, and how soon, with 1, 10 and 100 clients on loopback.
+
+    surefoot run quickstart --store quickstart
+    surefoot bundle quickstart ensemble-of-t --task letters --store quickstart -o letters-bundle
+    python benchmarks/serving.py letters-bundle [--seconds 5] [--allow-code]
+
+Every client has a connection of its own, sends one image, waits for the answer and sends the next. Clients
+and server share the machine: one process each.
+"""
+
+import argparse
+import asyncio
+import io
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+CLIENTS = (1, 10, 100)
+WARM = 0.5  # seconds that do not count
+SIZES = {"32 x 32 PNG": ((32, 32), "PNG"), "640 x 480 JPEG": ((640, 480), "JPEG")}
+
+
+@dataclass
+class Tally:
+    """What happened while it counted."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: int = 0
+
+
+def picture(size: tuple[int, int], kind: str) -> bytes:
+    """Clouds, which compress about as photographs do."""
+    noise = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).filter(ImageFilter.GaussianBlur(3)).save(file, kind)
+    return file.getvalue()
+
+
+async def client(port: int, request: bytes, start: float, end: float, tally: Tally) -> None:
+    """Ask until the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while (asked := time.perf_counter()) < end:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+        if asked >= start:
+            tally.seconds.append(time.perf_counter() - asked)
+            tally.errors += not head.startswith(b"HTTP/1.1 200 ")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def crowd(port: int, data: bytes, kind: str, clients: int, seconds: float) -> Tally:
+    """So many at once."""
+    head = f"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/{kind.lower()}\r\n"
+    head += f"content-length: {len(data)}\r\n\r\n"
+    tally, start = Tally(), time.perf_counter() + WARM
+    request = head.encode() + data
+    await asyncio.gather(*(client(port, request, start, start + seconds, tally) for _ in range(clients)))
+    return tally
+
+
+def main() -> None:
+    """Serve, ask, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("bundle")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--allow-code", action="store_true")
+    options = parser.parse_args()
+    extra = ["--allow-code"] if options.allow_code else []
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", "serve", options.bundle]
+    command += ["--port", "0", "--device", options.device, *extra]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        name, port = re.match(r"serving (.*) on http://.*:(\d+) ", server.stdout.readline()).groups()  # type: ignore[union-attr]
+        report(name, options, int(port))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def report(name: str, options: argparse.Namespace, port: int) -> None:
+    """As Markdown."""
+    print(f"# {name}, served\n")
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {len(os.sched_getaffinity(0))} cores, ", end=""
+    )
+    print(f"{options.device}; {options.seconds:g} seconds each.\n")
+    print("| image | clients | requests | errors | requests a second | p50, ms | p99, ms |")
+    print("|:--|--:|--:|--:|--:|--:|--:|")
+    for image, (size, kind) in SIZES.items():
+        data = picture(size, kind)
+        for clients in CLIENTS:
+            tally = asyncio.run(crowd(port, data, kind, clients, options.seconds))
+            p50, p99 = np.quantile(tally.seconds, (0.5, 0.99)) * 1000
+            rate = len(tally.seconds) / options.seconds
+            print(
+                f"| {image}, {len(data) / 1000:.0f} kB | {clients} | {len(tally.seconds):,} | {tally.errors} "
+                f"| {rate:,.0f} | {p50:.1f} | {p99:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

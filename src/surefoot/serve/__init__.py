@@ -1,0 +1,1 @@
+"""A bundle behind HTTP: images in, calibrated answers out. Needs the extra `serve`."""

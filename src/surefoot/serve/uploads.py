@@ -1,0 +1,184 @@
+"""The images in a request: read as they arrive, never more than is allowed."""
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from surefoot.serve.limits import Guest, Limits, RefusedError
+
+FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
+HOW = f"allowed: {FORM} with files in it, or one image as image/jpeg, image/png and so on"
+OTHER_FIELDS = 100  # of a form, beside its images
+LONGEST = 200  # characters of a client's own words that are said back
+
+
+@dataclass(eq=False)
+class Upload:
+    """One image as it arrived, or why it was not kept."""
+
+    name: str | None = None
+    data: bytearray = field(default_factory=bytearray)
+    refused: RefusedError | None = None
+
+
+async def read_uploads(request: Request, limits: Limits, guest: Guest) -> list[Upload]:
+    """Every image of a request; the guest holds its bytes."""
+    content_type = request.headers.get("content-type", "")
+    kind, options = parse_options_header(content_type)
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise RefusedError(415, "the request is compressed; allowed: images as they are")
+    reader: Form | Raw
+    if kind == FORM.encode():
+        if not options.get(b"boundary"):
+            raise RefusedError(400, "the form has no boundary in its content type")
+        reader = Form(options[b"boundary"], limits, guest)
+    elif kind.decode("latin-1").startswith(RAW):
+        reader = Raw(limits, guest)
+    else:
+        raise RefusedError(415, f"the request is {_printable(kind) or 'of no type'}; {HOW}")
+    await _feed(request, reader, limits)
+    uploads = reader.uploads()
+    if not uploads:
+        raise RefusedError(422, f"the request has no image in it; {HOW}")
+    return uploads
+
+
+async def _feed(request: Request, reader: "Form | Raw", limits: Limits) -> None:
+    too_large = RefusedError(
+        413, f"the request is larger than {limits.max_bytes:,} bytes, which is the most allowed"
+    )
+    announced = request.headers.get("content-length", "0")
+    if int(announced) > limits.max_bytes:
+        raise too_large
+    total = 0
+    async for chunk in request.stream():
+        total += len(chunk)
+        if total > limits.max_bytes:
+            raise too_large
+        reader.write(chunk)
+    reader.close()
+
+
+class Raw:
+    """The body is an image."""
+
+    def __init__(self, limits: Limits, guest: Guest) -> None:
+        self.limits = limits
+        self.guest = guest
+        self.upload = Upload()
+
+    def write(self, chunk: bytes) -> None:
+        """More of it."""
+        keep(self.upload, chunk, self.limits, self.guest)
+
+    def close(self) -> None:
+        """That was all."""
+
+    def uploads(self) -> list[Upload]:
+        """The one image, if there were any bytes."""
+        return [self.upload] if self.upload.data or self.upload.refused else []
+
+
+class Form:
+    """The body is a form; every file in it is an image, other fields are passed over."""
+
+    def __init__(self, boundary: bytes, limits: Limits, guest: Guest) -> None:
+        self.limits = limits
+        self.guest = guest
+        self.files: list[Upload] = []
+        self.current: Upload | None = None
+        self.header, self.value, self.headers = b"", b"", dict[bytes, bytes]()
+        try:
+            self.parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin,
+                    "on_header_field": self._header_field,
+                    "on_header_value": self._header_value,
+                    "on_header_end": self._header_end,
+                    "on_headers_finished": self._headers_finished,
+                    "on_part_data": self._data,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise RefusedError(400, "the form has a boundary that cannot be") from error
+        self.parts, self.ended = 0, False
+
+    def write(self, chunk: bytes) -> None:
+        """More of it."""
+        try:
+            self.parser.write(chunk)
+        except FormParserError as error:
+            raise RefusedError(400, f"the form is broken: not {FORM} as its content type says") from error
+
+    def close(self) -> None:
+        """That was all, and it must be whole."""
+        if not self.ended:
+            raise RefusedError(400, "the form is broken off: its last boundary is missing")
+
+    def uploads(self) -> list[Upload]:
+        """Every file; a field of a page in which none was chosen is none."""
+        return [each for each in self.files if each.name or each.data or each.refused]
+
+    def _begin(self) -> None:
+        self.current, self.headers = None, {}
+        self.parts += 1
+        if self.parts > self.limits.max_images + OTHER_FIELDS:
+            raise RefusedError(413, f"the form has more than {self.parts - 1} parts, the most allowed")
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self.header += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self.value += data[start:end]
+
+    def _header_end(self) -> None:
+        self.headers[self.header.lower()] = self.value
+        self.header, self.value = b"", b""
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self.headers.get(b"content-disposition"))
+        typed = self.headers.get(b"content-type", b"").lower().startswith(b"image/")
+        if b"filename" in options or typed:
+            if len(self.files) == self.limits.max_images:
+                raise RefusedError(
+                    413, f"there are more than {self.limits.max_images} images, the most allowed"
+                )
+            self.current = Upload(_name(options.get(b"filename", b"")))
+            self.files.append(self.current)
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self.current is not None:
+            keep(self.current, data[start:end], self.limits, self.guest)
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+def keep(upload: Upload, chunk: bytes, limits: Limits, guest: Guest) -> None:
+    """Add to an image's bytes; of one that is too large nothing is kept."""
+    if upload.refused is not None:
+        return
+    if len(upload.data) + len(chunk) > limits.max_image_bytes:
+        guest.hold(-len(upload.data))
+        upload.data = bytearray()
+        most = f"{limits.max_image_bytes:,} bytes"
+        upload.refused = RefusedError(413, f"the image is larger than {most}, which is the most allowed")
+        return
+    guest.hold(len(chunk))
+    upload.data += chunk
+
+
+def _name(given: bytes) -> str:
+    """A file's name; browsers write quotes in it as %22."""
+    return _printable(given.replace(b"%22", b'"'))
+
+
+def _printable(given: bytes) -> str:
+    """Text of a client's, not too long and without control characters."""
+    text = given.decode(errors="replace")
+    return "".join(letter for letter in text if letter.isprintable())[:LONGEST]

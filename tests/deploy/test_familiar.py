@@ -1,0 +1,68 @@
+"""The verdict: a limit from validation data that keeps its promise, and rates that are counted."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import binomtest
+
+from surefoot.deploy.familiar import familiar_from, fit_familiar
+from surefoot.tasks.base import Split
+from tests.serve.made import METHOD, bundled
+
+
+def test_one_more_familiar_sample_is_seldom_called_unfamiliar():
+    """At most 5%, whatever the distribution; and not far below, or the verdict would say nothing."""
+    rng = np.random.default_rng(0)
+    alarms = []
+    for _ in range(4000):
+        drawn = rng.lognormal(size=41)
+        found = fit_familiar(drawn[:40], drawn[40:], None)
+        alarms.append(found.verdict(drawn[40]) == "unfamiliar")
+        assert found.alarms.k == alarms[-1]
+    assert binomtest(sum(alarms), len(alarms), 2 / 41).pvalue > 1e-4  # the two largest of 41 places
+    assert 2 / 41 <= 0.05
+
+
+@pytest.mark.parametrize(("n", "above"), [(19, 0), (20, 0), (39, 1), (99, 4), (1000, 49), (5, 0)])
+def test_the_limit_by_hand(n, above):
+    found = fit_familiar(np.arange(n, dtype=float), np.arange(n, dtype=float), np.array([-1.0, n]))
+    assert (found.alarms.k, found.alarms.n) == (above, n)
+    assert (found.found.k, found.found.n) == (1, 2)
+    assert found.verdict(found.limit) == "familiar"
+    assert found.verdict(found.limit + 1e-9) == "unfamiliar"
+
+
+def test_it_is_kept_in_a_bundle(tmp_path):
+    """Again from the stored logits: the energy's mean over members, its rank, and who lies above."""
+    import surefoot
+
+    made, folder = bundled(tmp_path)
+    bundle = surefoot.load_bundle(folder)
+    specs = made.opened.plans[0].methods[0].runs[0]
+    assert made.opened.plans[0].methods[0].method.name == METHOD
+
+    def novelty(split):
+        each = [made.store.predictions(spec, split).logits.numpy().astype(float)[0] for spec in specs]
+        return np.mean([-logsumexp(logits, axis=1) for logits in each], axis=0)
+
+    validation = np.sort(novelty(Split.VAL))
+    rank = min(len(validation), int(np.ceil(0.95 * (len(validation) + 1))))
+    assert bundle.familiar.limit == pytest.approx(validation[rank - 1], rel=1e-9)
+    assert bundle.familiar.n == len(validation)
+    for split, rate in ((Split.TEST_FAMILIAR, "alarms"), (Split.TEST_UNFAMILIAR, "found")):
+        counted = getattr(bundle.familiar, rate)
+        scores = novelty(split)
+        assert (counted.k, counted.n) == ((scores > bundle.familiar.limit).sum(), len(scores))
+        exact = binomtest(counted.k, counted.n).proportion_ci()
+        assert (counted.low, counted.high) == pytest.approx((exact.low, exact.high))
+    document = json.loads((folder / "calibration.json").read_text())["novelty"]["familiar"]
+    assert familiar_from(document) == bundle.familiar
+    assert bundle.familiar.sentences()[0] in (folder / "README.md").read_text()
+
+
+def test_there_may_be_nothing_unfamiliar():
+    found = fit_familiar(np.arange(40.0), np.arange(40.0), None)
+    assert familiar_from(json.loads(json.dumps(found.as_dict()))) == found
+    assert found.sentences()[1].endswith("there were no unfamiliar ones to try.")

@@ -1,0 +1,101 @@
+"""Answers in this process: of many labels, of bundles without thresholds or a verdict, of odd values."""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import surefoot
+from surefoot.decoding.parallel import refusing_bombs
+from surefoot.deploy.decision import Rule
+from surefoot.serve import answers
+from surefoot.serve.answers import Answerer
+from surefoot.serve.limits import Limits, RefusedError
+from surefoot.serve.meters import Meters
+from surefoot.serve.page import Page
+from tests.serve.made import bundled, counts, picture
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    return surefoot.load_bundle(bundled(tmp_path_factory.mktemp("many"), "single", many=True)[1])
+
+
+def test_many_labels(many):
+    answerer = Answerer(many, None, "cpu")
+    views = [answerer.view(picture(seed), 10**6) for seed in range(5)]
+    for said, view in zip(answerer.answers(views), views, strict=True):
+        p = many.says(view[None]).probs()[0].numpy()
+        assert said["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
+        assert said["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
+        assert (said["decision"], "label" in said) == (None, False)
+    page = Page.of(many, None, Limits()).html
+    assert "any of 3 classes" in page
+    assert "this method is not calibrated" in page
+    assert "Accept, review, reject" not in page
+
+
+def test_other_thresholds_and_a_bundle_without_a_verdict(many):
+    old = replace(many, familiar=None)
+    thresholds = Rule(math.inf, 0.2)
+    (said,) = Answerer(old, thresholds, "cpu").answers([torch.zeros(old.shape)])
+    assert (said["verdict"], said["decision"]) == (None, "review")
+    page = Page.of(old, thresholds, Limits()).html
+    assert "so there is no verdict" in page
+    assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
+    answerer = Answerer(many, None, "cpu")
+    views = [answerer.view(picture(seed), 10**6) for seed in range(rows)]
+    together = answerer.answers(views)
+    for said, view in zip(together, views, strict=True):
+        (alone,) = answerer.answers([view])
+        for name in many.class_names:
+            assert said["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
+
+
+def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
+    answerer = Answerer(many, None, "cpu")
+    data = [picture(seed, size=(50, 40)) for seed in range(6)]
+    expected = [answerer.view(each, 2000) for each in data]
+    monkeypatch.setattr(answers, "LARGE", 1999)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda each: answerer.view(each, 2000), data))
+        with answerer.one_at_a_time:
+            waiting = pool.submit(answerer.view, data[0], 2000)
+            assert isinstance(pool.submit(answerer.view, picture(), 2000).result(), torch.Tensor)
+            assert not waiting.done()
+        assert torch.equal(waiting.result(), expected[0])
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert answerer.view(data[0], 1999).status == 413
+
+
+def test_what_is_no_image_is_refused_and_never_raised(many):
+    answerer = Answerer(many, None, "cpu")
+    whole = [picture(kind=kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "PPM")]
+    rng = np.random.default_rng(0)
+    for data in whole:
+        for _ in range(40):  # some bytes changed, then cut off
+            broken = bytearray(data)
+            for at in rng.integers(0, len(data), 6):
+                broken[at] = rng.integers(256)
+            with refusing_bombs():
+                found = answerer.view(broken[: rng.integers(1, len(data) + 1)], 10**6)
+            if isinstance(found, RefusedError):
+                assert found.status in (400, 413, 415)
+                assert "\n" not in found.sentence
+            else:
+                assert found.shape == many.shape
+
+
+def test_metrics_escape_what_they_name():
+    nasty = 'a"b\\c\nd'
+    text = Meters().text({"bundle": nasty}, {})
+    (labels,) = [labels for name, labels in counts(text) if name == "surefoot_info"]
+    assert json.loads(f'"{labels[0][1]}"') == nasty

@@ -1,0 +1,72 @@
+"""The thread that answers many at once."""
+
+from threading import Event
+
+import pytest
+
+from surefoot.serve.batching import Batcher, UnansweredError
+
+
+class Counting:
+    """Doubles numbers, batch by batch, and refuses one of them; waits where it is told to."""
+
+    def __init__(self, bad=None):
+        self.batches, self.bad = [], bad
+        self.entered, self.go = Event(), Event()
+
+    def __call__(self, numbers):
+        self.batches.append(list(numbers))
+        self.entered.set()
+        assert self.go.wait(60)
+        if self.bad in numbers:
+            raise RuntimeError("not this one")
+        return [2 * number for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "sizes"), [(64, [1, 10]), (4, [1, 4, 4, 2]), (1, [1] * 11)], ids=["all", "four", "one"]
+)
+def test_whatever_waits_is_answered_together(at_once, sizes):
+    answer, told = Counting(), []
+    batcher = Batcher(answer, at_once=at_once, tell=told.append)
+    first = batcher.ask(0)
+    assert answer.entered.wait(60)
+    others = [batcher.ask(number) for number in range(1, 11)]
+    answer.go.set()
+    assert [first.result(60), *(each.result(60) for each in others)] == list(range(0, 22, 2))
+    batcher.close()
+    assert [len(batch) for batch in answer.batches] == told == sizes
+    assert [number for batch in answer.batches for number in batch] == list(range(11)), (
+        "first come, first answered"
+    )
+
+
+def test_one_that_fails_spoils_no_other(caplog):
+    answer = Counting(bad=3)
+    batcher = Batcher(answer, at_once=64)
+    futures = [batcher.ask(9)]
+    assert answer.entered.wait(60)
+    futures += [batcher.ask(number) for number in range(5)]
+    answer.go.set()
+    assert [each.result(60) for i, each in enumerate(futures) if i != 4] == [18, 0, 2, 4, 8]
+    with pytest.raises(UnansweredError):
+        futures[4].result(60)
+    assert "not this one" in caplog.text
+    assert batcher.ask(1).result(60) == 2
+    batcher.close()
+
+
+def test_what_is_cancelled_is_passed_over_and_what_waits_at_the_end_is_answered():
+    answer = Counting()
+    batcher = Batcher(answer, at_once=64)
+    batcher.ask(0)
+    assert answer.entered.wait(60)
+    cancelled, kept = batcher.ask(1), batcher.ask(2)
+    assert cancelled.cancel()
+    answer.go.set()
+    batcher.close()
+    assert kept.result(0) == 4
+    assert answer.batches == [[0], [2]]
+    assert not batcher.alive
+    with pytest.raises(RuntimeError, match="closed"):
+        batcher.ask(3)

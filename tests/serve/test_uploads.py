@@ -1,0 +1,74 @@
+"""Forms are read the same however they are cut into pieces, and nothing is held that was let go."""
+
+import email
+import email.policy
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot import InputError
+from surefoot.serve.limits import Limits, RefusedError, Room
+from surefoot.serve.uploads import Form
+
+LIMITS = Limits(max_images=4, max_image_bytes=40)
+EDGE = b"\r\n--edge"
+CONTENT = st.binary(max_size=60).filter(lambda data: b"--edge" not in data)
+
+
+def body(contents):
+    parts = [
+        b'--edge\r\nContent-Disposition: form-data; name="i"; filename="%d"\r\n\r\n%s\r\n' % (i, data)
+        for i, data in enumerate(contents)
+    ]
+    return b"".join(parts) + b"--edge--\r\n"
+
+
+def by_the_standard_library(data):
+    head = b"Content-Type: multipart/form-data; boundary=edge\r\n\r\n"
+    message = email.message_from_bytes(head + data, policy=email.policy.HTTP)
+    return [part.get_filename() for part in message.iter_parts()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CONTENT, min_size=1, max_size=4), st.lists(st.integers(0, 300), max_size=12))
+def test_any_pieces_give_the_same_files(contents, cuts):
+    whole, room = body(contents), Room(LIMITS)
+    edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
+    with room.guest() as guest:
+        form = Form(b"edge", LIMITS, guest)
+        for start, end in pairwise(edges):
+            form.write(whole[start:end])
+        form.close()
+        found = form.uploads()
+        assert [each.name for each in found] == by_the_standard_library(whole)
+        for each, data in zip(found, contents, strict=True):
+            assert bytes(each.data) == (data if len(data) <= 40 else b"")
+            assert (each.refused is not None) == (len(data) > 40)
+        assert room.held == sum(len(data) for data in contents if len(data) <= 40)
+    assert room.held == 0
+
+
+def test_a_guest_that_fails_leaves_nothing_behind():
+    room = Room(LIMITS)
+    with pytest.raises(RefusedError), room.guest() as guest:
+        Form(b"edge", LIMITS, guest).write(body([b"abc"] * 9))
+    assert room.held == 0
+    with pytest.raises(RefusedError), room.admitted(1), room.admitted(512):
+        raise AssertionError("there was no room")
+    assert room.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"timeout": 0}, "timeout is 0; allowed: a positive number"),
+        ({"timeout": float("nan")}, "timeout is nan; allowed: a positive number"),
+        ({"max_bytes": -1}, "max_bytes is -1"),
+        ({"max_waiting": 3}, "max_waiting is 3, below max_images, which is 64; allowed: at least as many"),
+    ],
+)
+def test_limits_that_cannot_be(values, says):
+    with pytest.raises(InputError, match=says):
+        Limits(**values)
