@@ -71,4 +71,4 @@ def serve(
     if answer(build_app(answerer, limits), sock, limits):
         typer.echo("stopped; every request that had come was answered", err=True)
     else:
-        typer.echo("stopped at once; requests that were under way have no answer", err=True)
+        typer.echo("stopped at once; requests that were under way were sent away with 503", err=True)
