@@ -103,6 +103,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
+def read_json(path: str | Path, what: str) -> Any:
+    """The values in a JSON file; `what` it ought to be is said where it is none."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not {what}: not JSON ({error})") from error
+
+
 def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
     """Plain values, lists of them and tables as a TOML file; None is left out."""
     with replacing(path) as temporary:

@@ -46,6 +46,7 @@ def test_a_bound_is_saved_without_infinities(tmp_path):
 
 REFUSED = {
     "not JSON": ("{", "not JSON"),
+    "a tower": ("[" * 100_000, "not JSON"),
     "a list": ("[1]", "is not a calibration file"),
     "another kind": ('{"kind": "platt"}', "kind is 'platt'; allowed: temperature, member-temperatures"),
     "no temperature": ('{"kind": "temperature"}', "missing or wrong 'temperature'"),

@@ -109,7 +109,7 @@ def test_what_cannot_be_bundled_is_one_sentence(made, surefoot, tmp_path, argume
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not a thresholds file: not JSON"),
         ("[]", "needed: an object with 'accept' and 'reject'"),
         ('{"accept": 0.9}', "no threshold 'reject'"),
         ('{"accept": 2, "reject": 0}', "accept is 2; allowed: a confidence from 0 to 1"),

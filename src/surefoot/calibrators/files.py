@@ -10,7 +10,7 @@ from surefoot.calibrators.budget import BudgetTemperature
 from surefoot.calibrators.novelty import NoveltyScaling
 from surefoot.calibrators.temperature import Evidence, MemberTemperatures, Temperature
 from surefoot.errors import InputError
-from surefoot.files import replacing
+from surefoot.files import read_json, replacing
 from surefoot.predictions import LabelKind
 from surefoot.statistics import LEVEL
 from surefoot.version import VERSION
@@ -44,12 +44,7 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read what `save_calibration` wrote; anything else is refused."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a calibration file: not JSON ({error})") from error
+    document = read_json(path, "a calibration file")
     try:
         return calibration_from(document)
     except (KeyError, TypeError, AttributeError) as error:

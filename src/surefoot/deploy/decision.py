@@ -1,6 +1,5 @@
 """Accept, review or reject: what an application does with a confidence."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
+from surefoot.files import read_json
 
 ACCEPT, REVIEW, REJECT = "accept", "review", "reject"
 HAIR = 1e-9  # above 1 that a threshold may be: 'above all that were seen' is a step above the highest
@@ -34,15 +34,11 @@ class Rule:
 
 def read_thresholds_file(path: Path, *, classes: int) -> dict[str, Any]:
     """The JSON object in a file of thresholds, which are sound and for so many classes."""
+    document = read_json(path, "a thresholds file")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         rule_from(document, classes=classes)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
     assert isinstance(document, dict)
     return document
 

@@ -11,7 +11,7 @@ from surefoot.calibrators import calibration_document
 from surefoot.calibrators.files import calibration_from
 from surefoot.deploy.thresholds import CANDIDATES, Candidate, Promise, Thresholds, Zone
 from surefoot.errors import InputError
-from surefoot.files import replacing
+from surefoot.files import read_json, replacing
 from surefoot.statistics import NAN, Proportion
 from surefoot.version import VERSION
 
@@ -72,12 +72,7 @@ def thresholds_document(
 
 def load_thresholds(path: str | Path) -> Thresholds:
     """Read what `save_thresholds` wrote; anything else is refused."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a thresholds file: not JSON ({error})") from error
+    document = read_json(path, "a thresholds file")
     try:
         return _from_document(document)
     except (KeyError, TypeError, AttributeError) as error:
