@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -314,10 +313,8 @@ def test_a_decompression_bomb_is_refused(tmp_path):
             + chunk(b"IEND", b"")
         )
         (tmp_path / name).write_bytes(png)
-        start = time.perf_counter()
         with pytest.raises(InputError, match=f"{name} .more than 89,478,485 pixels"):
             decode_images([str(tmp_path / name)], Size(20), cache=tmp_path / "cache")
-        assert time.perf_counter() - start < 1
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))

@@ -55,6 +55,10 @@ REFUSED = {
         "temperature is -1.0; allowed: a positive number",
     ),
     "infinite": ('{"kind": "temperature", "temperature": Infinity}', "allowed: a positive number"),
+    "too many digits": (
+        f'{{"kind": "temperature", "temperature": 1{"0" * 400}}}',
+        "is not a calibration file",
+    ),
     "no members": ('{"kind": "member-temperatures", "members": []}', "members are empty"),
     "declined above 1": ('{"kind": "temperature", "temperature": 1, "declined": 1.5}', "1.5 was declined"),
     "budget without a best": ('{"kind": "budget", "temperature": 2}', "missing or wrong 'best'"),

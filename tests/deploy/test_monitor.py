@@ -164,6 +164,19 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     assert novelty_name(members, members) == "energy"
 
 
+def test_novelty_that_is_as_high_as_can_be_everywhere_is_compared():
+    rng = np.random.default_rng(0)
+    then, now = (source(n, rng) for n in (400, 200))
+    rows = ((then, rng.beta(2, 5, 400)), (now, np.ones(200)))
+    sides = [
+        scores_of(Predictions.from_logits(each.logits, None, kind=each.kind, novelty=strange))
+        for each, strange in rows
+    ]
+    look = take_look(*sides, share=ONLY)
+    assert [each.name for each in look.significant] == ["novelty"]
+    assert look.alarm
+
+
 def test_many_labels_are_watched_row_by_row():
     many = draw_many_labels(400, 5)
     scores = scores_of(many)
@@ -218,7 +231,9 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"look": 7}', '{"look": 2, "alpha": "x"}', "\x00"])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"look": 7}', '{"look": 2, "alpha": "x"}', "\x00", "[" * 100_000]
+)
 def test_a_damaged_history_is_refused_and_left_alone(damage, tmp_path):
     path = tmp_path / "h.jsonl"
     looked(path)

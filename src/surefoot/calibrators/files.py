@@ -49,7 +49,7 @@ def load_calibration(path: str | Path) -> Calibration:
         return calibration_from(document)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a calibration file: missing or wrong {error}") from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{path} is not a calibration file: {error}") from error
 
 

@@ -100,13 +100,15 @@ def _calibrated(
     val: "Predictions", calibration: Path | None, split: float | None, seed: int
 ) -> "tuple[Calibration | None, Predictions]":
     """The calibration, given or fitted on a part of VAL, and the rows that are left for the thresholds."""
-    from surefoot.calibrators import fit_calibration, load_calibration
+    from surefoot.calibrators import BudgetTemperature, Temperature, fit_calibration, load_calibration
     from surefoot.deploy.thresholds import split_rows
 
     if calibration is not None:
-        if val.classes > 2:  # of two classes, one temperature keeps the order, and so the accepted rows
+        found = load_calibration(calibration)
+        keeps_order = val.classes == 2 and isinstance(found, Temperature | BudgetTemperature)
+        if not keeps_order:  # else the same rows are accepted, whatever the temperature
             typer.echo("note: fit the calibration on other rows than these, or use --split", err=True)
-        return load_calibration(calibration), val
+        return found, val
     if split is None:
         return None, val
     first, rest = split_rows(val, split, seed)
@@ -117,11 +119,13 @@ def _calibrated(
 
 
 def _unreachable(found: "Unreachable", n: int) -> str:
+    from surefoot.report.threshold_tables import promised
+
     best = found.best
     return (
         f"no threshold can promise an error of at most {found.promise.target_error:g} with n = {n:,} rows; "
-        f"{best.bound:.3g} can be promised, for the {best.share:.0%} most confident ({best.wrong} wrong of "
-        f"{best.n}): ask for that, or bring more rows; nothing was written"
+        f"{promised(best.bound)} can be promised, for the {best.share:.0%} most confident "
+        f"({best.wrong} wrong of {best.n}): ask for that, or bring more rows; nothing was written"
     )
 
 

@@ -35,6 +35,8 @@ class History:
 @contextmanager
 def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
     """The history, ours alone until the look is written: two at once would spend the same share twice."""
+    if not path.name:
+        raise InputError(f"the history {path} is no file; allowed: the path of one, there or not")
     try:
         with held(path.with_name(f".{path.name}.lock")):
             yield _read(path, alpha=alpha, reference=reference)
@@ -77,7 +79,7 @@ def _look(path: Path, number: int, line: str) -> dict[str, Any]:
             "accuracy": {name: float(found["accuracy"][name]) for name in ("value", "low", "high")},
             "alarm": bool(found["alarm"]),
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} is not a history of looks: line {number} is wrong ({error}); allowed: what "
             "'surefoot monitor --history' wrote"

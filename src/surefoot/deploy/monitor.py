@@ -156,12 +156,17 @@ def take_look(reference: Scores, current: Scores, *, share: Share, bound: float 
 
 
 def novelty_name(reference: Scores, current: Scores) -> str | None:
-    """The novelty that both sides have and that varies: the files' own before the energy."""
-    for name in ("novelty", "energy"):
-        sides = [side.novelty.get(name) for side in (reference, current)]
-        if all(side is not None and tells(side) for side in sides):
-            return name
-    return None
+    """The novelty that both sides have and that varies: the files' own before the energy.
+
+    The files' own may be one number all over a side: as strange as can be. An energy that is was made
+    from probabilities, and is none.
+    """
+    sides = reference.novelty, current.novelty
+    if all("novelty" in side for side in sides) and tells(
+        np.concatenate([each["novelty"] for each in sides])
+    ):
+        return "novelty"
+    return "energy" if all(tells(side["energy"]) for side in sides) else None
 
 
 def fingerprint(reference: Scores) -> str:

@@ -77,7 +77,7 @@ def load_thresholds(path: str | Path) -> Thresholds:
         return _from_document(document)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a thresholds file: missing or wrong {error}") from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{path} is not a thresholds file: {error}") from error
 
 

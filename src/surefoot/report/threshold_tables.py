@@ -1,5 +1,6 @@
 """What the thresholds do, as a table and in plain words."""
 
+import decimal
 from collections.abc import Mapping
 
 from surefoot.deploy.thresholds import Thresholds, Zone
@@ -54,6 +55,16 @@ def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     return [*sentences, *_kept(chosen, elsewhere), *_beyond(chosen, elsewhere)]
 
 
+def promised(bound: float) -> str:
+    """A bound in three digits, rounded up: what is promised must be kept.
+
+    >>> promised(0.044637), promised(0.25), promised(1.0)
+    ('0.0447', '0.25', '1')
+    """
+    up = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    return f"{float(up.create_decimal_from_float(bound)):.3g}"
+
+
 def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     """What cannot be had together; None where it can."""
     coverage = chosen.zones["accept"].share.value
@@ -64,7 +75,7 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     return (
         f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the "
         f"rows, less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them it is "
-        f"{instead.bound:.3g}"
+        f"{promised(instead.bound)}"
     )
 
 
