@@ -35,9 +35,20 @@ class Reading:
 
     def step(self) -> float:
         """Halley's step towards the root of the slope; NaN where the slope is flat."""
-        slope = float(self.row_slopes.sum())
-        bend = 2 * self.second**2 - slope * self.third
-        return -2 * slope * self.second / bend if bend > 0 else math.nan
+        return halley(float(self.row_slopes.sum()), self.second, self.third)
+
+
+def halley(slope: float, second: float, third: float) -> float:
+    """Halley's step from three derivatives, in ratios that no size of the logits makes overflow.
+
+    >>> halley(1e-200, 1e-300, 0.0) == halley(1e200, 1e100, 0.0) == -1e100
+    True
+    """
+    if not second > 0:
+        return math.nan
+    newton = slope / second
+    bend = 2 - newton * (third / second)
+    return -2 * newton / bend if bend > 0 else math.nan
 
 
 def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
