@@ -9,7 +9,7 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
 quickstart: .venv/core ## compare every method on two built-in tasks and write a report
-	$(BIN)/surefoot run quickstart --store quickstart
+	$(BIN)/surefoot run quickstart
 
 test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -50,5 +50,5 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
-clean: ## remove environments, caches and the quickstart's output
-	rm -rf .venv .venv-peers quickstart .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## remove environments and caches; the networks in runs/ stay
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_expit, log_softmax
 
-from surefoot import IGNORE, InputError, Predictions, fit_member_temperatures, fit_temperature
+from surefoot import (
+    IGNORE,
+    InputError,
+    Predictions,
+    fit_calibration,
+    fit_member_temperatures,
+    fit_temperature,
+)
 from surefoot.calibrators import scale
 from surefoot.metrics import label_error, nll_unclipped
 from surefoot.statistics import few_samples_factor
@@ -228,3 +235,15 @@ def test_refuses_predictions_of_another_kind():
         fitted(draw_one_label(classes=3))
     with pytest.raises(InputError, match="many_labels"):
         fitted(draw_many_labels(classes=4))
+
+
+def test_labels_without_probability_are_remarked_on():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet((1.0, 1.0, 1.0), 500)
+    labels = (rng.random(500)[:, None] > probs.cumsum(axis=1)).sum(axis=1)
+    assert not fit_calibration("temperature", Predictions.from_probs(probs, labels)).remarks()
+    for row in range(3):
+        probs[row, labels[row]] = 0
+    probs /= probs.sum(axis=1, keepdims=True)
+    remarks = fit_calibration("temperature", Predictions.from_probs(probs, labels)).remarks()
+    assert any("rule the fit (trees give exact zeros)" in remark for remark in remarks)

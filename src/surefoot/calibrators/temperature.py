@@ -15,6 +15,7 @@ from surefoot.predictions import LabelKind, Predictions
 from surefoot.statistics import NORMAL, few_samples_factor
 
 FEW_ROWS = 200
+MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
@@ -87,7 +88,8 @@ class Temperature:
         elif self.at_bound:
             remarks.append(
                 f"T = {self.temperature:.3g} is where the search ends: the logits say nothing useful about "
-                "the labels; check that labels and classes are in the same order"
+                "the labels; check that labels and classes are in the same order, and that no label is "
+                "given a probability of exactly 0, as trees do"
             )
         elif self.high < 1:
             remarks.append(
@@ -97,6 +99,12 @@ class Temperature:
         if self.n < FEW_ROWS or (not self.at_bound and self.high > WIDE * self.low):
             reach = "unknown" if self.high == math.inf else f"{self.low:.3g} to {self.high:.3g}"
             remarks.append(f"n = {self.n} rows are few for this fit: the 95% interval of T is {reach}")
+        if self.evidence is not None and self.evidence.ece_after > self.evidence.ece_before + MUCH_WORSE:
+            remarks.append(
+                f"the ECE rose from {self.evidence.ece_before:.3g} to {self.evidence.ece_after:.3g}: some "
+                "labels have next to no probability and rule the fit (trees give exact zeros); T is none for "
+                "the other rows"
+            )
         return remarks
 
 

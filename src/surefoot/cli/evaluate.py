@@ -18,6 +18,7 @@ from surefoot.cli.streams import (
     is_streamed,
 )
 from surefoot.defaults import RESAMPLES
+from surefoot.errors import InputError
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -88,6 +89,8 @@ def evaluate(
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}
     fitted, predictions = None, {}
+    if report is not None and report.is_file():
+        raise InputError(f"--report is {report}, a file; allowed: a folder, there or not")
     if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
         with engine_named(engine, address, workers) as running:
             evaluation = _streamed(files, calibration, chosen, resamples, seed, running)

@@ -185,6 +185,12 @@ def check_same_kind(reference: Predictions, current: Predictions) -> None:
             f"the reference is {a[0]} with {a[1]} classes, but the current predictions are {b[0]} with "
             f"{b[1]} classes; allowed: predictions of the same classifier"
         )
+    names = [each.class_names for each in (reference, current)]
+    if None not in names and names[0] != names[1]:
+        raise InputError(
+            "the reference and the current predictions have other class names, or in another order; allowed: "
+            "predictions of the same classifier"
+        )
 
 
 def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:

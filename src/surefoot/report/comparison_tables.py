@@ -17,6 +17,7 @@ BEYOND = "beyond the paper"
 BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
 CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
 ERRORS = ("nll", "brier", "label_error", "ece", "e99")
+ENTROPIES = ("nll", "entropy", "nll_minus_entropy")
 SIDES_NOTE = "F: familiar test data, U: unfamiliar. Lower is better."
 HEADLINES = ("nll", "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
@@ -86,8 +87,7 @@ def entropy_grid(comparison: Comparison, setting: Setting) -> Grid:
     """Table 3: entropy against NLL; an NLL above the entropy is overconfidence."""
     title = f"Entropy and NLL: {setting.title}"
     rows = [method for method in comparison.methods if method.about.paper in ENTROPY_ROWS]
-    names = ("nll", "entropy", "nll_minus_entropy")
-    return replace(_grid(comparison, title, names, rows, _absolute(setting, 3)), number=3)
+    return replace(_grid(comparison, title, ENTROPIES, rows, _absolute(setting, 3)), number=3)
 
 
 def complete_grid(comparison: Comparison, setting: Setting) -> Grid:
@@ -100,7 +100,8 @@ def complete_grid(comparison: Comparison, setting: Setting) -> Grid:
 
     number = 4 if setting.backbone == "resnet18" else 5
     title = f"All methods: {setting.title}"
-    return replace(_grid(comparison, title, ERRORS, comparison.methods, cell), number=number)
+    names = (*ERRORS, *_asked_for(comparison))
+    return replace(_grid(comparison, title, names, comparison.methods, cell), number=number)
 
 
 def headline_grid(comparison: Comparison, setting: Setting) -> Grid:
@@ -110,12 +111,19 @@ def headline_grid(comparison: Comparison, setting: Setting) -> Grid:
     def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
         return replace(absolute(method, metric, side), detail=None, paper=None)
 
-    grid = _grid(comparison, f"Methods on {setting.title}", HEADLINES, comparison.methods, cell)
+    names = (*HEADLINES, *_asked_for(comparison))
+    grid = _grid(comparison, f"Methods on {setting.title}", names, comparison.methods, cell)
     groups = tuple(
         group.removeprefix("Label ").capitalize() if "error" in group else group for group in grid.groups
     )
     columns = tuple(side[0].upper() for side in grid.columns)
     return replace(grid, groups=groups, columns=columns, notes=(SIDES_NOTE, *grid.notes))
+
+
+def _asked_for(comparison: Comparison) -> tuple[str, ...]:
+    """The metrics that are there only because somebody asked for them."""
+    usual = {*ERRORS, *ENTROPIES}
+    return tuple(metric.name for metric in comparison.metrics if metric.name not in usual)
 
 
 def difference_grid(comparison: Comparison, setting: Setting) -> Grid:

@@ -38,6 +38,8 @@ def _advice(part: PartStudy, choice: Choice, baseline: MethodScores | None) -> s
     if side == "familiar":
         where += ", which has no unfamiliar test set, so that nothing is known of unfamiliar data"
     cell = choice.chosen.cells[side, METRIC]
+    if len(part.comparison.methods) == 1:
+        return f"{where} there is {title} alone, and nothing beside it: its {side} NLL is {cell.mean:.3f}."
     if choice.chosen is baseline:
         return f"{where}, keep {title}: {_standing(choice)} (NLL {cell.mean:.3f} on {side} data)."
     gain = f"{_gain(cell, baseline, side)}{_sure(choice, baseline)}"

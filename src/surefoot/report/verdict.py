@@ -71,6 +71,6 @@ def _calibration_sentence(evaluation: Evaluation) -> str:
         if "nll" not in change:
             return ""
         before, after = (s[side].metrics["nll"].value for s in (evaluation.uncalibrated, evaluation.sides))
-        clear = "" if change["nll"].low > 0 or change["nll"].high < 0 else ", within the noise"
-        parts.append(f"{side} NLL from {before:.3f} to {after:.3f}{clear}")
+        noise = ", within the noise" if change["nll"].low <= 0 <= change["nll"].high else ""  # NaN: unknown
+        parts.append(f"{side} NLL from {before:.3f} to {after:.3f}{noise}")
     return f"Calibration moved {' and '.join(parts)}."
