@@ -125,6 +125,7 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
     done = here("report", kept.parent, *methods, "--set", "metrics=nll,smooth_ece", "--set", "resamples=0")
     assert "| T-scaled ensemble |" in done.stdout
     assert "| Distill |" not in done.stdout
+    assert "Smooth ECE U" in done.stdout, "what was asked for is in the table"
     found, of_run = scores(tmp_path), scores(folder)
     assert {key[0] for key in found} == {"single", "t-of-ensemble"}
     assert "smooth_ece" in {key[3] for key in found}
@@ -132,6 +133,8 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
     assert len(same) > 10
     assert all(found[key] == of_run[key] for key in same)
     assert kept.read_bytes() == before, "the run itself was not changed"
+    alone = here("report", kept.parent, "--method", "single", "--set", "resamples=0").stdout
+    assert "On toy/wave there is Single alone, and nothing beside it: its unfamiliar NLL is " in alone
 
 
 def epochs(store):
