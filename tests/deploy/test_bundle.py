@@ -113,6 +113,19 @@ def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
     assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
 
 
+@pytest.mark.parametrize("made", ["one label"], indirect=True)
+def test_novelty_scaling_of_a_network_in_half_precision_keeps_its_numbers(made, tmp_path):
+    bundle = weighty(bundled(made, "novelty-energy", tmp_path / "bundle"))
+    calibration, scale = bundle.calibration, bundle.novelty.scale
+    model = bundle.model.half()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    expected = (calibration.t0, calibration.t1, scale.low, scale.high)
+    assert [float(each) for each in (model.t0, model.t1, model.low, model.high)] == pytest.approx(
+        expected, rel=1e-6
+    )
+    assert model.probabilities(torch.zeros(2, *bundle.shape, dtype=torch.float16)).dtype == torch.float32
+
+
 def weighty(bundle):
     return replace(bundle, calibration=replace(bundle.calibration, t0=0.7, t1=1.5))
 
