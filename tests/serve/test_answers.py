@@ -12,6 +12,7 @@ import torch
 import surefoot
 from surefoot.decoding.parallel import refusing_bombs
 from surefoot.deploy.decision import Rule
+from surefoot.deploy.preprocessing import Preprocessing
 from surefoot.serve import answers
 from surefoot.serve.answers import Answerer
 from surefoot.serve.limits import Limits, RefusedError
@@ -74,6 +75,22 @@ def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
         assert torch.equal(waiting.result(), expected[0])
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     assert answerer.view(data[0], 1999).status == 413
+
+
+def test_a_large_image_is_alone_until_it_is_a_view(many, monkeypatch):
+    held = []
+
+    class Watched(Preprocessing):
+        def of_pixels(self, pixels):
+            held.append(answerer.one_at_a_time.locked())
+            return super().of_pixels(pixels)
+
+    answerer = Answerer(many, None, "cpu")
+    answerer.preprocessing = Watched(**vars(many.preprocessing))
+    monkeypatch.setattr(answers, "LARGE", 1999)
+    for size in ((50, 40), (30, 24)):
+        assert isinstance(answerer.view(picture(size=size), 2000), torch.Tensor)
+    assert held == [True, False]
 
 
 def test_what_is_no_image_is_refused_and_never_raised(many):
