@@ -20,7 +20,8 @@ from surefoot.serve.limits import RefusedError
 
 LARGE = 8_000_000  # pixels
 BOMBS = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
-KINDS = ", ".join(FORMATS)
+# Not TIFF: libtiff writes a line to standard error for every row that is damaged.
+KINDS = tuple(each for each in FORMATS if each != "TIFF")
 
 
 def use_threads(number: int | None) -> None:
@@ -51,7 +52,7 @@ class Answerer:
         try:
             return self._view(data, max_pixels)
         except UnidentifiedImageError:
-            return RefusedError(415, f"not an image of a kind that is read: {KINDS}")
+            return RefusedError(415, f"not an image of a kind that is read: {', '.join(KINDS)}")
         except BOMBS as error:
             most = min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels)
             too_many = str(error) if isinstance(error, TooManyPixelsError) else reason_of(error)
@@ -70,7 +71,7 @@ class Answerer:
             return self._seen(data, max_pixels)
 
     def _seen(self, data: bytes | bytearray, most_pixels: int) -> Tensor:
-        pixels = decode(data, self.preprocessing.size, most_pixels=most_pixels)
+        pixels = decode(data, self.preprocessing.size, most_pixels=most_pixels, formats=KINDS)
         return self.preprocessing.of_pixels(pixels)
 
     def answers(self, views: Sequence[Tensor]) -> list[dict[str, Any]]:
