@@ -16,7 +16,7 @@ from PIL import Image
 from surefoot import InputError
 from surefoot.decoding import Fit, Size, decode_images, decode_readable_images, default_cache
 from surefoot.decoding.images import read_pixels
-from surefoot.decoding.pixels import UNREADABLE, decode
+from surefoot.decoding.pixels import UNREADABLE, TooManyPixelsError, decode
 
 RED, GREEN, WHITE = (200, 30, 40), (20, 160, 60), (255, 255, 255)
 
@@ -200,6 +200,19 @@ def test_a_long_thin_image_does_not_fill_the_memory(tmp_path):
     Image.new("RGB", (20_000, 1)).save(tmp_path / "line.png")
     with pytest.raises(InputError, match=r"line.png \(3200000 x 160 pixels at this size\)"):
         decode_images([str(tmp_path / "line.png")], Size(160), cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_would_be_too_large_is_refused_before_it_is_decoded(turned):
+    """Half of the file is missing, which only decoding finds out."""
+    noise = np.random.default_rng(0).integers(0, 255, (4000, 2, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6 if turned else 1
+    half = saved(Image.fromarray(noise), exif=exif)[:12_000]
+    with pytest.raises(OSError, match="truncated"):
+        decode(half, Size(2), most_pixels=8000)
+    with pytest.raises(TooManyPixelsError, match="6 x 12000 pixels at this size"):
+        decode(half, Size(6), most_pixels=71_999)
 
 
 def test_squares_are_one_array(folder):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import pickle
 import shutil
 import stat
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import surefoot
 from surefoot import InputError
+from surefoot.calibrators import NoveltyScaling, calibration_document
 from surefoot.deploy.bundling import chosen_method, why_not, write_bundle
 from surefoot.deploy.predict import images_among, predict_files
 from surefoot.methods import METHODS, method_named
@@ -109,6 +111,19 @@ def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
     plain = replace(bundle, calibration=None).probabilities(seen)
     np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
     assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
+
+
+@pytest.mark.parametrize("made", ["one label"], indirect=True)
+def test_novelty_scaling_of_a_network_in_half_precision_keeps_its_numbers(made, tmp_path):
+    bundle = weighty(bundled(made, "novelty-energy", tmp_path / "bundle"))
+    calibration, scale = bundle.calibration, bundle.novelty.scale
+    model = bundle.model.half()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    expected = (calibration.t0, calibration.t1, scale.low, scale.high)
+    assert [float(each) for each in (model.t0, model.t1, model.low, model.high)] == pytest.approx(
+        expected, rel=1e-6
+    )
+    assert model.probabilities(torch.zeros(2, *bundle.shape, dtype=torch.float16)).dtype == torch.float32
 
 
 def weighty(bundle):
@@ -262,6 +277,12 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about["preprocessing"].update(mean=[0, 0, 0]), "another mean or std"),
         (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is code of your own"),
         (lambda about: about["networks"][0]["recipe"].update(network="none"), "unknown network 'none'"),
+        (lambda about: about.update(networks=[]), "there are 0 networks; allowed"),
+        (lambda about: about["networks"].pop(), "2 temperatures for 1 networks; allowed: one for each"),
+        (lambda about: about.pop("method"), "is damaged: missing or wrong 'method'"),
+        (lambda about: about["method"].pop("name"), "is damaged: missing or wrong 'name'"),
+        (lambda about: about.update(task="colours"), "is damaged: missing or wrong string indices"),
+        (lambda about: about["input"].update(shape=[math.inf, 12, 12]), "is damaged: .* infinity"),
     ],
 )  # fmt: skip
 def test_a_changed_description_is_one_sentence(copy, change, says):
@@ -270,6 +291,40 @@ def test_a_changed_description_is_one_sentence(copy, change, says):
     (copy / "bundle.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=says):
         surefoot.load_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda fitted: fitted["members"].append(fitted["members"][0]), "3 temperatures for 2 networks"),
+        (lambda fitted: fitted["members"][0].update(temperature=10**400), "is damaged: .* too large"),
+        (lambda fitted: fitted["novelty"].update(score="foo"), "unknown novelty score 'foo'; have: energy"),
+        (lambda fitted: fitted["novelty"].update(scale={"low": 2, "high": 1}), "novelty is scaled by "),
+        (lambda fitted: fitted["novelty"].update(scale={"low": 0, "high": math.nan}), "novelty is scaled by "),
+        (lambda fitted: fitted.update(scaling()), "novelty scaling of 2 networks, without a scale; allowed"),
+        (lambda fitted: fitted["novelty"]["familiar"].update(n=math.inf), "is damaged: .* infinity"),
+        (lambda fitted: fitted["novelty"]["familiar"].update(limit=math.nan), "familiar is nan; allowed"),
+        (lambda fitted: fitted["novelty"]["familiar"]["alarms"].update(k=5, n=3), "5 of 3 samples were"),
+        (lambda fitted: fitted["novelty"]["familiar"]["found"].update(k=-1), "-1 of .* samples were"),
+    ],
+)  # fmt: skip
+def test_a_changed_calibration_is_one_sentence(copy, change, says):
+    """Even where its sha256 is right: what cannot work is not found out later."""
+    about, fitted = (json.loads((copy / name).read_text()) for name in ("bundle.json", "calibration.json"))
+    change(fitted)
+    (copy / "calibration.json").write_text(json.dumps(fitted))
+    digest = hashlib.sha256((copy / "calibration.json").read_bytes()).hexdigest()
+    about["files"]["calibration.json"] = digest
+    (copy / "bundle.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=says) as refused:
+        surefoot.load_bundle(copy)
+    assert "\n" not in str(refused.value)
+
+
+def scaling():
+    """What novelty scaling writes."""
+    fitted = NoveltyScaling(t0=1.0, t1=1.0, n=9, label_kind="one_label", classes=3)
+    return calibration_document(fitted)
 
 
 @pytest.mark.parametrize(

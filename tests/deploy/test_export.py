@@ -109,6 +109,13 @@ def test_a_graph_that_differs_is_refused_and_leaves_no_file(tmp_path):
     assert 0 < close.probabilities < 1e-5
 
 
+@pytest.mark.parametrize("by", [np.nan, np.inf])
+def test_a_graph_that_says_no_number_is_refused(by, tmp_path):
+    with pytest.raises(InputError, match=r"differs from PyTorch by up to nan .* nothing was written"):
+        export_model(surefoot.Calibrated(Turncoat(by)), (4,), tmp_path / "model.pt2", name="x", facts={})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_difference_is_measured_right(tmp_path):
     """A shift of one logit by 5e-5 in the graph alone is a difference of 5e-5."""
     found = export_model(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import torch
 import surefoot
 from surefoot.decoding.parallel import refusing_bombs
 from surefoot.deploy.decision import Rule
+from surefoot.deploy.preprocessing import Preprocessing
 from surefoot.serve import answers
 from surefoot.serve.answers import Answerer
 from surefoot.serve.limits import Limits, RefusedError
@@ -76,6 +78,22 @@ def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
     assert answerer.view(data[0], 1999).status == 413
 
 
+def test_a_large_image_is_alone_until_it_is_a_view(many, monkeypatch):
+    held = []
+
+    class Watched(Preprocessing):
+        def of_pixels(self, pixels):
+            held.append(answerer.one_at_a_time.locked())
+            return super().of_pixels(pixels)
+
+    answerer = Answerer(many, None, "cpu")
+    answerer.preprocessing = Watched(**vars(many.preprocessing))
+    monkeypatch.setattr(answers, "LARGE", 1999)
+    for size in ((50, 40), (30, 24)):
+        assert isinstance(answerer.view(picture(size=size), 2000), torch.Tensor)
+    assert held == [True, False]
+
+
 def test_what_is_no_image_is_refused_and_never_raised(many):
     answerer = Answerer(many, None, "cpu")
     whole = [picture(kind=kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "PPM")]
@@ -92,6 +110,21 @@ def test_what_is_no_image_is_refused_and_never_raised(many):
                 assert "\n" not in found.sentence
             else:
                 assert found.shape == many.shape
+
+
+def test_a_tiff_is_refused_and_cannot_fill_the_log(many, capfd):
+    """libtiff would write a line to standard error for each of 40,000 rows."""
+    data, short, long = b"\xc0" * 10_000, 3, 4
+    tags = [(256, short, 8), (257, long, 40_000), (258, short, 1), (259, short, 4), (262, short, 0)]
+    tags += [(273, long, 8), (277, short, 1), (278, long, 40_000), (279, long, len(data))]
+    entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    group4 = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data
+    group4 += struct.pack("<H", len(tags)) + entries + bytes(4)
+    for tiff in (group4, picture(kind="TIFF")):
+        refused = Answerer(many, None, "cpu").view(tiff, 10**8)
+        assert capfd.readouterr().err == ""
+        assert refused.status == 415
+        assert refused.sentence.endswith("that is read: JPEG, PNG, WEBP, BMP, GIF, PPM")
 
 
 def test_metrics_escape_what_they_name():

@@ -63,7 +63,7 @@ def check(said, bundle, data, folder):
     assert said["decision"] == decision
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM"])
 def test_one_image_as_the_body(client, bundle, kind, tmp_path):
     data = picture(1, kind=kind)
     answer = client.post("/predict", content=data, headers={"content-type": f"image/{kind.lower()}"})

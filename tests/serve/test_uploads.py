@@ -60,6 +60,13 @@ def test_a_guest_that_fails_leaves_nothing_behind():
     assert room.waiting == 0
 
 
+@pytest.mark.parametrize("headers", [b"a: " + b"b" * 10**5, b"a: b\r\n" * 100])
+def test_a_part_s_headers_are_limited(headers):
+    """By python-multipart, from 0.0.27 on: they count nowhere else."""
+    with Room(LIMITS).guest() as guest, pytest.raises(RefusedError, match="the form is broken"):
+        Form(b"edge", LIMITS, guest).write(b"--edge\r\n" + headers)
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

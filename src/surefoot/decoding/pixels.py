@@ -65,18 +65,24 @@ class Size:
         return tuple(max(1, round(side * self.pixels / short)) for side in (width, height))  # type: ignore[return-value]
 
 
-def decode(data: bytes | bytearray, size: Size, *, most_pixels: float = math.inf) -> NDArray[np.uint8]:
+def decode(
+    data: bytes | bytearray,
+    size: Size,
+    *,
+    most_pixels: float = math.inf,
+    formats: tuple[str, ...] = FORMATS,
+) -> NDArray[np.uint8]:
     """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    with Image.open(io.BytesIO(data), formats=formats) as image:
         if math.prod(image.size) > most_pixels:
             raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
         if size.fit is not Fit.AS_IT_IS:
             image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
-        upright = ImageOps.exif_transpose(image)
-        plain = _plain(upright)
-        wanted = size.of(*plain.size)
+        wanted = size.of(*image.size)  # nothing is decoded yet
         if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
             raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
+        plain = _plain(ImageOps.exif_transpose(image))
+        wanted = size.of(*plain.size)  # upright: perhaps the other way round
         small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
         return np.asarray(small)
 

@@ -10,6 +10,7 @@ DIR/README.md            the model card
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
-from surefoot.calibrators import Calibration, load_calibration
+from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling, load_calibration
 from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
 from surefoot.deploy.decision import Rule, rule_from
 from surefoot.deploy.familiar import Familiar, familiar_from
@@ -31,6 +32,7 @@ from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
 from surefoot.networks import build_network
 from surefoot.novelty import Scale
+from surefoot.novelty.scores import FROM_LOGITS
 from surefoot.predictions import Predictions
 from surefoot.recipes import Bayesian, Recipe, recipe_from
 from surefoot.seeds import generator
@@ -121,7 +123,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         return _bundle(folder, about, allow_code=allow_code)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}") from error
 
 
@@ -153,7 +155,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
             f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
         )
     thresholds = _read_json(folder / THRESHOLDS, "none") if decides else None
-    return Bundle(
+    bundle = Bundle(
         about=about,
         kind=kind,
         class_names=names,
@@ -165,6 +167,27 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         thresholds=None if thresholds is None else rule_from(thresholds, classes=len(names)),
         familiar=None if known is None else familiar_from(known),
     )
+    _check_parts(bundle)
+    return bundle
+
+
+def _check_parts(bundle: Bundle) -> None:
+    """Refuse parts that cannot work together, and a description without what is asked of it later."""
+    about, members, fitted, novelty = bundle.about, len(bundle.networks), bundle.calibration, bundle.novelty
+    _ = bundle.name, about["surefoot"], about["method"]["name"], about["input"]["name"]
+    if not members:
+        raise InputError("there are 0 networks; allowed: one or more")
+    if isinstance(fitted, MemberTemperatures) and len(fitted.members) != members:
+        raise InputError(f"{len(fitted.members)} temperatures for {members} networks; allowed: one for each")
+    if novelty.score not in FROM_LOGITS:
+        raise InputError(f"unknown novelty score {novelty.score!r}; have: {', '.join(FROM_LOGITS)}")
+    if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
+        raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
+    if isinstance(fitted, NoveltyScaling) and (members != 1 or novelty.scale is None):
+        raise InputError(
+            f"novelty scaling of {members} networks, {'without' if novelty.scale is None else 'with'} a "
+            "scale; allowed: of one, with a scale"
+        )
 
 
 def restored_network(

@@ -103,16 +103,15 @@ def facts_of(bundle: Bundle) -> dict[str, str]:
 
 def compared(graph: Graph, exported: Callable[[Tensor], Said], shape: tuple[int, ...]) -> Parity:
     """Both on the same samples, in batches of several sizes."""
-    probabilities = logits = relative = 0.0
+    gaps = []
     for rows in BATCHES:
         samples = _samples(rows, shape)
         with torch.no_grad():
             ours, theirs = graph(samples), exported(samples)
-        gaps = [float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)]
+        probabilities, logits = ((a.double() - b.double()).abs() for a, b in zip(ours, theirs, strict=True))
         size = ours[1].double().abs().clamp(min=1)
-        probabilities, logits = max(probabilities, gaps[0]), max(logits, gaps[1])
-        relative = max(relative, float(((ours[1].double() - theirs[1].double()).abs() / size).max()))
-    return Parity(BATCHES, probabilities, logits, relative)
+        gaps.append([float(each.max()) for each in (probabilities, logits, logits / size)])
+    return Parity(BATCHES, *np.max(gaps, axis=0).tolist())  # NaN stays NaN, unlike with Python's max
 
 
 def _write_pt2(graph: Graph, samples: Tensor, path: Path, _name: str, facts: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.errors import InputError
 from surefoot.statistics import Proportion
 
 FAMILIAR, UNFAMILIAR = "familiar", "unfamiliar"
@@ -66,13 +67,22 @@ def fit_familiar(
 
 def familiar_from(document: Mapping[str, Any]) -> Familiar:
     """From plain values; of the rates the counts are read, and the rest follows from them."""
-    alarms, found = document["alarms"], document["found"]
+    limit, found = float(document["limit"]), document["found"]
+    if not math.isfinite(limit):
+        raise InputError(f"the limit of what is familiar is {limit}; allowed: a number")
     return Familiar(
-        limit=float(document["limit"]),
+        limit=limit,
         n=int(document["n"]),
-        alarms=Proportion.of(int(alarms["k"]), int(alarms["n"])),
-        found=None if found is None else Proportion.of(int(found["k"]), int(found["n"])),
+        alarms=_rate_from(document["alarms"]),
+        found=None if found is None else _rate_from(found),
     )
+
+
+def _rate_from(document: Mapping[str, Any]) -> Proportion:
+    k, n = int(document["k"]), int(document["n"])
+    if not 0 <= k <= n:
+        raise InputError(f"{k} of {n} samples were called unfamiliar; allowed: 0 to all of them")
+    return Proportion.of(k, n)
 
 
 def _rate(rate: Proportion) -> str:

@@ -76,6 +76,15 @@ class Answering(nn.Module):
         """
         return probabilities_of(self.logits(*inputs, **named), self.kind)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move as any module does, but a model in half precision keeps what was fitted, its T, in full."""
+        kept = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            if not buffer.is_meta:
+                setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
+
 
 def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
     """(n, classes) from calibrated logits of any of the shapes that models give."""
@@ -113,14 +122,6 @@ class Calibrated(Answering):
         """z / T, in the shape of z, float32 or float64."""
         logits = logits_of(self.model(*inputs, **named))
         return logits / self.temperature.to(logits.dtype)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move as any module does, but a model in half precision keeps its T in full."""
-        kept = self.temperature
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if not kept.is_meta:
-            self.temperature = kept.to(self.temperature.device)
-        return self
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):.5g}, kind={self.kind}"
