@@ -189,7 +189,7 @@ def test_the_output_is_refused_before_the_work(made, bundle, surefoot, tmp_path)
     said = surefoot("predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2).stderr
     assert "image.csv is among the images; allowed: another file" in said
     said = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
-    assert "bundle.json: No such file" in said
+    assert "is no bundle: it has no bundle.json" in said
 
 
 def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_path, monkeypatch):

@@ -58,4 +58,4 @@ def test_where_it_cannot_listen(refused, tmp_path):
 
 
 def test_what_is_no_bundle(refused, tmp_path):
-    assert "cannot read" in refused(tmp_path)
+    assert "is no bundle: it has no bundle.json" in refused(tmp_path)

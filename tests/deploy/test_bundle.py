@@ -297,7 +297,7 @@ def test_a_changed_description_is_one_sentence(copy, change, says):
     ("change", "says"),
     [
         (lambda fitted: fitted["members"].append(fitted["members"][0]), "3 temperatures for 2 networks"),
-        (lambda fitted: fitted["members"][0].update(temperature=10**400), "is damaged: .* too large"),
+        (lambda fitted: fitted["members"][0].update(temperature=10**400), "too large to convert"),
         (lambda fitted: fitted["novelty"].update(score="foo"), "unknown novelty score 'foo'; have: energy"),
         (lambda fitted: fitted["novelty"].update(scale={"low": 2, "high": 1}), "novelty is scaled by "),
         (lambda fitted: fitted["novelty"].update(scale={"low": 0, "high": math.nan}), "novelty is scaled by "),
@@ -341,7 +341,7 @@ def test_a_changed_or_missing_file_is_named(copy, name):
 
 
 def test_no_bundle_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read .*bundle.json: No such file"):
+    with pytest.raises(InputError, match=r"is no bundle: it has no bundle\.json; .surefoot bundle. makes one"):
         surefoot.load_bundle(tmp_path)
     (tmp_path / "bundle.json").write_text("[1]")
     with pytest.raises(InputError, match="a JSON object is needed"):

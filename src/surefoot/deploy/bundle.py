@@ -9,7 +9,6 @@ DIR/README.md            the model card
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from surefoot.deploy.familiar import Familiar, familiar_from
 from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
 from surefoot.deploy.wrap import Answering
 from surefoot.errors import InputError
+from surefoot.files import read_json
 from surefoot.kinds import LabelKind
 from surefoot.networks import build_network
 from surefoot.novelty import Scale
@@ -115,7 +115,9 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     only with `allow_code`.
     """
     folder = Path(path)
-    about = _read_json(folder / BUNDLE, "no bundle")
+    if not (folder / BUNDLE).is_file():
+        raise InputError(f"{folder} is no bundle: it has no {BUNDLE}; 'surefoot bundle' makes one")
+    about = _read_json(folder / BUNDLE, "a bundle's description")
     try:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
@@ -147,14 +149,14 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         )
         for i, each in enumerate(about["networks"])
     ]
-    fitted = _read_json(folder / CALIBRATION, "no calibration")
+    fitted = _read_json(folder / CALIBRATION, "a calibration file")
     scale, known = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
     if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
         raise InputError(
             f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
         )
-    thresholds = _read_json(folder / THRESHOLDS, "none") if decides else None
+    thresholds = _read_json(folder / THRESHOLDS, "a thresholds file") if decides else None
     bundle = Bundle(
         about=about,
         kind=kind,
@@ -238,13 +240,10 @@ def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
             raise InputError(f"{BUNDLE} does not name {name}")
 
 
-def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    try:
-        document = json.loads(_reading(path, lambda file: file.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+def _read_json(path: Path, what: str) -> dict[str, Any]:
+    document = read_json(path, what)
     if not isinstance(document, dict):
-        raise InputError(f"{path} is {otherwise}: a JSON object is needed")
+        raise InputError(f"{path} is not {what}: a JSON object is needed")
     return document
 
 
