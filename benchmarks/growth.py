@@ -7,13 +7,9 @@ CPU time of the process, so that what else the machine does counts little; one t
 turns. Results go to benchmarks/results/growth.md, growth.svg and growth.png.
 """
 
-import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"  # before numpy is there
-
 import argparse
 import ctypes
+import os
 import platform
 import sys
 import time
@@ -25,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 import torch
+from growth_figure import growth_picture
 from operations import ROWS, Operation, Work, operations
 from scipy.stats import linregress
 from scipy.stats import t as student
@@ -34,6 +31,8 @@ LIMIT = 1.15  # n log n is 1.06 to 1.1 here; data that no longer fits the caches
 LONG, LONGER = 1.0, 6.0  # seconds after which a turn is one of two, or the only one
 ENOUGH = 0.1  # seconds; short operations take more turns until so much is measured
 LEAST_SHOWN = 8.0  # MiB: below, the allocator's habits are measured and not the operation
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt
 AXES = ("rows", "classes", "members", "runs", "methods")
 
 
@@ -101,6 +100,9 @@ def measure(operation: Operation, turns: int) -> Measured:
 
 def _at(operation: Operation, size: int, turns: int) -> tuple[float, float]:
     seconds, mebibytes = _watched(operation.prepare(size))
+    # From here on memory that was had once is kept: new pages cost time, and only large arrays ask for them.
+    _allocate(MMAP_MAX, 0)
+    _allocate(TRIM_THRESHOLD, 2**31 - 1)
     found = [seconds]
     while len(found) < _wanted(min(found), turns):
         work = operation.prepare(size)
@@ -118,6 +120,7 @@ def _wanted(seconds: float, turns: int) -> int:
 
 def _watched(work: Work) -> tuple[float, float]:
     """CPU seconds, and how far the resident memory rose above what it was; Linux alone can tell."""
+    _allocate(MMAP_MAX, 65536)
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = _kibibytes("VmRSS")
@@ -126,6 +129,10 @@ def _watched(work: Work) -> tuple[float, float]:
     seconds = time.process_time() - start
     del kept
     return seconds, max(0.0, (_kibibytes("VmHWM") - before) / 1024)
+
+
+def _allocate(parameter: int, value: int) -> None:
+    assert ctypes.CDLL(None).mallopt(parameter, value), "glibc takes every value of these"
 
 
 def _kibibytes(name: str) -> int:
@@ -150,34 +157,44 @@ def table(found: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def head(turns: int) -> list[str]:
+def numbers(found: Sequence[Measured]) -> str:
+    """All that was measured, as CSV."""
+    lines = ["axis,operation,size,cpu_seconds,peak_mebibytes"]
+    for each in found:
+        about = f'{each.operation.axis},"{each.operation.name}"'
+        values = zip(each.operation.sizes, each.seconds, each.mebibytes, strict=True)
+        lines += [f"{about},{size},{seconds:.4g},{peak:.4g}" for size, seconds, peak in values]
+    return "\n".join([*lines, ""])
+
+
+def head(turns: int) -> str:
     """What was measured, on what, and how to read it."""
-    return [
-        "# How cost grows",
-        "",
-        f"{date.today()}, `python benchmarks/growth.py`; {platform.machine()}, {os.cpu_count()} cores, one thread; "
-        f"numpy {np.__version__},",
-        f"scipy {scipy.__version__}, torch {torch.__version__}. The best of {turns} turns or more, two where a turn is "
-        f"longer than {LONG:g} s, one above {LONGER:g} s.",
-        "CPU seconds of the process; MiB are the peak of resident memory above what there was before, the input",
-        "not counted. The exponent is the least-squares slope of log cost over log size on the upper half of the",
-        "sizes, with its 95% interval. *Steepest* is the largest slope over three neighbouring steps anywhere, so that",
-        "nothing quadratic hides below. Memory has an exponent where all of the upper half is above "
-        f"{LEAST_SHOWN:g} MiB.",
-        "",
-        f"**Flagged** is what has the whole interval above {LIMIT}: n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1 here, "
-        "and gathering",
-        "in sorted order what no longer fits the processor's caches adds to it, as numpy's own argsort shows below.",
-        "",
-        "![CPU seconds and memory against size](growth.svg)",
-    ]
+    versions = f"numpy {np.__version__}, scipy {scipy.__version__}, torch {torch.__version__}"
+    machine = f"{platform.machine()}, {os.cpu_count()} cores that others use too, one thread"
+    return f"""# How cost grows
+
+{date.today()}, `python benchmarks/growth.py`; {machine};
+{versions}. The best of {turns} turns or more; of two where a turn takes
+more than {LONG:g} s, one above {LONGER:g} s. All numbers: [growth.csv](growth.csv).
+
+CPU seconds of the process. MiB are the peak of resident memory above what there was before, so without the
+input. The exponent is the least-squares slope of log cost over log size, on the upper half of the sizes, with
+its 95% interval. *Steepest* is the largest slope over three neighbouring steps anywhere, so that nothing
+quadratic hides among the small sizes. Memory has an exponent where all of the upper half is above
+{LEAST_SHOWN:g} MiB.
+
+**Flagged** is what has the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1 here;
+reading in sorted order what no longer fits the processor's caches adds to it, as numpy's own argsort shows.
+
+![CPU seconds and memory against size](growth.svg)"""
 
 
 ABOUT = {
-    "rows": "10 classes, one member, float32. Metrics are timed on outcomes of rows already judged, each with a sort of "
-    "its own;\n`evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples; the window of a look is "
-    "half of its reference.",
-    "classes": "5,000 rows of one member. Metrics: 500 rows of many labels, as with one label they know nothing of classes.",
+    "rows": """10 classes, one member, float32. Metrics are timed on outcomes of rows already judged, each with a
+sort of its own. `evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples; *groups* are
+of 100 and of 10 rows. A look's window has half as many rows as its reference, and is less sure.""",
+    "classes": """5,000 rows of one member. Metrics: 500 rows of many labels; with one label they know nothing of
+classes.""",
     "members": "20,000 rows of 10 classes.",
     "runs": "Three methods, 1,000 rows in groups of 10, 200 resamples.",
     "methods": "Three runs each, otherwise the same.",
@@ -191,7 +208,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="the best counts")
     parser.add_argument("--only", default="", help="operations whose name holds this")
     parser.add_argument("--axis", choices=AXES, help="this size alone")
+    parser.add_argument(
+        "--folder", type=Path, help="where the results of a part go, which are else printed alone"
+    )
     chosen = parser.parse_args()
+    if not ONE_THREAD.items() <= os.environ.items():  # must be there before numpy is
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
     torch.set_num_threads(1)
     wanted = [
         each
@@ -208,14 +230,21 @@ def main() -> None:
             file=sys.stderr,
             flush=True,
         )
-    lines = head(chosen.turns)
+    lines = [head(chosen.turns)]
     for axis in AXES:
         of_axis = [each for each in found if each.operation.axis == axis]
         if of_axis:
             lines += ["", f"## Against {axis}", "", ABOUT[axis], "", *table(of_axis)]
     print("\n".join(lines))
-    if len(wanted) == len(operations(ROWS[-1])) and chosen.most == ROWS[-1]:
-        (HERE / "results" / "growth.md").write_text("\n".join([*lines, ""]))
+    whole = len(wanted) == len(operations(ROWS[-1])) and chosen.most == ROWS[-1]
+    folder = HERE / "results" if whole else chosen.folder
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "growth.md").write_text("\n".join([*lines, ""]))
+        (folder / "growth.csv").write_text(numbers(found))
+        picture = growth_picture(found)
+        (folder / "growth.svg").write_text(picture.svg().replace("currentColor", "#333333"))
+        (folder / "growth.png").write_bytes(picture.png(dpi=100))
 
 
 if __name__ == "__main__":
