@@ -33,6 +33,7 @@ ENOUGH = 0.1  # seconds; short operations take more turns until so much is measu
 LEAST_SHOWN = 8.0  # MiB: below, the allocator's habits are measured and not the operation
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt
+ON_WHITE = '<svg style="background:#fff;color:#1c2126" '
 AXES = ("rows", "classes", "members", "runs", "methods")
 
 
@@ -178,23 +179,25 @@ def head(turns: int) -> str:
 more than {LONG:g} s, one above {LONGER:g} s. All numbers: [growth.csv](growth.csv).
 
 CPU seconds of the process. MiB are the peak of resident memory above what there was before, so without the
-input. The exponent is the least-squares slope of log cost over log size, on the upper half of the sizes, with
-its 95% interval. *Steepest* is the largest slope over three neighbouring steps anywhere, so that nothing
+input. The exponent is the least-squares slope of log cost over log size on the upper half of the sizes,
+with its 95% interval. *Steepest* is the largest slope over three neighbouring steps anywhere, so that nothing
 quadratic hides among the small sizes. Memory has an exponent where all of the upper half is above
 {LEAST_SHOWN:g} MiB.
 
-**Flagged** is what has the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1 here;
-reading in sorted order what no longer fits the processor's caches adds to it, as numpy's own argsort shows.
+**Flagged** is what has the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1
+here; reading in sorted order what no longer fits the processor's caches adds to it, as numpy's own argsort
+shows.
 
 ![CPU seconds and memory against size](growth.svg)"""
 
 
 ABOUT = {
-    "rows": """10 classes, one member, float32. Metrics are timed on outcomes of rows already judged, each with a
-sort of its own. `evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples; *groups* are
-of 100 and of 10 rows. A look's window has half as many rows as its reference, and is less sure.""",
-    "classes": """5,000 rows of one member. Metrics: 500 rows of many labels; with one label they know nothing of
-classes.""",
+    "rows": """10 classes, one member, float32. Metrics are timed on outcomes of rows already judged, each
+with a sort of its own. `evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples;
+*groups* are of 100 and of 10 rows. A look's window has half as many rows as its reference, and is less
+sure.""",
+    "classes": """5,000 rows of one member. Metrics: 500 rows of many labels; with one label they know
+nothing of classes.""",
     "members": "20,000 rows of 10 classes.",
     "runs": "Three methods, 1,000 rows in groups of 10, 200 resamples.",
     "methods": "Three runs each, otherwise the same.",
@@ -243,7 +246,7 @@ def main() -> None:
         (folder / "growth.md").write_text("\n".join([*lines, ""]))
         (folder / "growth.csv").write_text(numbers(found))
         picture = growth_picture(found)
-        (folder / "growth.svg").write_text(picture.svg().replace("currentColor", "#333333"))
+        (folder / "growth.svg").write_text(picture.svg().replace("<svg ", ON_WHITE, 1))
         (folder / "growth.png").write_bytes(picture.png(dpi=100))
 
 

@@ -63,7 +63,10 @@ def growth_picture(found: Sequence[Any]) -> Picture:
         figure = Figure(figsize=(WIDTH, 11.5), layout="constrained")
         every: Any = figure.subplots(4, 2)
         for axes, (size, cost, lines) in zip(every.flat, panels, strict=True):
-            _panel(axes, size, cost, lines)
+            if lines:
+                _panel(axes, size, cost, lines)
+            else:
+                axes.remove()
         keys = [line_key(styles[name], name) for name in names]
         keys += [Line2D([], [], label=label, **look) for label, look in METRIC_LINES.items()]
         keys += [
@@ -114,11 +117,10 @@ def _panel(axes: Axes, size: str, cost: str, lines: Sequence[Line]) -> None:
         axis.set_minor_formatter(NullFormatter())
     for x, y, look, _ in lines:
         axes.plot(x, y, **look)
-    if lines:
-        limits = axes.get_ylim()
-        _guides(axes, lines)
-        axes.set_ylim(limits)
-        _letters(axes, lines)
+    limits = axes.get_ylim()
+    _guides(axes, lines)
+    axes.set_ylim(limits)
+    _letters(axes, lines)
 
 
 def _guides(axes: Axes, lines: Sequence[Line]) -> None:

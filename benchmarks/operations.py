@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from surefoot import Predictions, evaluate
-from surefoot.calibrators import CALIBRATORS, fit_calibration
+from surefoot.calibrators import CALIBRATORS, calibrator_named
 from surefoot.comparison import Comparison, MethodRuns, Said, compare
 from surefoot.deploy.monitor import Share, scores_of, take_look
 from surefoot.deploy.thresholds import Promise, choose_thresholds
@@ -141,8 +141,7 @@ def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> li
 
 
 def _fit(name: str, data: Callable[[int], Predictions], size: int) -> Work:
-    fit = next(each.fit for each in CALIBRATORS if each.name == name)
-    return partial(fit, data(size))
+    return partial(calibrator_named(name).fit, data(size))
 
 
 def _apply(name: str, data: Callable[[int], Predictions], size: int) -> Work:
@@ -151,7 +150,7 @@ def _apply(name: str, data: Callable[[int], Predictions], size: int) -> Work:
 
 @lru_cache(maxsize=1)
 def _fitted(name: str, data: Callable[[int], Predictions], size: int) -> Callable[[Predictions], Predictions]:
-    return fit_calibration(name, data(size))
+    return calibrator_named(name).fit(data(size))
 
 
 def _judge(data: Callable[[int], Predictions], size: int) -> Work:
