@@ -25,9 +25,8 @@ from surefoot.report.style import (
 )
 
 TITLE = "What things cost as they grow: CPU seconds of one thread, and memory, against size"
-SUMS = ("nll", "nll_unclipped", "brier", "brier_true_class", "e99", "entropy", "nll_minus_entropy")
 METRIC_LINES = {
-    "metrics that are sums": {"color": GREY, "linestyle": "-", "linewidth": 1.2},
+    "metrics that are sums, smooth ECE": {"color": GREY, "linestyle": "-", "linewidth": 1.2},
     "metrics that sort": {"color": COLOURS["familiar"], "linestyle": (0, (5, 1.5)), "linewidth": 1.2},
     "floors of the ECE": {"color": COLOURS["unfamiliar"], "linestyle": (0, (1, 1)), "linewidth": 1.6},
 }  # fmt: skip
@@ -106,8 +105,7 @@ def _family(operation: Any) -> str:
     sums, sorts, floors = METRIC_LINES
     if operation.name.startswith("ece_floor"):
         return floors
-    is_sum = operation.name in SUMS or (operation.name == "label_error" and operation.axis == "rows")
-    return sums if is_sum else sorts
+    return sorts if operation.sorts else sums
 
 
 def _panel(axes: Axes, size: str, cost: str, lines: Sequence[Line]) -> None:
