@@ -1,6 +1,6 @@
 """How cost grows with rows, classes, members, runs and methods: CPU seconds and memory, log-log, exponents.
 
-    python benchmarks/growth.py                       (some minutes; at most 3 GiB of memory)
+    python benchmarks/growth.py                       (some minutes, about 2 GiB of memory)
     python benchmarks/growth.py --most 100000 --only fit
 
 CPU time of the process, so that what else the machine does counts little; one thread; the best of some
@@ -28,8 +28,8 @@ from scipy.stats import t as student
 
 HERE = Path(__file__).parent
 LIMIT = 1.15  # n log n is 1.06 to 1.1 here
-LONG, LONGER = 0.5, 3.0  # seconds after which a turn is one of two, or the only one
-ENOUGH = 0.1  # seconds; short operations take more turns until so much is measured
+LONG, LONGER = 0.3, 3.0  # seconds after which a turn is one of two, or the only one
+ENOUGH = 0.05  # seconds; short operations take more turns until so much is measured
 LEAST_SHOWN = 8.0  # MiB: below, the allocator's habits are measured and not the operation
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt

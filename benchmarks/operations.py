@@ -239,31 +239,31 @@ def operations(most: int) -> list[Operation]:
 
 
 def _against_rows(most: int) -> list[Operation]:
-    data = partial(by_rows, min(most, ROWS[-1]))
+    data = partial(by_rows, min(most, 1_000_000))
     limits: list[tuple[str, int, Callable[[int], Work]]] = [
-        ("fit temperature", 10_000_000, partial(_fit, "temperature", data)),
+        ("fit temperature", 1_000_000, partial(_fit, "temperature", data)),
         ("fit member-temperatures", 1_000_000, partial(_fit, "member-temperatures", data)),
         ("fit softening", 1_000_000, partial(_fit, "softening", data)),
         ("fit budget", 1_000_000, partial(_fit, "budget", data)),
         ("fit novelty", 1_000_000, partial(_fit, "novelty", data)),
-        ("apply temperature", 10_000_000, partial(_apply, "temperature", data)),
+        ("apply temperature", 1_000_000, partial(_apply, "temperature", data)),
         ("apply novelty", 1_000_000, partial(_apply, "novelty", data)),
-        ("judge rows, one label", 10_000_000, partial(_judge, data)),
+        ("judge rows, one label", 1_000_000, partial(_judge, data)),
         ("judge rows, many labels", 1_000_000, partial(_judge_many, data)),
-        ("tally of a stream", 10_000_000, partial(_tally, data)),
+        ("tally of a stream", 1_000_000, partial(_tally, data)),
         ("thresholds", 1_000_000, partial(_thresholds, data)),
         ("monitor: scores", 1_000_000, partial(_scores, data)),
         ("monitor: look", 1_000_000, partial(_look, data)),
-        ("evaluate", 220_000, partial(_evaluate, data, None)),
-        ("evaluate, groups", 220_000, partial(_evaluate, data, 100)),
-        ("compare, rows", 100_000, partial(_compare, partial(_two_by_two, None))),
-        ("compare, groups", 220_000, partial(_compare, partial(_two_by_two, 10))),
-        (ARGSORT, 10_000_000, partial(_sorting, min(most, ROWS[-1]))),
+        ("evaluate", 100_000, partial(_evaluate, data, None)),
+        ("evaluate, groups", 100_000, partial(_evaluate, data, 100)),
+        ("compare, rows", 47_000, partial(_compare, partial(_two_by_two, None))),
+        ("compare, groups", 100_000, partial(_compare, partial(_two_by_two, 10))),
+        (ARGSORT, 1_000_000, partial(_sorting, most)),
     ]
     found = [Operation(name, "rows", up_to(min(limit, most)), work) for name, limit, work in limits]
     for metric in METRICS:
-        limit = 10_000_000 if metric.name in ("ece", *SUMS) else 1_000_000
-        work = partial(_metric, metric, partial(some_outcomes, min(most, ROWS[-1])))
+        limit = 10_000_000 if metric.name in SUMS else 220_000 if metric.name in FLOORS else 1_000_000
+        work = partial(_metric, metric, partial(some_outcomes, most))
         found.append(Operation(metric.name, "rows", up_to(min(limit, most)), work))
     return found
 
@@ -285,7 +285,7 @@ def _against_classes() -> list[Operation]:
     }
     found = [Operation(name, "classes", CLASS_COUNTS, each) for name, each in work.items()]
     for metric in METRICS:
-        sizes = tuple(size for size in CLASS_COUNTS if size <= 100 or metric.name not in FLOORS)
+        sizes = tuple(size for size in CLASS_COUNTS if size <= 50 or metric.name not in FLOORS)
         found.append(Operation(metric.name, "classes", sizes, partial(_metric, metric, block_outcomes)))
     return found
 
