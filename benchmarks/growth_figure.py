@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from surefoot.report.style import (
     COLOURS,
     GREY,
-    INK,
     SMALL,
     WIDTH,
     MethodStyle,
@@ -31,7 +30,7 @@ METRIC_LINES = {
     "floors of the ECE": {"color": COLOURS["unfamiliar"], "linestyle": (0, (1, 1)), "linewidth": 1.6},
 }  # fmt: skip
 GUIDES = ((1, (0, (6, 3))), (2, (0, (1, 3))))
-APART = 0.045  # of a panel's height, from letter to letter
+APART = 0.06  # of a panel's height, from letter to letter
 
 Line = tuple[Sequence[float], Sequence[float], dict[str, Any], str]
 
@@ -130,14 +129,14 @@ def _guides(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _letters(axes: Axes, lines: Sequence[Line]) -> None:
-    """A letter at the end of each line, moved up until it is clear of the one below."""
+    """A letter at the end of each line, moved until it is clear of its neighbours."""
     low, high = np.log(axes.get_ylim())
-    heights: dict[float, float] = {}
-    for x, y, look, text in sorted(lines, key=lambda line: line[1][-1]):
-        end = float(x[-1])
-        height = max((np.log(y[-1]) - low) / (high - low), heights.get(end, -1.0) + APART)
-        heights[end] = height
-        if text:
+    for end in {float(line[0][-1]) for line in lines}:
+        there = sorted(
+            (line for line in lines if line[3] and line[0][-1] == end), key=lambda line: line[1][-1]
+        )
+        heights = _apart([(np.log(line[1][-1]) - low) / (high - low) for line in there])
+        for (_, _, look, text), height in zip(there, heights, strict=True):
             axes.annotate(
                 text,
                 (end, float(np.exp(low + height * (high - low)))),
@@ -145,5 +144,19 @@ def _letters(axes: Axes, lines: Sequence[Line]) -> None:
                 textcoords="offset points",
                 va="center",
                 fontsize=7,
-                color=look["color"] if look["color"] != INK else INK,
+                color=look["color"],
             )
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights moved up where they are too close, then down from the top.
+
+    >>> _apart([0.5, 0.5])
+    [0.5, 0.56]
+    """
+    moved: list[float] = []
+    for height in heights:
+        moved.append(max(height, moved[-1] + APART) if moved else height)
+    for place in reversed(range(len(moved))):
+        moved[place] = min(moved[place], 1.0 if place == len(moved) - 1 else moved[place + 1] - APART)
+    return moved
