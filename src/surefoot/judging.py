@@ -99,7 +99,7 @@ def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tupl
     The logits are scratch: overwritten by the next turn, and the caller may overwrite them too.
     """
     members, n, classes = logits.shape
-    rows = max(1, NUMBERS_AT_ONCE // classes)
+    rows = max(1, NUMBERS_AT_ONCE // (members * classes))
     scratch = torch.empty(members, min(rows, n), classes, dtype=torch.float64)
     for start in range(0, n, rows):
         part = slice(start, min(start + rows, n))

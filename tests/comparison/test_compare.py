@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions
-from surefoot.comparison import HEADLINE, Mark, MethodRuns, Said, compare, compared
+from surefoot.comparison import HEADLINE, Mark, MethodRuns, RunScore, Said, compare, compared, differences
 from surefoot.metrics import metric_named
 from surefoot.scoring import paired_differences
 from surefoot.statistics import centred_interval, few_samples_factor
@@ -280,3 +280,44 @@ def test_mistakes_are_named(methods):
     ):
         with pytest.raises(InputError, match=message):
             compare(wrong, resamples=5)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_which_runs_are_resampled_is_what_a_plain_search_finds(seed):
+    rng = np.random.default_rng(seed)
+    said_once = predictions(0, 0, n=int(rng.choice([150, 4_000, 40_000])))
+    counts = rng.integers(1, 9, size=rng.integers(1, 7))
+    spoken = [
+        (f"m{index}", int(run), said_once)
+        for index, count in enumerate(counts)
+        for run in rng.permutation(10)[:count]
+    ]
+    metrics, resamples = [metric_named("ece")], int(rng.choice([50, 500, 5_000]))
+    kept, few = compared._slow_share(spoken, metrics, resamples)
+    assert (kept, few) == plain_slow_share(spoken, resamples)
+
+
+def plain_slow_share(spoken, resamples):
+    """Every run taken away in turn, and all that is left looked through each time."""
+    names, runs = [name for name, _, _ in spoken], [run for _, run, _ in spoken]
+    kept = everything = {(name, run) for name, run, _ in spoken}
+    allowed = compared.SLOW_WORK / spoken[0][2].n
+    few = min(resamples, max(compared.ENOUGH_RESAMPLES, int(allowed / len(everything))))
+    shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
+    while len(kept) * few > allowed and len(shared) > 1:
+        shared = shared[:-1]
+        kept = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
+    return kept, min(few, max(compared.FEWEST_RESAMPLES, int(allowed / len(kept))))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pairs_are_all_pairs_of_the_same_run(seed):
+    rng = np.random.default_rng(seed)
+    ours, theirs = (
+        [RunScore(int(run), float(rng.choice([1.0, math.nan], p=[0.8, 0.2]))) for run in runs]
+        for runs in (rng.permutation(8)[: rng.integers(0, 9)] for _ in range(2))
+    )
+    alone = 1 in (len(ours), len(theirs))
+    pairs = [(a, b) for a in ours for b in theirs if alone or a.run == b.run]
+    expected = [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
+    assert differences._pairs(ours, theirs) == expected

@@ -1,6 +1,7 @@
 """Methods over runs -> means, marks and paired differences."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -129,16 +130,18 @@ def _slow_share(
     fewer resamples again.
     """
     outcomes = spoken[0][2].outcomes
-    names, runs = [name for name, _, _ in spoken], [run for _, run, _ in spoken]
-    kept = everything = {(name, run) for name, run, _ in spoken}
+    everything = {(name, run) for name, run, _ in spoken}
     if all(is_quick(metric, outcomes) for metric in metrics):
         return everything, resamples
     allowed = SLOW_WORK / max(1, len(outcomes.row))
     few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
-    shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
-    while len(kept) * few > allowed and len(shared) > 1:
-        shared = shared[:-1]
-        kept = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
+    runs_of, with_run = Counter(name for name, _ in everything), Counter(run for _, run in everything)
+    can_go = Counter(run for name, run in everything if runs_of[name] > 1)
+    shared, left = sorted(with_run, key=lambda run: (-with_run[run], run)), len(everything)
+    while left * few > allowed and len(shared) > 1:
+        left -= can_go[shared.pop()]
+    stay = set(shared)
+    kept = {(name, run) for name, run in everything if run in stay or runs_of[name] == 1}
     return kept, min(few, max(FEWEST_RESAMPLES, int(allowed / len(kept))))
 
 

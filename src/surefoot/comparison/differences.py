@@ -39,10 +39,11 @@ def difference(
 
 def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore]) -> list[Pair]:
     """Runs of the same number; a method run once stands against every run of the other."""
-    everything = [(a, b) for a in ours for b in theirs]
-    paired = (
-        everything if 1 in (len(ours), len(theirs)) else [(a, b) for a, b in everything if a.run == b.run]
-    )
+    if 1 in (len(ours), len(theirs)):
+        paired = [(a, b) for a in ours for b in theirs]
+    else:
+        by_run = {b.run: b for b in theirs}
+        paired = [(a, by_run[a.run]) for a in ours if a.run in by_run]
     return [(a, b) for a, b in paired if np.isfinite(a.value) and np.isfinite(b.value)]
 
 

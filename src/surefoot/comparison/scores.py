@@ -46,16 +46,17 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
     if header != HEADER:
         raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(HEADER)}")
     found: dict[str, dict[Place, list[RunScore]]] = {}
+    seen = set()
     for line in lines:
         try:
             method, place, score = _parsed(line)
         except ValueError as error:
             raise InputError(f"{path}, line {lines.line_num}: {error}") from error
-        scores = found.setdefault(method, {}).setdefault(place, [])
-        if score.run in {other.run for other in scores}:
+        if (method, place, score.run) in seen:
             what = f"run {score.run} of {method!r}, {' '.join(place)}"
             raise InputError(f"{path}, line {lines.line_num}: {what} is there twice; allowed: once")
-        scores.append(score)
+        seen.add((method, place, score.run))
+        found.setdefault(method, {}).setdefault(place, []).append(score)
     return found
 
 

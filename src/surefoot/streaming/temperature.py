@@ -156,7 +156,7 @@ def _search(
 def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
     """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
     found = Reading()
-    step = max(1, NUMBERS_AT_ONCE // shape.classes)
+    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
     for batch in map(labelled, given):
         for start in range(0, len(batch.labels), step):

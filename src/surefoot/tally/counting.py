@@ -128,7 +128,7 @@ def _counted(found: Tally, batch: Batch) -> Tally:
     wrong = np.empty(doubts.shape, dtype=bool)
     scores = np.empty(doubts.shape) if many else None
     sums = found.sums
-    step = max(1, NUMBERS_AT_ONCE // shape.classes)
+    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         labels = batch.labels[rows].T

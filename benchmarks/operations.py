@@ -1,0 +1,318 @@
+"""What `benchmarks/growth.py` times: the library's main operations, each as a function of one size.
+
+Data is drawn once and cut to size. `prepare(size)` makes ready what is not timed and returns what is; nothing
+that the library remembers of an earlier turn is left in it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+
+from surefoot import Predictions, evaluate
+from surefoot.calibrators import CALIBRATORS, calibrator_named
+from surefoot.comparison import Comparison, MethodRuns, Said, compare
+from surefoot.deploy.monitor import Share, scores_of, take_look
+from surefoot.deploy.thresholds import Promise, choose_thresholds
+from surefoot.kinds import LabelKind
+from surefoot.metrics import METRICS, Metric
+from surefoot.outcomes import DECIMALS, Outcomes
+from surefoot.report.comparison_tables import Setting, comparison_grids
+from surefoot.tally import Batch, Question, Shape, tally
+
+Array = np.ndarray
+Work = Callable[[], object]
+
+RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
+DRAWN_AT_ONCE = 5_000_000  # logits
+CLASSES = 10  # where it is not they that grow
+TALLIED_ROWS = 100_000  # of a batch, as a file's row group has
+RESAMPLES = 10  # of an evaluation: each costs the same
+COMPARED_RESAMPLES = 200
+SUMS = ("nll", "nll_unclipped", "brier", "brier_true_class", "e99", "entropy", "nll_minus_entropy")
+FLOORS = ("ece_floor", "ece_floor_95")  # the first to be asked draws for both
+
+ARGSORT = "numpy's argsort"  # and reading in its order: what all that sorts is held against
+
+ROWS = tuple(round(10 ** (3 + third / 3)) for third in range(13))  # 1,000 to 10 million
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+CLASS_COUNTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something the library does, against one size."""
+
+    name: str
+    axis: str
+    sizes: tuple[int, ...]
+    prepare: Callable[[int], Work]
+
+    @property
+    def is_metric(self) -> bool:
+        return any(self.name == metric.name for metric in METRICS)
+
+    @property
+    def sorts(self) -> bool:
+        """Whether it sorts its decisions, or what it calls does."""
+        if self.is_metric:
+            return self.name not in (*SUMS, "smooth_ece") and (self.name, self.axis) != (
+                "label_error",
+                "rows",
+            )
+        return self.name.startswith(("evaluate", "compare", "thresholds", "monitor: look", ARGSORT))
+
+
+def up_to(most: int) -> tuple[int, ...]:
+    return tuple(size for size in ROWS if size <= most)
+
+
+@lru_cache(maxsize=1)
+def pool(rows: int, classes: int, members: int) -> tuple[Array, Array, Array]:
+    """Logits (members, rows, classes) in float32, labels drawn from the softmax, novelty from 0 to 1."""
+    rng = np.random.default_rng(0)
+    logits = np.empty((members, rows, classes), dtype=np.float32)
+    labels = np.empty(rows, dtype=np.int64)
+    step = max(1, DRAWN_AT_ONCE // classes)
+    for start in range(0, rows, step):
+        drawn = 2 * rng.standard_normal((min(step, rows - start), classes), dtype=np.float32)
+        race = rng.standard_exponential(drawn.shape, dtype=np.float32) * np.exp(-drawn)
+        labels[start : start + step] = race.argmin(axis=1)
+        for member in logits:
+            noise = 0.0 if members == 1 else rng.standard_normal(drawn.shape, dtype=np.float32)
+            member[start : start + step] = RIGHT * (drawn + noise)
+    return logits, labels, rng.random(rows)
+
+
+def by_rows(most: int, n: int) -> Predictions:
+    """The first n rows of so many."""
+    logits, labels, novelty = pool(most, CLASSES, 1)
+    return Predictions.from_logits(logits[:, :n], labels[:n], novelty=novelty[:n])
+
+
+def by_classes(classes: int) -> Predictions:
+    logits, labels, novelty = pool(5_000, classes, 1)
+    return Predictions.from_logits(logits, labels, novelty=novelty)
+
+
+def by_members(members: int) -> Predictions:
+    logits, labels, novelty = pool(20_000, CLASSES, max(COUNTS))
+    return Predictions.from_logits(logits[:members], labels, novelty=novelty)
+
+
+def many_labels(predictions: Predictions) -> Predictions:
+    """The same logits as a sigmoid each, about half of the classes there."""
+    there = np.random.default_rng(1).random((predictions.n, predictions.classes)) < 0.5
+    return Predictions.from_logits(predictions.logits, there.astype(np.int8))
+
+
+@lru_cache(maxsize=1)
+def outcomes(n: int) -> Outcomes:
+    """Outcomes of one label, drawn without logits."""
+    rng = np.random.default_rng(0)
+    confidence = (1 - 0.9 * rng.random(n) ** 3).round(DECIMALS)
+    return Outcomes(
+        log_p_true=np.log(confidence),
+        squared_error=(1 - confidence) ** 2,
+        confidence=confidence,
+        correct=rng.random(n) < confidence,
+        entropy=1 - confidence,
+        row=np.arange(n),
+        blocks=(slice(0, n),),
+    )
+
+
+def some_outcomes(most: int, n: int) -> Outcomes:
+    """The first n of so many, with nothing sorted yet."""
+    every = outcomes(most)
+    facts = {name: getattr(every, name)[:n] for name in ("log_p_true", "squared_error", "confidence",
+             "correct", "entropy", "row")}  # fmt: skip
+    return Outcomes(**facts, blocks=(slice(0, n),))
+
+
+@lru_cache(maxsize=1)
+def block_outcomes(classes: int) -> Outcomes:
+    logits, _, _ = pool(500, max(CLASS_COUNTS), 1)
+    there = np.random.default_rng(1).random((500, classes)) < 0.5
+    return Predictions.from_logits(logits[:, :, :classes], there.astype(np.int8)).outcomes
+
+
+def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> list[MethodRuns]:
+    """Methods that saw the same rows, with logits of their own."""
+    rng = np.random.default_rng(2)
+    base = 2 * rng.standard_normal((rows, 5), dtype=np.float32)
+    labels = (base + rng.gumbel(size=base.shape)).argmax(axis=1)
+    groups = None if rows_a_group is None else np.arange(rows) // rows_a_group
+
+    def said(run: int) -> Said:
+        noise = rng.standard_normal(base.shape, dtype=np.float32)
+        return Said(run, Predictions.from_logits(base + noise, labels, groups=groups))
+
+    names = ["single", *(f"method {index}" for index in range(1, methods))]
+    return [MethodRuns(name, name, tuple(said(run) for run in range(runs))) for name in names]
+
+
+def _fit(name: str, data: Callable[[int], Predictions], size: int) -> Work:
+    return partial(calibrator_named(name).fit, data(size))
+
+
+def _apply(name: str, data: Callable[[int], Predictions], size: int) -> Work:
+    return partial(_fitted(name, data, size), data(size))
+
+
+@lru_cache(maxsize=1)
+def _fitted(name: str, data: Callable[[int], Predictions], size: int) -> Callable[[Predictions], Predictions]:
+    return calibrator_named(name).fit(data(size))
+
+
+def _judge(data: Callable[[int], Predictions], size: int) -> Work:
+    predictions = data(size)
+    return lambda: predictions.outcomes
+
+
+def _judge_many(data: Callable[[int], Predictions], size: int) -> Work:
+    predictions = many_labels(data(size))
+    return lambda: predictions.outcomes
+
+
+def _metric(metric: Metric, made: Callable[[int], Outcomes], size: int) -> Work:
+    return partial(metric.function, replace(made(size)))
+
+
+def _evaluate(data: Callable[[int], Predictions], rows_a_group: int | None, size: int) -> Work:
+    predictions = data(size)
+    if rows_a_group is not None:
+        predictions = replace(predictions, groups=np.arange(predictions.n) // rows_a_group)
+    return partial(evaluate, predictions, resamples=RESAMPLES)
+
+
+def _compare(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
+    return partial(compare, shape(size), resamples=COMPARED_RESAMPLES)
+
+
+def _tables(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
+    return partial(comparison_grids, _comparison(shape, size), Setting("drawn"))
+
+
+@lru_cache(maxsize=1)
+def _comparison(shape: Callable[[int], list[MethodRuns]], size: int) -> Comparison:
+    return compare(shape(size), resamples=COMPARED_RESAMPLES)
+
+
+def _tally(data: Callable[[int], Predictions], size: int) -> Work:
+    predictions = data(size)
+    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    question = Question.of(
+        Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members), thresholds=(0.99,)
+    )
+    starts = range(0, predictions.n, TALLIED_ROWS)
+    batches = [Batch(logits[:, at : at + TALLIED_ROWS], labels[at : at + TALLIED_ROWS]) for at in starts]
+    return partial(tally, batches, question)
+
+
+def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
+    return partial(choose_thresholds, data(size), Promise(target_error=0.3))
+
+
+def _scores(data: Callable[[int], Predictions], size: int) -> Work:
+    return partial(scores_of, data(size))
+
+
+def _look(data: Callable[[int], Predictions], size: int) -> Work:
+    """A window of half as many rows as the reference has, and less sure; coverage is compared too."""
+    predictions = data(size)
+    window = predictions.take(slice(0, size // 2 - 1))
+    found = [scores_of(predictions), scores_of(window.with_logits(0.8 * window.logits))]
+    sides = [replace(side, accepted=(side.confidence > 0.8).astype(float)) for side in found]
+    return partial(take_look, *sides, share=Share.only(0.05))
+
+
+def _sorting(most: int, size: int) -> Work:
+    values = outcomes(most).confidence[:size]
+    return lambda: values[np.argsort(-values)]
+
+
+def operations(most: int) -> list[Operation]:
+    """Everything that is timed, in the order in which it shares its data; `most` caps the rows."""
+    return [*_against_rows(most), *_against_classes(), *_against_members(), *_against_runs()]
+
+
+def _against_rows(most: int) -> list[Operation]:
+    data = partial(by_rows, min(most, 1_000_000))
+    limits: list[tuple[str, int, Callable[[int], Work]]] = [
+        ("fit temperature", 1_000_000, partial(_fit, "temperature", data)),
+        ("fit member-temperatures", 1_000_000, partial(_fit, "member-temperatures", data)),
+        ("fit softening", 1_000_000, partial(_fit, "softening", data)),
+        ("fit budget", 1_000_000, partial(_fit, "budget", data)),
+        ("fit novelty", 1_000_000, partial(_fit, "novelty", data)),
+        ("apply temperature", 1_000_000, partial(_apply, "temperature", data)),
+        ("apply novelty", 1_000_000, partial(_apply, "novelty", data)),
+        ("judge rows, one label", 1_000_000, partial(_judge, data)),
+        ("judge rows, many labels", 1_000_000, partial(_judge_many, data)),
+        ("tally of a stream", 1_000_000, partial(_tally, data)),
+        ("thresholds", 1_000_000, partial(_thresholds, data)),
+        ("monitor: scores", 1_000_000, partial(_scores, data)),
+        ("monitor: look", 1_000_000, partial(_look, data)),
+        ("evaluate", 100_000, partial(_evaluate, data, None)),
+        ("evaluate, groups", 100_000, partial(_evaluate, data, 100)),
+        ("compare, rows", 47_000, partial(_compare, partial(_two_by_two, None))),
+        ("compare, groups", 100_000, partial(_compare, partial(_two_by_two, 10))),
+        (ARGSORT, 1_000_000, partial(_sorting, most)),
+    ]
+    found = [Operation(name, "rows", up_to(min(limit, most)), work) for name, limit, work in limits]
+    for metric in METRICS:
+        limit = 10_000_000 if metric.name in SUMS else 220_000 if metric.name in FLOORS else 1_000_000
+        work = partial(_metric, metric, partial(some_outcomes, most))
+        found.append(Operation(metric.name, "rows", up_to(min(limit, most)), work))
+    return found
+
+
+def _two_by_two(rows_a_group: int | None, rows: int) -> list[MethodRuns]:
+    return compared(rows, 2, 2, rows_a_group)
+
+
+def _against_classes() -> list[Operation]:
+    work = {
+        **{f"fit {each.name}": partial(_fit, each.name, by_classes) for each in CALIBRATORS},
+        "apply temperature": partial(_apply, "temperature", by_classes),
+        "judge rows, one label": partial(_judge, by_classes),
+        "judge rows, many labels": partial(_judge_many, by_classes),
+        "tally of a stream": partial(_tally, by_classes),
+        "thresholds": partial(_thresholds, by_classes),
+        "monitor: scores": partial(_scores, by_classes),
+        "evaluate": partial(_evaluate, by_classes, None),
+    }
+    found = [Operation(name, "classes", CLASS_COUNTS, each) for name, each in work.items()]
+    for metric in METRICS:
+        sizes = tuple(size for size in CLASS_COUNTS if size <= 50 or metric.name not in FLOORS)
+        found.append(Operation(metric.name, "classes", sizes, partial(_metric, metric, block_outcomes)))
+    return found
+
+
+def _against_members() -> list[Operation]:
+    work = {
+        **{f"fit {each.name}": partial(_fit, each.name, by_members) for each in CALIBRATORS},
+        "apply temperature": partial(_apply, "temperature", by_members),
+        "apply member-temperatures": partial(_apply, "member-temperatures", by_members),
+        "judge rows, one label": partial(_judge, by_members),
+        "judge rows, many labels": partial(_judge_many, by_members),
+        "tally of a stream": partial(_tally, by_members),
+        "monitor: scores": partial(_scores, by_members),
+    }
+    return [Operation(name, "members", COUNTS, each) for name, each in work.items()]
+
+
+def _against_runs() -> list[Operation]:
+    by_runs = partial(_shaped, methods=3)
+    by_methods = partial(_shaped, runs=3)
+    return [
+        Operation("compare", "runs", COUNTS, partial(_compare, lambda size: by_runs(runs=size))),
+        Operation("tables", "runs", COUNTS, partial(_tables, lambda size: by_runs(runs=size))),
+        Operation("compare", "methods", COUNTS, partial(_compare, lambda size: by_methods(methods=size))),
+        Operation("tables", "methods", COUNTS, partial(_tables, lambda size: by_methods(methods=size))),
+    ]
+
+
+def _shaped(*, runs: int, methods: int) -> list[MethodRuns]:
+    return compared(1_000, runs, methods, 10)
