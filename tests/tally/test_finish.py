@@ -166,5 +166,5 @@ def test_members_that_are_sure_of_opposites_are_counted_as_in_memory(members):
 
 
 def test_log_odds_of_two_sure_members_keep_their_sign():
-    said = Predictions.from_logits(np.array([42.75, -63.82]).reshape(2, 1, 1), [[0]])
+    said = Predictions.from_logits([[[42.75, -50.0]], [[-63.82, -50.0]]], [[0, 0]])
     assert tally_of(said).histograms[0].wrong.sum() == 0

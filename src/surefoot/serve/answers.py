@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
@@ -51,7 +49,7 @@ class Answerer:
         if not data:
             return RefusedError(422, "the image is empty")
         try:
-            return self.preprocessing.of_pixels(self._pixels(data, max_pixels))
+            return self._view(data, max_pixels)
         except UnidentifiedImageError:
             return RefusedError(415, f"not an image of a kind that is read: {KINDS}")
         except BOMBS as error:
@@ -61,15 +59,19 @@ class Answerer:
         except UNREADABLE as error:
             return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
 
-    def _pixels(self, data: bytes | bytearray, max_pixels: int) -> NDArray[np.uint8]:
-        """Decoded; large ones, which take up to some 25 bytes a pixel meanwhile, one after the other."""
+    def _view(self, data: bytes | bytearray, max_pixels: int) -> Tensor:
+        """Of large ones, which take up to some 25 bytes a pixel meanwhile, one after the other."""
         try:
-            return decode(data, self.preprocessing.size, most_pixels=min(LARGE, max_pixels))
+            return self._seen(data, min(LARGE, max_pixels))
         except TooManyPixelsError:
             if max_pixels <= LARGE:
                 raise
-            with self.one_at_a_time:
-                return decode(data, self.preprocessing.size, most_pixels=max_pixels)
+        with self.one_at_a_time:
+            return self._seen(data, max_pixels)
+
+    def _seen(self, data: bytes | bytearray, most_pixels: int) -> Tensor:
+        pixels = decode(data, self.preprocessing.size, most_pixels=most_pixels)
+        return self.preprocessing.of_pixels(pixels)
 
     def answers(self, views: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What the bundle says, in one pass."""
