@@ -90,9 +90,11 @@ def _is_score(name: str) -> bool:
 def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     try:
         return _from_table(table)
-    except InputError as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, pa.ArrowException) as error:
         where = f"{part.path}, rows counted from {start:,}" if start else part.path
-        raise InputError(f"{where}: {error}") from error
+        reason = str(error).strip().split("\n")[0]
+        said = reason if isinstance(error, InputError) else f"data that cannot be read ({reason})"
+        raise InputError(f"{where}: {said}") from error
 
 
 def _from_table(table: pa.Table) -> tuple[Batch, Shape]:
@@ -103,6 +105,8 @@ def _from_table(table: pa.Table) -> tuple[Batch, Shape]:
     labels, _ = labels_in(table, None if stored.get("label") == "index" else names)
     if labels is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+    if labels.ndim > 2:
+        raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
     scores = _with_members(_as_float(np.asarray(scores)))
     if scores.shape[2] == 1 and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -157,8 +161,9 @@ def _from_probs(probs: Floats, kind: LabelKind) -> Floats:
 
 
 def _labels(labels: NDArray[Any], kind: LabelKind, classes: int) -> NDArray[np.integer]:
-    if labels.dtype.kind == "f" and not np.array_equal(np.rint(labels), labels):
-        row = int(np.argwhere(np.rint(labels) != labels)[0][0])
+    whole = np.isfinite(labels) & (np.rint(labels) == labels) if labels.dtype.kind == "f" else np.True_
+    if not whole.all():
+        row = int(np.argwhere(~whole)[0][0])
         raise InputError(f"labels in row {row} are {labels[row].tolist()}; allowed: whole numbers")
     if kind is LabelKind.MANY_LABELS and labels.shape[1] != classes:
         raise InputError(
