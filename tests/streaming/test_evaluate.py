@@ -1,5 +1,7 @@
 """Streamed evaluations and fits against those in memory; with threads, and with a real Ray."""
 
+from threading import Event
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from surefoot import InputError, Predictions, evaluate, fit_calibration, fit_tem
 from surefoot.metrics import METRICS
 from surefoot.predictions import concatenated
 from surefoot.streaming import batches as reading
-from surefoot.streaming import temperature
+from surefoot.streaming import local, temperature
 from surefoot.streaming.evaluate import Source, evaluate_files
 from surefoot.streaming.local import Threads
 from surefoot.streaming.temperature import fit_files, scaling_of
@@ -73,10 +75,22 @@ def test_a_narrow_band_is_read_again_until_the_bound_holds(tmp_path):
 
 
 def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_ROWS", 16)
+    """The first thread has read p0, and would read p2 and p4; it waits there until it is told to stop."""
     source = written(tmp_path, [*DRAWN["one label"], draw_one_label(50, 7)])
+    stop, begun, told = Event(), [], []
+
+    def patiently(part, shape):
+        begun.append(part)
+        yield from reading.batches(part, shape)
+        if part == source.parts[0]:
+            told.append(stop.wait(60))
+
+    monkeypatch.setattr(local, "Event", lambda: stop)
+    monkeypatch.setattr(local, "batches", patiently)
     with pytest.raises(InputError, match=r"p5\.parquet: classes are 7"):
         evaluate_files({"familiar": source}, engine=Threads(2))
+    assert told == [True]
+    assert source.parts[4] not in begun
 
 
 def test_two_sides_must_be_alike(tmp_path):
