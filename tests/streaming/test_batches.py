@@ -151,6 +151,17 @@ def test_files_must_be_alike(tmp_path):
         rows_of(sorted(tmp_path.iterdir()))
 
 
+def test_class_names_must_be_alike_also_after_a_file_without_any(tmp_path):
+    for file, names in (("0", None), ("1", ["a", "b"]), ("2", None), ("3", ["b", "a"])):
+        write_predictions(draw_one_label(20, 2, class_names=names), tmp_path / f"{file}.parquet")
+    files = sorted(tmp_path.iterdir())
+    assert rows_of(files[:3])[2].class_names == ("a", "b")
+    assert rows_of(files[::2])[2].class_names is None
+    said = r"3\.parquet: class names are \('b', 'a'\), in the first file that has any \('a', 'b'\); must be equal"
+    with pytest.raises(InputError, match=said):
+        rows_of(files)
+
+
 def test_what_a_name_stands_for(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("b.parquet", "a.parquet", "c.csv", "notes.txt", "[x].parquet", "deep/d.parquet"):

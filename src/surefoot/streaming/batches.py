@@ -1,6 +1,7 @@
 """Predictions files a batch at a time, as arrays; columns and refusals are those of files read whole."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,19 @@ Floats = NDArray[np.floating]
 
 
 def shape_of(parts: Sequence[Part]) -> Shape:
-    """What the first rows say of all."""
+    """What the first rows say of all; class names are those of the first file that has any."""
+    shapes: dict[str, Shape] = {}
     for part in parts:
-        for table, start in _tables(part, 1024):
-            return _read(part, table, start)[1]
-    raise InputError("no rows in any of these files; allowed: at least one row")
+        if part.path not in shapes:
+            for table, start in _tables(part, 1024):
+                shapes[part.path] = _read(part, table, start)[1]
+                break
+        if part.path in shapes and shapes[part.path].class_names is not None:
+            break
+    if not shapes:
+        raise InputError("no rows in any of these files; allowed: at least one row")
+    *_, last = shapes.values()
+    return replace(next(iter(shapes.values())), class_names=last.class_names)
 
 
 def batches(part: Part, shape: Shape) -> Iterator[Batch]:
@@ -184,4 +193,5 @@ def _refuse_other(part: Part, found: Shape, shape: Shape) -> None:
         ours, theirs = getattr(found, what), getattr(shape, what)
         if ours != theirs and not (what == "class_names" and None in (ours, theirs)):
             name = what.replace("_", " ")
-            raise InputError(f"{part.path}: {name} are {ours}, in the first file {theirs}; must be equal")
+            first = "the first file that has any" if what == "class_names" else "the first file"
+            raise InputError(f"{part.path}: {name} are {ours}, in {first} {theirs}; must be equal")
