@@ -104,10 +104,16 @@ def test_two_sides_must_be_alike(tmp_path):
 
 SORTED = draw_one_label(4000, sharpness=3, seed=3)
 SORTED = SORTED.take(np.argsort(SORTED.outcomes.confidence))
+LARGE_LAST = draw_one_label(5000, seed=4)  # the first rows say nothing of how large the logits are
+LARGE_LAST = Predictions.from_logits(
+    LARGE_LAST.logits.numpy() * np.repeat([1e-3, 1e3], [4900, 100])[:, None], LARGE_LAST.labels
+)
 FITTED = {
     **DRAWN,
     "underconfident": [draw_one_label(500, sharpness=0.3)],
     "sorted by confidence": [SORTED.take(slice(i, i + 500)) for i in range(0, 4000, 500)],
+    "large at the end": [LARGE_LAST],
+    "small at the end": [LARGE_LAST.take(np.arange(4999, -1, -1))],
     "all correct": [Predictions.from_logits(np.eye(3) * 4, [0, 1, 2])],
     "all wrong": [Predictions.from_logits(np.eye(3) * 4, [1, 2, 0])],
     "flat": [Predictions.from_logits(np.ones((5, 3)), [0, 1, 2, 0, 1])],
