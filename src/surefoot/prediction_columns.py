@@ -164,10 +164,14 @@ def _lists(table: pa.Table, name: str) -> Any:
                 f"{name!r} has {lengths[0]} values in row 0 and {lengths[other]} in row {row}; "
                 "the lengths must be equal"
             )
+        if not lengths.any():
+            raise InputError(f"column {name!r} holds empty lists; allowed: a number or more in each")
         shape.append(int(lengths[0]))
         column = column.flatten()
     if len(shape) == 1:
         raise InputError(f"column {name!r} has type {column.type}; allowed: lists of numbers")
+    if len(shape) > 3:
+        raise InputError(f"column {name!r} has type {table[name].type}; allowed: lists, or lists of lists")
     flat = numbers_in(pa.table({name: column}), name)
     return flat.reshape(shape) if len(shape) == 2 else flat.reshape(shape).transpose(1, 0, 2)
 
@@ -181,8 +185,18 @@ def refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
 def stored_in(table: pa.Table) -> dict[str, Any]:
     """What `to_list_table` noted in the file."""
     stored = (table.schema.metadata or {}).get(METADATA)
-    found = {} if stored is None else json.loads(stored)
-    return found if isinstance(found, dict) else {}
+    try:
+        found = {} if stored is None else json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "the metadata 'surefoot' are not JSON; allowed: those that surefoot wrote"
+        ) from error
+    if not isinstance(found, dict):
+        return {}
+    names = found.get("class_names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise InputError("'class_names' in the metadata 'surefoot' are no names; allowed: a list of texts")
+    return found
 
 
 def csv_options() -> pyarrow.csv.ConvertOptions:

@@ -130,6 +130,7 @@ REFUSED = {
     "an address alone": (["evaluate", "familiar", "--address", "x"], "--address is of a Ray cluster"),
     "Ray in memory": (["evaluate", "familiar", "--engine", "ray", "--no-stream"], "--engine ray streams"),
     "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: Connection refused"),
+    "a host of 70 letters": (["evaluate", "familiar", "--engine", "ray", "--address", f"{'h' * 70}:1"], "no Ray cluster at hhh"),
     "no address": (["evaluate", "familiar", "--engine", "ray", "--address", "there"], "allowed: HOST:PORT or ray://HOST:PORT"),
     "another method": (["calibrate", "familiar", "-o", "x.json", "--method", "budget"], "'budget' cannot be streamed"),
     "no match": (["evaluate", "none*.parquet"], "no file matches this pattern"),

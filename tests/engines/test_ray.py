@@ -143,6 +143,7 @@ def files(wanted, networks=None):
         ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
         ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
         ("127.0.0.1:1", r"^no Ray cluster answers at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
+        (f"{'h' * 70}:1", r"^no Ray cluster answers at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
         ("ray://127.0.0.1:1", r"^no Ray cluster answers at 'ray://127.0.0.1:1': Connection refused"),
     ],
 )
@@ -164,6 +165,15 @@ def test_the_same_as_the_local_engine_to_the_bit(two_nodes, by_local, tmp_path):
     epoch = next(event for event in events if event["event"] == "epoch")
     assert epoch.keys() >= {"job", "phase", "epoch", "epochs", "loss", "seconds"}
     assert list(tmp_path.glob(".*")) == []
+
+
+@needs_ray
+def test_a_board_that_is_slow_to_answer_costs_no_event(two_nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr("surefoot.engines.ray.SECONDS_TO_ANSWER", 0)  # it never answers so soon
+    events = []
+    carry_out(order(tmp_path), cluster=Cluster(address=two_nodes.address), tell=events.append)
+    counts = Counter(event["event"] for event in events)
+    assert counts == {"ready": 1, "start": 1, "epoch": 2 * 2, "done": 1}
 
 
 @needs_ray

@@ -73,6 +73,25 @@ def test_what_is_there_is_never_replaced(remote, made, tmp_path):
     assert content(copy) == content(made)
 
 
+def test_the_first_to_be_done_stays(remote, made, tmp_path):
+    """While this one sends, another sends the same network whole."""
+    other = Store(tmp_path / "other")
+    make(other)
+    for path in other.folder(SPEC).iterdir():
+        path.write_bytes(b"another's " + path.read_bytes())
+
+    class Overtaken(Remote):
+        def _put(self, path, to):
+            super()._put(path, to)
+            if path.name != "done.json":
+                remote.send(SPEC, other)
+
+    Overtaken(remote.place).send(SPEC, made)
+    system, root = fsspec.core.url_to_fs(remote.place)
+    found = {path.rpartition("/")[2]: system.cat_file(path) for path in system.find(root)}
+    assert found == content(other), "and nothing hidden is left"
+
+
 KILLED = """
 import os, sys
 from pathlib import Path

@@ -91,6 +91,11 @@ BAD = {
     "gap": {"logits": [[1.0, 2.0], None], "label": [0, 0]},
     "text": {"logit_a": ["x"], "logit_b": ["y"], "label": [0]},
     "one class": {"logits": [[1.0]], "labels": [[1, 0]]},
+    "infinite label": {"logits": [[1.0, 2.0]], "label": [float("inf")]},
+    "empty lists": {"logits": pa.array([[]], pa.list_(pa.float64())), "label": [0]},
+    "empty lists of lists": {"logits": pa.array([[]], pa.list_(pa.list_(pa.float64()))), "label": [0]},
+    "four deep": {"logits": [[[[1.0, 2.0]]]], "label": [0]},
+    "labels three deep": {"logits": [[1.0, 2.0]], "labels": [[[1, 0]]]},
 }
 
 
@@ -102,6 +107,31 @@ def test_what_is_refused_whole_is_refused_in_batches(name, tmp_path):
         read_predictions(file)
     with pytest.raises(InputError, match=r"p\.parquet.*: .*(allowed|needed|must be equal)"):
         rows_of([file])
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"{nope", b"\xff\xfe", b"[" * 100_000, b'{"class_names": 5}', b'{"class_names": [[1], [2]]}'],
+    ids=["cut short", "no text", "a tower", "a number", "lists"],
+)
+@pytest.mark.parametrize(
+    "read", [read_predictions, lambda file: rows_of([file])], ids=["whole", "in batches"]
+)
+def test_metadata_that_surefoot_did_not_write(read, metadata, tmp_path):
+    table = pa.table({"logits": [[1.0, 2.0]], "label": [0]})
+    pq.write_table(table.replace_schema_metadata({"surefoot": metadata}), tmp_path / "p.parquet")
+    with pytest.raises(InputError, match=r"p\.parquet: .*metadata 'surefoot' are .*; allowed"):
+        read(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize(
+    "read", [read_predictions, lambda file: rows_of([file])], ids=["whole", "in batches"]
+)
+def test_what_no_rule_foresees_is_a_sentence_too(read, tmp_path):
+    """Python reads no number of 5000 digits."""
+    pq.write_table(pa.table({"logits": [[1.0, 2.0]], "label": ["9" * 5000]}), tmp_path / "p.parquet")
+    with pytest.raises(InputError, match=r"p\.parquet: .*data that cannot be read \(Exceeds"):
+        read(tmp_path / "p.parquet")
 
 
 def test_a_refusal_deep_in_a_file_says_from_where_it_counts(tmp_path, monkeypatch):
@@ -119,6 +149,17 @@ def test_files_must_be_alike(tmp_path):
     write_predictions(draw_one_label(20, 4), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"b\.parquet: classes are 4, in the first file 3; must be equal"):
         rows_of(sorted(tmp_path.iterdir()))
+
+
+def test_class_names_must_be_alike_also_after_a_file_without_any(tmp_path):
+    for file, names in (("0", None), ("1", ["a", "b"]), ("2", None), ("3", ["b", "a"])):
+        write_predictions(draw_one_label(20, 2, class_names=names), tmp_path / f"{file}.parquet")
+    files = sorted(tmp_path.iterdir())
+    assert rows_of(files[:3])[2].class_names == ("a", "b")
+    assert rows_of(files[::2])[2].class_names is None
+    said = r"3\.parquet: class names are \('b', 'a'\), in the first file that has any \('a', 'b'\); must be equal"
+    with pytest.raises(InputError, match=said):
+        rows_of(files)
 
 
 def test_what_a_name_stands_for(tmp_path):

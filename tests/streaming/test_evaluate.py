@@ -1,5 +1,7 @@
 """Streamed evaluations and fits against those in memory; with threads, and with a real Ray."""
 
+from threading import Event
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from surefoot import InputError, Predictions, evaluate, fit_calibration, fit_tem
 from surefoot.metrics import METRICS
 from surefoot.predictions import concatenated
 from surefoot.streaming import batches as reading
-from surefoot.streaming import temperature
+from surefoot.streaming import local, temperature
 from surefoot.streaming.evaluate import Source, evaluate_files
 from surefoot.streaming.local import Threads
 from surefoot.streaming.temperature import fit_files, scaling_of
@@ -73,10 +75,22 @@ def test_a_narrow_band_is_read_again_until_the_bound_holds(tmp_path):
 
 
 def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_ROWS", 16)
+    """The first thread has read p0, and would read p2 and p4; it waits there until it is told to stop."""
     source = written(tmp_path, [*DRAWN["one label"], draw_one_label(50, 7)])
+    stop, begun, told = Event(), [], []
+
+    def patiently(part, shape):
+        begun.append(part)
+        yield from reading.batches(part, shape)
+        if part == source.parts[0]:
+            told.append(stop.wait(60))
+
+    monkeypatch.setattr(local, "Event", lambda: stop)
+    monkeypatch.setattr(local, "batches", patiently)
     with pytest.raises(InputError, match=r"p5\.parquet: classes are 7"):
         evaluate_files({"familiar": source}, engine=Threads(2))
+    assert told == [True]
+    assert source.parts[4] not in begun
 
 
 def test_two_sides_must_be_alike(tmp_path):
@@ -90,10 +104,16 @@ def test_two_sides_must_be_alike(tmp_path):
 
 SORTED = draw_one_label(4000, sharpness=3, seed=3)
 SORTED = SORTED.take(np.argsort(SORTED.outcomes.confidence))
+LARGE_LAST = draw_one_label(5000, seed=4)  # the first rows say nothing of how large the logits are
+LARGE_LAST = Predictions.from_logits(
+    LARGE_LAST.logits.numpy() * np.repeat([1e-3, 1e3], [4900, 100])[:, None], LARGE_LAST.labels
+)
 FITTED = {
     **DRAWN,
     "underconfident": [draw_one_label(500, sharpness=0.3)],
     "sorted by confidence": [SORTED.take(slice(i, i + 500)) for i in range(0, 4000, 500)],
+    "large at the end": [LARGE_LAST],
+    "small at the end": [LARGE_LAST.take(np.arange(4999, -1, -1))],
     "all correct": [Predictions.from_logits(np.eye(3) * 4, [0, 1, 2])],
     "all wrong": [Predictions.from_logits(np.eye(3) * 4, [1, 2, 0])],
     "flat": [Predictions.from_logits(np.ones((5, 3)), [0, 1, 2, 0, 1])],

@@ -150,3 +150,21 @@ def test_no_labels_at_all_is_refused():
     unlabelled = Predictions.from_logits(np.eye(3), None, kind="one_label")
     with pytest.raises(InputError, match="the familiar predictions have no labels"):
         finished(tally_of(unlabelled, CHOSEN))
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 5])
+def test_members_that_are_sure_of_opposites_are_counted_as_in_memory(members):
+    """Log odds of the mean are then close to 0, and which side of it they are on is the decision."""
+    rng = np.random.default_rng(members)
+    said = Predictions.from_logits(
+        45 * rng.standard_normal((members, 2000, 3)), rng.integers(0, 2, size=(2000, 3))
+    )
+    found = tally_of(said, parts=3).histograms[0]
+    wrong = int((~said.outcomes.correct).sum())
+    last_bits = 2 if members == 4 else 0  # decide it where two are against two
+    assert int(found.wrong.sum()) == pytest.approx(wrong, abs=last_bits)
+
+
+def test_log_odds_of_two_sure_members_keep_their_sign():
+    said = Predictions.from_logits([[[42.75, -50.0]], [[-63.82, -50.0]]], [[0, 0]])
+    assert tally_of(said).histograms[0].wrong.sum() == 0

@@ -7,7 +7,7 @@ nodes share a folder, and anew where the store is at a URL.
 import importlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from surefoot.store.remote import Remote
 
 RETRIES = 3  # by Ray, of a task whose process or node was lost
 SECONDS_BETWEEN_LOOKS = 0.5  # at what the board has heard
+SECONDS_TO_ANSWER = 10.0  # for the board; after them it is looked at again
 SECONDS_TO_STOP = 120.0  # for a step, and for a checkpoint on its way to a slow disk
 
 
@@ -84,6 +85,7 @@ class _Run:
         self.queue = Queue(order)
         self.seeds = [job.seed for job in order.jobs]
         self.board = _board(ray)
+        self.asked: tuple[Any, list[Any]] | None = None  # the board, and which tasks had ended by then
         self.running: dict[Any, int] = {}
         self.nodes_at_start: dict[int, set[str]] = {}
         self.nodes: Nodes = {}
@@ -95,9 +97,7 @@ class _Run:
             while self.queue.waiting or self.running:
                 self._look_at_nodes()
                 self._submit()
-                ended = self._wait()
-                self._pass_on()
-                for reference in ended:
+                for reference in self._pass_on(self._wait()):
                     self._settle(self.running.pop(reference), reference)
         finally:
             self._stop()
@@ -120,15 +120,28 @@ class _Run:
             return list(ended)
         return list(self.ray.wait(running, timeout=SECONDS_BETWEEN_LOOKS, fetch_local=False)[0])
 
-    def _pass_on(self) -> None:
-        """Tell what the board has heard; without one, while it is brought back, there is nothing to tell."""
-        with suppress(self.ray.exceptions.RayError):
-            for event in self.ray.get(self.board.take.remote(), timeout=10):
-                if not self.ready:
-                    self.ready = True
-                    self.tell({"event": "ready"})
-                if event["job"] not in self.queue.done:
-                    self.tell(event)
+    def _pass_on(self, ended: list[Any]) -> list[Any]:
+        """Tell what the board has heard; the tasks of which all is told now.
+
+        A board that does not answer in time has taken its events all the same, so it is the same answer that
+        is waited for again. While it is brought back there is nothing to tell.
+        """
+        self.asked = self.asked or (self.board.take.remote(), ended)
+        answer, ended = self.asked
+        try:
+            events = self.ray.get(answer, timeout=SECONDS_TO_ANSWER)
+        except self.ray.exceptions.GetTimeoutError:
+            return []
+        except self.ray.exceptions.RayError:
+            events = []
+        self.asked = None
+        for event in events:
+            if not self.ready:
+                self.ready = True
+                self.tell({"event": "ready"})
+            if event["job"] not in self.queue.done:
+                self.tell(event)
+        return ended
 
     def _settle(self, job: int, reference: Any) -> None:
         try:

@@ -135,8 +135,8 @@ def _refuse_unreachable(address: str) -> None:
         raise InputError(f"--address is {address!r}; allowed: {ADDRESSES}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, UnicodeError) as error:  # the latter for a host's name that is too long
+        reason = getattr(error, "strerror", None) or error
         raise InputError(f"no Ray cluster answers at {address!r}: {reason}; allowed: {ADDRESSES}") from error
 
 

@@ -1,13 +1,14 @@
 """A store at a URL that fsspec knows (s3://, gs://, file://, ...). Each machine works in a copy of its own.
 
-Files go up one by one and done.json last, so a network that has one is complete, as it is in a folder.
+Files go up under hidden names, and then get their own, done.json last: a network that has one is complete, as
+it is in a folder.
 """
 
 import re
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -74,15 +75,22 @@ class Remote:
     def send(self, spec: Spec, copy: Store) -> None:
         """Put a finished network there, or what was added to it since; what is there already stays."""
         source, there = copy.folder(spec), self._folder(spec, copy)
-        names = self._names(there)
         files = {path.name: path for path in source.iterdir() if NAME.fullmatch(path.name)}
-        if DONE in names:
-            for name in files.keys() - names.keys():
-                self._put_whole(files[name], f"{there}/{name}")
-            return
-        for name in files.keys() - {DONE}:
-            self._put(files[name], f"{there}/{name}")
-        self._put_whole(files[DONE], f"{there}/{DONE}")
+        in_order = sorted(self._lacking(there, files), key=lambda name: name == DONE)
+        hidden = {name: f"{there}/.{name}-{uuid.uuid4().hex}" for name in in_order}
+        try:
+            for name, path in hidden.items():
+                self._put(files[name], path)
+            still = self._lacking(there, files)  # for another may have sent it meanwhile
+            for name in in_order:
+                if name in still:
+                    with self._reaching("write"):
+                        self._system.mv(hidden[name], f"{there}/{name}")
+                    del hidden[name]
+        finally:
+            for path in hidden.values():
+                with suppress(InputError), self._reaching("write"):
+                    self._system.rm_file(path)
 
     def settle(self, specs: Iterable[Spec], copy: Store) -> None:
         """Have both sides hold what either has of these networks."""
@@ -133,6 +141,11 @@ class Remote:
         sizes = {each["name"].rpartition("/")[2]: each["size"] for each in found if each["type"] == "file"}
         return {name: size for name, size in sizes.items() if NAME.fullmatch(name)}
 
+    def _lacking(self, folder: str, files: Iterable[str]) -> set[str]:
+        """Which files a folder there is to get: of a network that is complete, those it does not have."""
+        names = self._names(folder)
+        return set(files) - names.keys() if DONE in names else set(files)
+
     def _get(self, path: str, to: Path, size: int) -> None:
         with self._reaching("read"):
             self._system.get_file(path, str(to))
@@ -143,14 +156,6 @@ class Remote:
         with self._reaching("write"):
             self._system.makedirs(to.rpartition("/")[0], exist_ok=True)
             self._system.put_file(str(path), to)
-
-    def _put_whole(self, path: Path, to: str) -> None:
-        """Under another name first: where it shows that the rest is there, half of it must never be seen."""
-        folder, _, name = to.rpartition("/")
-        hidden = f"{folder}/.{name}-{uuid.uuid4().hex}"
-        self._put(path, hidden)
-        with self._reaching("write"):
-            self._system.mv(hidden, to)
 
     @contextmanager
     def _reaching(self, doing: str) -> Iterator[None]:

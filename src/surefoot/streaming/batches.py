@@ -1,6 +1,7 @@
 """Predictions files a batch at a time, as arrays; columns and refusals are those of files read whole."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,19 @@ Floats = NDArray[np.floating]
 
 
 def shape_of(parts: Sequence[Part]) -> Shape:
-    """What the first rows say of all."""
+    """What the first rows say of all; class names are those of the first file that has any."""
+    shapes: dict[str, Shape] = {}
     for part in parts:
-        for table, start in _tables(part, 1024):
-            return _read(part, table, start)[1]
-    raise InputError("no rows in any of these files; allowed: at least one row")
+        if part.path not in shapes:
+            for table, start in _tables(part, 1024):
+                shapes[part.path] = _read(part, table, start)[1]
+                break
+        if part.path in shapes and shapes[part.path].class_names is not None:
+            break
+    if not shapes:
+        raise InputError("no rows in any of these files; allowed: at least one row")
+    *_, last = shapes.values()
+    return replace(next(iter(shapes.values())), class_names=last.class_names)
 
 
 def batches(part: Part, shape: Shape) -> Iterator[Batch]:
@@ -90,9 +99,11 @@ def _is_score(name: str) -> bool:
 def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     try:
         return _from_table(table)
-    except InputError as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, pa.ArrowException) as error:
         where = f"{part.path}, rows counted from {start:,}" if start else part.path
-        raise InputError(f"{where}: {error}") from error
+        reason = str(error).strip().split("\n")[0]
+        said = reason if isinstance(error, InputError) else f"data that cannot be read ({reason})"
+        raise InputError(f"{where}: {said}") from error
 
 
 def _from_table(table: pa.Table) -> tuple[Batch, Shape]:
@@ -103,6 +114,8 @@ def _from_table(table: pa.Table) -> tuple[Batch, Shape]:
     labels, _ = labels_in(table, None if stored.get("label") == "index" else names)
     if labels is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+    if labels.ndim > 2:
+        raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
     scores = _with_members(_as_float(np.asarray(scores)))
     if scores.shape[2] == 1 and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -157,8 +170,9 @@ def _from_probs(probs: Floats, kind: LabelKind) -> Floats:
 
 
 def _labels(labels: NDArray[Any], kind: LabelKind, classes: int) -> NDArray[np.integer]:
-    if labels.dtype.kind == "f" and not np.array_equal(np.rint(labels), labels):
-        row = int(np.argwhere(np.rint(labels) != labels)[0][0])
+    whole = np.isfinite(labels) & (np.rint(labels) == labels) if labels.dtype.kind == "f" else np.True_
+    if not whole.all():
+        row = int(np.argwhere(~whole)[0][0])
         raise InputError(f"labels in row {row} are {labels[row].tolist()}; allowed: whole numbers")
     if kind is LabelKind.MANY_LABELS and labels.shape[1] != classes:
         raise InputError(
@@ -179,4 +193,5 @@ def _refuse_other(part: Part, found: Shape, shape: Shape) -> None:
         ours, theirs = getattr(found, what), getattr(shape, what)
         if ours != theirs and not (what == "class_names" and None in (ours, theirs)):
             name = what.replace("_", " ")
-            raise InputError(f"{part.path}: {name} are {ours}, in the first file {theirs}; must be equal")
+            first = "the first file that has any" if what == "class_names" else "the first file"
+            raise InputError(f"{part.path}: {name} are {ours}, in {first} {theirs}; must be equal")

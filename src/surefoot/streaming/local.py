@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
 from threading import Event
@@ -63,6 +63,8 @@ class Threads:
         with ThreadPoolExecutor(len(shares)) as pool:
             futures = [pool.submit(work, read(share)) for share in shares]
             try:
-                return reduce(lambda ours, theirs: ours.merged(theirs), [each.result() for each in futures])
+                ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                found = [each.result() for each in futures if each in ended]  # all, unless one has failed
+                return reduce(lambda ours, theirs: ours.merged(theirs), found)
             finally:
                 stop.set()  # where one has failed, or Ctrl-C was pressed, the others need not go on

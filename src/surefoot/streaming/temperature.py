@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
 from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import search_bounds
+from surefoot.calibrators.scale import REACH
 from surefoot.calibrators.softening import softened
 from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
 from surefoot.errors import InputError
@@ -45,6 +45,7 @@ class Reading:
     slope_squared: float = 0.0  # summed row by row
     second: float = 0.0
     third: float = 0.0
+    squares: float = 0.0  # of all logits, for one label about their row's mean
     flat: bool = True  # the logits say nothing
     separable: bool = True  # every label is predicted correctly
 
@@ -56,6 +57,7 @@ class Reading:
             self.slope_squared + other.slope_squared,
             self.second + other.second,
             self.third + other.third,
+            self.squares + other.squares,
             self.flat and other.flat,
             self.separable and other.separable,
         )
@@ -102,8 +104,8 @@ def fit_files(
 
 def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     pilot = only_labelled(_some_rows(source))
-    lowest, highest = search_bounds(pilot)
-    scale, reading = _search(source, 1 / fit_temperature(pilot).temperature, lowest, highest, engine, watch)
+    scale, reading = _search(source, 1 / fit_temperature(pilot).temperature, engine, watch)
+    lowest, highest = _bounds(reading, source.shape)
     facts: dict[str, Any] = {
         "n": reading.rows,
         "label_kind": source.shape.kind,
@@ -131,16 +133,25 @@ def _interval_factor(reading: Reading, scale: float) -> float:
     return math.exp(widened) if widened < 700 else math.inf
 
 
-def _search(
-    source: Source, scale: float, low: float, high: float, engine: Engine, watch: Watch
-) -> tuple[float, Reading]:
-    last_step = math.inf
+def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
+    """`search_bounds` of all rows, whatever the first of them are like."""
+    size = math.sqrt(reading.squares / (reading.rows * shape.classes))
+    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+
+
+def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
+    low, high, last_step = 0.0, math.inf, math.inf
     for number in range(1, READINGS + 1):
         with watch(f"fitting, reading {number}", source.rows) as tick:
             work = partial(read, shape=source.shape, scale=scale)
             reading = engine(source.parts, source.shape, work, tick)
         if reading.flat or reading.separable:
             return scale, reading
+        if number == 1:
+            low, high = _bounds(reading, source.shape)
+            if not low <= scale <= high:
+                scale = min(max(scale, low), high)
+                continue
         step = reading.step()
         low, high = (low, scale) if reading.slope >= 0 else (scale, high)
         following = scale + step
@@ -170,6 +181,7 @@ def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     flat = not np.ptp(logits, axis=0).any()
     logits -= logits.max(axis=0)
+    squares = float(np.einsum("ij,ij", logits, logits) - np.square(logits.sum(axis=0)).sum() / len(logits))
     true = logits[labels, np.arange(logits.shape[1])]
     weights = np.exp(logits * scale)
     total = weights.sum(axis=0)
@@ -181,7 +193,7 @@ def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     slopes = mean - true
     second = square - np.square(mean)
     third = cube - mean * (3 * square - 2 * np.square(mean))
-    return _reading(slopes, second, third, flat, separable=bool((true >= 0).all()))
+    return _reading(slopes, second, third, squares, flat=flat, separable=bool((true >= 0).all()))
 
 
 def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
@@ -193,13 +205,16 @@ def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
     third = -variance * towards_truth * (1 - 2 * wrong)
     slopes = -(towards_truth * wrong).sum(axis=0)
     separable = bool((towards_truth >= 0).all())
-    return _reading(slopes, variance, third, flat=not logits.any(), separable=separable)
+    squares = float(np.einsum("ij,ij", logits, logits))
+    return _reading(slopes, variance, third, squares, flat=not logits.any(), separable=separable)
 
 
-def _reading(slopes: Array, second: Array, third: Array, flat: bool, separable: bool) -> Reading:
+def _reading(
+    slopes: Array, second: Array, third: Array, squares: float, *, flat: bool, separable: bool
+) -> Reading:
     squared = float(slopes @ slopes)
     sums = (float(slopes.sum()), squared, float(second.sum()), float(third.sum()))
-    return Reading(len(slopes), *sums, flat=flat, separable=separable)
+    return Reading(len(slopes), *sums, squares, flat=flat, separable=separable)
 
 
 def _some_rows(source: Source) -> Predictions:

@@ -127,14 +127,14 @@ def _average_softmax(logits: Array) -> Array:
     """log p = logsumexp over members of log softmax, less log M; (members, classes, rows)."""
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return _log_mean(logits)
+    return np.asarray(_log_sum(logits) - np.log(len(logits)))
 
 
 def _average_sigmoid(logits: Array) -> Array:
-    """Log odds of the mean sigmoid."""
-    return _log_mean(-np.logaddexp(0, -logits)) - _log_mean(-np.logaddexp(0, logits))
+    """Log odds of the mean sigmoid: of the sums, for log M would swallow log odds that are close to 0."""
+    return _log_sum(-np.logaddexp(0, -logits)) - _log_sum(-np.logaddexp(0, logits))
 
 
-def _log_mean(logs: Array) -> Array:
+def _log_sum(logs: Array) -> Array:
     top = logs.max(axis=0)
-    return np.asarray(np.log(np.exp(logs - top).mean(axis=0)) + top)
+    return np.asarray(np.log(np.exp(logs - top).sum(axis=0)) + top)
