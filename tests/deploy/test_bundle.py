@@ -341,7 +341,9 @@ def test_a_changed_or_missing_file_is_named(copy, name):
 
 
 def test_no_bundle_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"is no bundle: it has no bundle\.json; .surefoot bundle. makes one"):
+    with pytest.raises(
+        InputError, match=r"is no bundle: it has no bundle\.json; .surefoot bundle. makes one"
+    ):
         surefoot.load_bundle(tmp_path)
     (tmp_path / "bundle.json").write_text("[1]")
     with pytest.raises(InputError, match="a JSON object is needed"):

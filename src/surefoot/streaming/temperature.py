@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
 from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import REACH
+from surefoot.calibrators.scale import REACH, halley
 from surefoot.calibrators.softening import softened
 from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
 from surefoot.errors import InputError
@@ -64,8 +64,7 @@ class Reading:
 
     def step(self) -> float:
         """Halley's step towards the root of the slope; NaN where it is flat."""
-        bend = 2 * self.second**2 - self.slope * self.third
-        return -2 * self.slope * self.second / bend if bend > 0 else math.nan
+        return halley(self.slope, self.second, self.third)
 
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
