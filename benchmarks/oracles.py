@@ -1,11 +1,52 @@
-"""Each metric once more, by its definition, in float64 and as plainly as can be: the judge of every answer.
+"""The metrics compared, and each once more by its definition, in float64 and as plainly as can be.
 
 A definition may leave something open (which side of a bin its edge belongs to): then every reading counts.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 BINS = 10
+
+METRICS = (
+    # what, ours, its definition; then the peers' names, what runs, their definitions
+    (
+        "ECE",
+        ("surefoot_ece", "ece, equal mass"),
+        (
+            ("netcal, equal mass", "netcal_ece_mass", "ece, equal mass"),
+            ("torch-uncertainty, equal mass", "torch_uncertainty_ece", "ece, equal mass"),
+            ("netcal, equal width", "netcal_ece_width", "ece, equal width"),
+            ("torchmetrics, equal width", "torchmetrics_ece", "ece, equal width"),
+        ),
+    ),
+    (
+        "NLL",
+        ("surefoot_nll", "nll"),
+        (
+            ("scikit-learn", "sklearn_nll", "nll"),
+            ("torch-uncertainty", "torch_uncertainty_nll", "nll"),
+            ("torch itself", "torch_nll", "nll"),
+        ),
+    ),
+    (
+        "Brier",
+        ("surefoot_brier", "brier, root mean"),
+        (
+            ("scikit-learn", "sklearn_brier", "brier, sum"),
+            ("torch-uncertainty", "torch_uncertainty_brier", "brier, sum"),
+        ),
+    ),
+    (
+        "label error",
+        ("surefoot_error", "error"),
+        (
+            ("scikit-learn", "sklearn_error", "error"),
+            ("torchmetrics", "torchmetrics_error", "error"),
+        ),
+    ),
+)
 
 
 def right_answers(definition, values, labels, are_logits):
@@ -54,7 +95,7 @@ def _equal_mass(confidence, correct):
     order = np.argsort(confidence, kind="stable")
     edges = np.ceil(np.linspace(0, len(order), BINS + 1)).astype(int)
     places = np.empty(len(order), dtype=int)
-    for place, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for place, (start, stop) in enumerate(pairwise(edges)):
         places[order[start:stop]] = place
     return _gap(places, confidence, correct)
 

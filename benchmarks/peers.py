@@ -9,17 +9,18 @@ import csv
 import math
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from oracles import right_answers
+from edges import HEAD as EDGES_HEAD
+from edges import edge_tables
+from oracles import METRICS, right_answers
 from scipy.optimize import minimize_scalar
 from turns import HERE, Contestant, Turn, against, circumstances, draw, nll, table
 
 OPTIMA = (0.05, 0.5, 1.0, 5.0, 50.0)
-SHAPES = ((20_000, 2), (20_000, 10), (20_000, 100), (4_000, 1000))
+SHAPES = ((20_000, 2), (20_000, 10), (20_000, 100), (2_000, 1000))
 GOAL = 3  # times
 
 FITS = (
@@ -30,44 +31,6 @@ FITS = (
     ("gpleiss's, re-stated", "gpleiss_fit"),
 )
 
-METRICS = (
-    # what, ours, its definition; then the peers' names, what runs, their definitions
-    (
-        "ECE",
-        ("surefoot_ece", "ece, equal mass"),
-        (
-            ("netcal, equal mass", "netcal_ece_mass", "ece, equal mass"),
-            ("torch-uncertainty, equal mass", "torch_uncertainty_ece", "ece, equal mass"),
-            ("netcal, equal width", "netcal_ece_width", "ece, equal width"),
-            ("torchmetrics, equal width", "torchmetrics_ece", "ece, equal width"),
-        ),
-    ),
-    (
-        "NLL",
-        ("surefoot_nll", "nll"),
-        (
-            ("scikit-learn", "sklearn_nll", "nll"),
-            ("torch-uncertainty", "torch_uncertainty_nll", "nll"),
-            ("torch itself", "torch_nll", "nll"),
-        ),
-    ),
-    (
-        "Brier",
-        ("surefoot_brier", "brier, root mean"),
-        (
-            ("scikit-learn", "sklearn_brier", "brier, sum"),
-            ("torch-uncertainty", "torch_uncertainty_brier", "brier, sum"),
-        ),
-    ),
-    (
-        "label error",
-        ("surefoot_error", "error"),
-        (
-            ("scikit-learn", "sklearn_error", "error"),
-            ("torchmetrics", "torchmetrics_error", "error"),
-        ),
-    ),
-)
 SIZES = ((1_000_000, 10), (100_000, 1000))
 
 
@@ -210,7 +173,7 @@ def metric_rows(folder: Path, what: str, ours: tuple[str, str], peers: tuple) ->
 
 
 def together(folder: Path) -> list[list[str]]:
-    """The four at once, where what they share is worked out once; and one softmax, as the measure of it all."""
+    """The four at once, where what they share is worked out once; and one softmax, to measure by."""
     megabytes = np.load(folder / "logits.npy", mmap_mode="r").nbytes / 1e6
     rows = []
     with Contestant("surefoot_four") as ours:
@@ -237,117 +200,33 @@ def _off(turn: Turn, answers: list[float]) -> str:
     return f"{min(abs(turn.value - answer) for answer in answers):.0e}"
 
 
-def edge_cases() -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
-    """Small data at which metrics are known to stumble: probabilities or logits, and labels."""
-    rng = np.random.default_rng(1)
-    plain = rng.dirichlet((1.0, 1.0, 1.0), 40)
-    labels = rng.integers(0, 3, 40)
-    tied = np.repeat([[0.45, 0.35, 0.2], [0.72, 0.18, 0.1]], 20, axis=0)
-    tied_labels = np.array([0] * 6 + [1] * 14 + [0] * 15 + [2] * 5)
-    edges = np.array([[k / 10, (10 - k) / 10, 0.0] for k in (6, 7, 8, 9)] * 10)
-    top = rng.uniform(0.92, 0.99, 20)
-    sure = np.stack([top, (1 - top) * 0.6, (1 - top) * 0.4], axis=1)
-    certain = np.concatenate([[[1.0, 0.0, 0.0]] * 5, sure[:15]])
-    huge = np.array([[1e4, 0.0, -1e4]] * 10 + [[0.0, 1.0, 2.0]] * 10, dtype=np.float32)
-    missing, ignored = plain.copy(), labels.copy()
-    missing[3] = np.nan
-    ignored[::4] = -100
-    return {
-        "nothing unusual": ("probs", plain, labels),
-        "ties": ("probs", tied, tied_labels),
-        "the same, rows reversed": ("probs", tied[::-1], tied_labels[::-1]),
-        "labels of two classes of three": ("probs", plain, np.minimum(labels, 1)),
-        "labels of one class only": ("probs", plain, np.ones(40, dtype=np.int64)),
-        "confidence on a bin's edge": ("probs", edges, np.array(([0] * 3 + [1]) * 9 + [0, 0, 1, 2])),
-        "confidence exactly 1, and wrong": ("probs", certain, np.array([1] * 5 + [0] * 12 + [1, 2, 2])),
-        "all but one bin empty": ("probs", sure, np.array([0] * 15 + [1] * 3 + [2] * 2)),
-        "a single row": ("probs", plain[:1], labels[:1]),
-        "a row of NaN": ("probs", missing, labels),
-        "logits of 1e4, some wrong": ("logits", huge, np.array([0, 1] * 9 + [2, 2])),
-        "ignored labels (-100)": ("probs", plain, ignored),
-    }
-
-
-def edge_tables() -> list[str]:
-    """What each metric answers in each case, against the definition."""
-    cases = edge_cases()
-    lines = []
-    with tempfile.TemporaryDirectory() as name:
-        folders = {}
-        for number, (case, (kind, values, labels)) in enumerate(cases.items()):
-            folders[case] = Path(name) / str(number)
-            folders[case].mkdir()
-            np.save(folders[case] / f"{kind}.npy", np.ascontiguousarray(values, dtype=np.float32))
-            np.save(folders[case] / "labels.npy", np.ascontiguousarray(labels))
-        for what, ours, peers in METRICS:
-            everybody = (("surefoot", *ours), *peers)
-            columns = [answers(runs, definition, folders, cases) for _, runs, definition in everybody]
-            body = [list(row) for row in zip(cases, *columns, strict=True)]
-            header = [what, *(name for name, _, _ in everybody)]
-            lines += [*table(header, body, left=len(header)), ""]
-    return lines
-
-
-def answers(runs: str, definition: str, folders: dict[str, Path], cases: dict) -> list[str]:
-    """A contestant's answer to every case, as words."""
-    found = []
-    with Contestant(runs) as contestant:
-        for case, (kind, values, labels) in cases.items():
-            turn = contestant.turn(folders[case])
-            single = values.astype(np.float32)
-            found.append(verdict(turn, lambda d=(single, labels, kind): _right(definition, *d)))
-    return found
-
-
-def _right(definition: str, values: np.ndarray, labels: np.ndarray, kind: str) -> list[float]:
-    return right_answers(definition, values, labels, are_logits=kind == "logits")
-
-
-def verdict(turn: Turn, right: Callable[[], list[float]]) -> str:
-    """Right, refused, or what was said instead of what is right."""
-    if turn.error:
-        return f"refuses ({turn.error.split(':')[0]})"
-    wanted = right()
-    if any(np.isclose(turn.value, value, rtol=1e-4, atol=1e-6, equal_nan=True) for value in wanted):
-        return "NaN, rightly" if math.isnan(turn.value) else "right"
-    return f"{turn.value:.4g}, not {wanted[0]:.4g}"
-
-
 HEAD = """# Ours and the peers'
 
 `make benchmark`.
 {circumstances}
 
-torch-uncertainty cannot be imported as it is: its `__init__` wants lightning and torchvision, and with torchvision 0.29.2
-that ends in "RuntimeError: operator torchvision::nms does not exist". Its fit and its metrics are run from its own modules,
-unchanged, past that `__init__`. gpleiss's temperature_scaling is a file and no package: its published algorithm (LBFGS, a
-learning rate of 0.01, 50 iterations, from T = 1.5) is re-stated in `benchmarks/contestants.py`.
+torch-uncertainty cannot be imported as it is: its `__init__` wants lightning and torchvision, and with
+torchvision 0.29.2 that ends in "RuntimeError: operator torchvision::nms does not exist". Its fit and its
+metrics are run from its own modules, unchanged, past that `__init__`. gpleiss's temperature_scaling is a file
+and no package: its published algorithm (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is
+re-stated in `benchmarks/contestants.py`.
 
 ## Temperature fits
 
-Labels are drawn from softmax(z), z normal with deviation 3, and T z is what is fitted. The optimum is scipy's bounded
-minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within 1e-6. netcal takes probabilities, and
-gets them in float64, outside its time. In the second table "7.0 x" is seven times our seconds, and T and NLL are given where
-the optimum was not found. All numbers: [peers.csv](peers.csv).
+Labels are drawn from softmax(z), z normal with deviation 3, and T z is what is fitted. The optimum is scipy's
+bounded minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within 1e-6. netcal
+takes probabilities, and gets them in float64, outside its time. In the second table "7.0 x" is seven times
+our seconds, and T and NLL are given where the optimum was not found. All numbers: [peers.csv](peers.csv).
 
 """
 
 METRICS_HEAD = """
 ## Metrics
 
-From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has equal-mass bins only,
-so against equal-width bins it does the dearer thing (it sorts). "off by": against the metric's own definition in
-float64. Memory is what the process held at most beyond its start, the input included.
-
-"""
-
-EDGES_HEAD = """## Edge cases
-
-Each against its own definition, worked out in float64; for equal-width bins an edge may belong to either side. An ECE with
-equal-mass bins must not depend on the order of rows: a tied row counts with its tie's mean accuracy. Of NaN the right
-answer is NaN or a refusal. torchmetrics is told `ignore_index=-100`, scikit-learn the list of classes; scikit-learn's label
-error is of numpy's argmax. At p = 0 ours is finite, as documented: 0 is read as the least positive number of its
-type; scikit-learn documents its clipping, too.
+From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has
+equal-mass bins only, so against equal-width bins it does the dearer thing (it sorts). "off by": against the
+metric's own definition in float64. Memory is what the process held at most beyond its start, the input
+included.
 
 """
 

@@ -18,8 +18,8 @@ import numpy as np
 HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
 TURNS = 3
-QUICK_TURNS, QUICK_SECONDS = 15, 0.5  # who is quick has more turns, up to so many or until so long
-ENOUGH_SECONDS = 20.0  # who has taken longer than this in all gets no further turn
+QUICK_TURNS, QUICK_SECONDS = 8, 0.3  # who is quick has more turns, up to so many or until so long
+ENOUGH_SECONDS = 8.0  # who has taken longer than this in all gets no further turn
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def circumstances() -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
-        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with other work (load {load} at the",
-        "end); one thread each. Ours and the peer's turns alternate, and the best counts: of 3, of up to 15 where they are",
-        f"quick, of fewer for who has taken {ENOUGH_SECONDS:g} s.",
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at the",
+        "end), one thread each. Ours and the peer's turns alternate, and the best counts: of three, of up to",
+        f"{QUICK_TURNS} where they are quick, of fewer for who has taken {ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
