@@ -209,9 +209,10 @@ torch-uncertainty cannot be imported as it is: its `__init__` wants lightning an
 torchvision 0.29.2 that ends in "RuntimeError: operator torchvision::nms does not exist". Its fit and its
 metrics are run from its own modules, unchanged, past that `__init__`. gpleiss's temperature_scaling is a file
 and no package: its published algorithm (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is
-re-stated in `benchmarks/contestants.py`.
+re-stated in `benchmarks/contestant_fits.py`.
+"""
 
-## Temperature fits
+FITS_HEAD = """## Temperature fits
 
 Labels are drawn from softmax(z), z normal with deviation 3, and T z is what is fitted. The optimum is scipy's
 bounded minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within 1e-6. netcal
@@ -220,8 +221,7 @@ our seconds, and T and NLL are given where the optimum was not found. All number
 
 """
 
-METRICS_HEAD = """
-## Metrics
+METRICS_HEAD = """## Metrics
 
 From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has
 equal-mass bins only, so against equal-width bins it does the dearer thing (it sorts). "off by": against the
@@ -231,24 +231,33 @@ included.
 """
 
 
-def main() -> None:
-    """Run every part, or the one that was named."""
-    part = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if part in ("metrics", "edges"):
-        print("\n".join(metric_tables() if part == "metrics" else edge_tables()))
-        return
+def fits_part() -> str:
+    """The fits, as text; each one also into the table beside it."""
     lines, records = grid()
-    if part == "fits":
-        print("\n".join(lines))
-        return
-    measured, edges = metric_tables(), edge_tables()
-    head = HEAD.format(circumstances="\n".join(circumstances()))
-    text = head + "\n".join(lines) + "\n" + METRICS_HEAD + "\n".join(measured) + "\n" + EDGES_HEAD
-    (HERE / "results" / "peers.md").write_text(text + "\n".join(edges))
     with (HERE / "results" / "peers.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
+    return FITS_HEAD + "\n".join(lines)
+
+
+PARTS = {
+    "fits": fits_part,
+    "metrics": lambda: METRICS_HEAD + "\n".join(metric_tables()),
+    "edges": lambda: EDGES_HEAD + "\n".join(edge_tables()),
+}
+
+
+def main() -> None:
+    """Run every part, or print the one that was named."""
+    if len(sys.argv) > 1:
+        print(PARTS[sys.argv[1]]())
+        return
+    done: list[str] = []
+    for part in PARTS.values():
+        done.append(part().strip("\n"))
+        head = HEAD.format(circumstances="\n".join(circumstances())).strip("\n")
+        (HERE / "results" / "peers.md").write_text("\n\n".join([head, *done]) + "\n")
 
 
 if __name__ == "__main__":

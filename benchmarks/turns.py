@@ -122,9 +122,9 @@ def circumstances() -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
-        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at the",
-        "end), one thread each. Ours and the peer's turns alternate, and the best counts: of three, of up to",
-        f"{QUICK_TURNS} where they are quick, of fewer for who has taken {ENOUGH_SECONDS:g} s.",
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
+        "the end), one thread each. Ours and the peer's turns alternate, and the best counts: of three, of",
+        f"up to {QUICK_TURNS} where they are quick, of fewer for who has taken {ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
