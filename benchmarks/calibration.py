@@ -34,7 +34,7 @@ def fits(folder: Path) -> tuple[list[str], Turn]:
             print(name, mine, its, flush=True)
     quickest = min(every, key=lambda turn: turn.seconds)
     own = ["surefoot", f"{quickest.seconds:.2f}", "1.0", f"{quickest.value:.6f}", "", "", ""]
-    header = ["fit", "seconds", "times ours", "T", "NLL less ours", "goal", "met"]
+    header = ["fit", "CPU seconds", "times ours", "T", "NLL less ours", "goal", "met"]
     return table(header, [own, *rows]), every[0]
 
 

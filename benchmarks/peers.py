@@ -148,7 +148,7 @@ def metric_tables() -> list[str]:
             draw(Path(folder), rows, classes, 1.5)
             body = [line for metric in METRICS for line in metric_rows(Path(folder), *metric)]
             body += together(Path(folder))
-        header = ["metric", "whose", "ms", "times ours", f"at least {GOAL}", "memory / input", "off by"]
+        header = ["metric", "whose", "CPU ms", "times ours", f"at least {GOAL}", "memory / input", "off by"]
         lines += [f"### {rows:,} x {classes} float32 logits", "", *table(header, body, left=2), ""]
     return lines
 

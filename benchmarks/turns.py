@@ -1,7 +1,7 @@
 """Contestants in processes of their own that take turns: ours, a peer, ours, the same peer.
 
-The machine's other work then falls on both, and the best of a few turns counts, because this is about the
-code. Everybody has one thread. Peers run in an environment of their own.
+Everybody has one thread, and CPU seconds count, the least of a few turns: this is about the code, not about
+what else the machine was doing. Peers run in an environment of their own.
 """
 
 import json
@@ -17,9 +17,9 @@ import numpy as np
 
 HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
-TURNS = 3
-QUICK_TURNS, QUICK_SECONDS = 8, 0.3  # who is quick has more turns, up to so many or until so long
-ENOUGH_SECONDS = 8.0  # who has taken longer than this in all gets no further turn
+TURNS = 2
+QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # who is quick has more turns, up to so many or until so long
+ENOUGH_SECONDS = 5.0  # who has taken longer than this in all gets no further turn
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,9 @@ def circumstances() -> list[str]:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
-        "the end), one thread each. Ours and the peer's turns alternate, and the best counts: of three, of",
-        f"up to {QUICK_TURNS} where they are quick, of fewer for who has taken {ENOUGH_SECONDS:g} s.",
+        "the end). One thread each; CPU seconds, which on an idle machine are the clock's. Ours and the peer's",
+        f"turns alternate, and the best counts: of two, of up to {QUICK_TURNS} where they are quick, of one above",
+        f"{ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
