@@ -123,9 +123,9 @@ def circumstances() -> list[str]:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
-        "the end). One thread each; CPU seconds, which on an idle machine are the clock's. Ours and the peer's",
-        f"turns alternate, and the best counts: of two, of up to {QUICK_TURNS} where they are quick, of one above",
-        f"{ENOUGH_SECONDS:g} s.",
+        "the end). One thread each; CPU seconds, which on an idle machine are the clock's. Ours and the",
+        f"peer's turns alternate, and the best counts: of two, of up to {QUICK_TURNS} where they are quick,",
+        f"of one above {ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
