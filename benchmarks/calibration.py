@@ -17,8 +17,6 @@ PEERS = (
     ("netcal TemperatureScaling, float32", "netcal_fit_single", 1 / 5),
     ("netcal TemperatureScaling, float64", "netcal_fit", 1 / 5),
     ("probmetrics temp-scaling", "probmetrics_fit", 1 / 5),
-    ("torch-uncertainty TemperatureScaler", "torch_uncertainty_fit", 1 / 3),
-    ("gpleiss's algorithm, re-stated", "gpleiss_fit", 1 / 3),
 )
 
 
