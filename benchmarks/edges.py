@@ -42,7 +42,7 @@ def edge_cases() -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
         "labels of two classes of three": ("probs", plain, np.minimum(labels, 1)),
         "labels of one class only": ("probs", plain, np.ones(40, dtype=np.int64)),
         "confidence on a bin's edge": ("probs", edges, np.array(([0] * 3 + [1]) * 9 + [0, 0, 1, 2])),
-        "confidence exactly 1, and wrong": ("probs", certain, np.array([1] * 5 + [0] * 12 + [1, 2, 2])),
+        "confidence exactly 1, and wrong": ("probs", certain, np.array([1, 1, 1, 2, 2] + [0] * 15)),
         "all but one bin empty": ("probs", sure, np.array([0] * 15 + [1] * 3 + [2] * 2)),
         "a single row": ("probs", plain[:1], labels[:1]),
         "a row of NaN": ("probs", missing, labels),
