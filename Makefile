@@ -28,6 +28,7 @@ format: .venv/dev ## put the formatting right
 
 benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/peers.py
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \

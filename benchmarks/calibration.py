@@ -1,112 +1,66 @@
 """Temperature fit and metrics on 1,000,000 x 100 float32 logits, against the peers, in one run.
 
-    make benchmark        (or: python benchmarks/calibration.py --rows 200000)
-
-Every contestant gets a fresh process and the same files; the best of a few turns counts, because this is
-about the code and not about what else the machine was doing. Peers run in an environment of their own.
+make benchmark        (or: python benchmarks/calibration.py --rows 200000)
 """
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
-import numpy as np
+from turns import HERE, Contestant, Turn, against, circumstances, draw, nll, table
 
-HERE = Path(__file__).parent
-PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
 RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
 
-CONTESTANTS = (
-    # name, python, what runs, may Surefoot take this share of its time
-    ("surefoot fit", sys.executable, "surefoot_fit", None),
-    ("scikit-learn temperature", PEERS_PYTHON, "sklearn_fit", 1 / 10),
-    ("netcal TemperatureScaling, float32", PEERS_PYTHON, "netcal_fit", 1 / 5),
-    ("netcal TemperatureScaling, float64", PEERS_PYTHON, "netcal_fit_double", 1 / 5),
-    ("probmetrics temp-scaling", PEERS_PYTHON, "probmetrics_fit", 1 / 5),
-    ("numpy log-softmax", sys.executable, "numpy_log_softmax", None),
-    ("surefoot, the paper's metrics", sys.executable, "surefoot_metrics", None),
+PEERS = (
+    # name, what runs, the share of its time that ours may take
+    ("scikit-learn temperature", "sklearn_fit", 1 / 10),
+    ("netcal TemperatureScaling, float32", "netcal_fit_single", 1 / 5),
+    ("netcal TemperatureScaling, float64", "netcal_fit", 1 / 5),
+    ("probmetrics temp-scaling", "probmetrics_fit", 1 / 5),
 )
 
 
-def make_data(folder: Path, rows: int, classes: int) -> None:
-    """Labels drawn from softmax(z); what is saved is 2.5 z."""
-    rng = np.random.default_rng(0)
-    logits = np.lib.format.open_memmap(folder / "logits.npy", "w+", np.float32, (rows, classes))
-    labels = np.empty(rows, dtype=np.int64)
-    for start in range(0, rows, 50_000):
-        part = slice(start, min(start + 50_000, rows))
-        drawn = 3 * rng.standard_normal((part.stop - start, classes), dtype=np.float32)
-        labels[part] = (drawn + rng.gumbel(size=drawn.shape).astype(np.float32)).argmax(axis=1)
-        logits[part] = RIGHT * drawn
-    logits.flush()
-    np.save(folder / "labels.npy", labels)
+def fits(folder: Path) -> tuple[list[str], Turn]:
+    """A line per fit, with its ratio to ours and whether the goal is met; and our own."""
+    rows, every = [], []
+    with Contestant("surefoot_fit") as ours:
+        for name, what, share in PEERS:
+            with Contestant(what) as peer:
+                mine, its = against(ours, peer, folder)
+            every.append(mine)
+            rows.append(_line(name, share, mine, its, nll(folder, its.value) - nll(folder, mine.value)))
+            print(name, mine, its, flush=True)
+    quickest = min(every, key=lambda turn: turn.seconds)
+    own = ["surefoot", f"{quickest.seconds:.2f}", "1.0", f"{quickest.value:.6f}", "", "", ""]
+    header = ["fit", "CPU seconds", "times ours", "T", "NLL less ours", "goal", "met"]
+    return table(header, [own, *rows]), every[0]
 
 
-def run(python: str | Path, what: str, folder: Path, turns: int) -> dict[str, float]:
-    """One contestant in a fresh process."""
-    command = [str(python), str(HERE / "contestants.py"), what, str(folder), str(turns)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{what} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+def _line(name: str, share: float, mine: Turn, its: Turn, excess: float) -> list[str]:
+    met = _met(mine.seconds <= share * its.seconds and excess >= -1e-6)
+    if excess > 1e-3:
+        met += ", but it is not at the optimum"
+    ratio = its.seconds / mine.seconds
+    goal = f"ours <= {share:.2g} of it"
+    return [name, f"{its.seconds:.2f}", f"{ratio:.1f}", f"{its.value:.6f}", f"{excess:+.2e}", goal, met]
 
 
-def nll(folder: Path, temperature: float) -> float:
-    """Mean NLL in float64 at a temperature: the judge of every fit."""
-    logits, labels = np.load(folder / "logits.npy", mmap_mode="r"), np.load(folder / "labels.npy")
-    total = 0.0
-    for start in range(0, len(labels), 50_000):
-        scaled = logits[start : start + 50_000].astype(np.float64) / temperature
-        scaled -= scaled.max(axis=1, keepdims=True)
-        true = scaled[np.arange(len(scaled)), labels[start : start + 50_000]]
-        total += float((np.log(np.exp(scaled).sum(axis=1)) - true).sum())
-    return total / len(labels)
-
-
-def table(found: dict[str, dict[str, float]], nlls: dict[str, float]) -> list[str]:
-    """A line per contestant, with ratios to ours and whether the goal is met."""
-    ours = found["surefoot fit"]["seconds"]
-    lines = [
-        "| what | seconds | times ours | T | NLL less ours | goal | met |",
-        "|:--|--:|--:|--:|--:|:--|:--|",
+def metrics(folder: Path, megabytes: float, fit: Turn) -> list[str]:
+    """The paper's metrics against one log-softmax, and memory against the input."""
+    with Contestant("surefoot_paper") as ours, Contestant("numpy_log_softmax") as plain:
+        mine, softmax = against(ours, plain, folder)
+    ratio = mine.seconds / softmax.seconds
+    together = f"{mine.seconds:.2f} s = {ratio:.2f} x"
+    rows = [
+        ["one numpy log-softmax", f"{softmax.seconds:.2f} s", "", ""],
+        ["the paper's metrics together", together, "<= 3 x", _met(ratio <= 3)],
     ]
-    for name, _, _, share in CONTESTANTS[:5]:
-        result = found[name]
-        excess = nlls[name] - nlls["surefoot fit"]
-        met = "" if share is None else _met(ours <= share * result["seconds"] and excess >= -1e-6)
-        if excess > 1e-3:
-            met += ", but it returns its input unchanged"
-        goal = "" if share is None else f"ours <= {share:.2g} of it"
-        cells = (
-            name,
-            f"{result['seconds']:.2f}",
-            f"{result['seconds'] / ours:.1f}",
-            f"{result['temperature']:.6f}",
+    for name, turn in (("the paper's metrics", mine), ("the fit", fit)):
+        peak = turn.megabytes / megabytes
+        rows.append(
+            [f"peak memory of {name}, with the input", f"{peak:.2f} x input", "< 2.5 x", _met(peak < 2.5)]
         )
-        lines.append("| " + " | ".join((*cells, f"{excess:+.2e}", goal, met)) + " |")
-    return lines
-
-
-def metric_lines(found: dict[str, dict[str, float]], megabytes: float) -> list[str]:
-    """The metrics against one log-softmax, and memory against the input."""
-    ours, softmax = found["surefoot, the paper's metrics"], found["numpy log-softmax"]
-    ratio = ours["seconds"] / softmax["seconds"]
-    lines = ["", "| what | found | goal | met |", "|:--|--:|:--|:--|"]
-    lines.append(f"| one numpy log-softmax | {softmax['seconds']:.2f} s | | |")
-    together = f"{ours['seconds']:.2f} s = {ratio:.2f} x"
-    lines.append(f"| the paper's metrics together | {together} | <= 3 x | {_met(ratio <= 3)} |")
-    for name in ("surefoot, the paper's metrics", "surefoot fit"):
-        peak = found[name]["peak_megabytes"] / megabytes
-        lines.append(
-            f"| peak memory, {name}, with the input | {peak:.2f} x input | < 2.5 x | {_met(peak < 2.5)} |"
-        )
-    return lines
+    return table(["surefoot", "found", "goal", "met"], rows)
 
 
 def _met(condition: bool) -> str:
@@ -118,27 +72,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--turns", type=int, default=3, help="turns per contestant; the best counts")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_data(folder, chosen.rows, chosen.classes)
-        found = {}
-        for title, python, what, _ in CONTESTANTS:
-            found[title] = run(python, what, folder, chosen.turns)
-            print(f"{title}: {found[title]}", flush=True)
-        nlls = {title: nll(folder, found[title]["temperature"]) for title, *_ in CONTESTANTS[:5]}
-    versions = run(PEERS_PYTHON, "versions", folder, 1)
-    head = [
-        f"# {chosen.rows:,} x {chosen.classes} float32 logits",
-        "",
-        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; best of {chosen.turns} turns.",
-        f"The logits were made with T = {RIGHT}; each fit's own optimum may differ in the third decimal.",
-        ", ".join(f"{package} {version}" for package, version in versions.items()) + ".",
-        "",
-    ]
-    megabytes = chosen.rows * chosen.classes * 4 / 1e6
-    text = "\n".join([*head, *table(found, nlls), *metric_lines(found, megabytes), ""])
+        draw(Path(name), chosen.rows, chosen.classes, RIGHT)
+        fitted, fit = fits(Path(name))
+        measured = metrics(Path(name), chosen.rows * chosen.classes * 4 / 1e6, fit)
+    text = "\n".join(
+        [
+            f"# {chosen.rows:,} x {chosen.classes} float32 logits",
+            "",
+            *circumstances(),
+            f"The logits were made with T = {RIGHT}; each fit's own optimum may differ in the third decimal.",
+            "",
+            *fitted,
+            "",
+            *measured,
+            "",
+        ]
+    )
     print(text)
     if chosen.rows == 1_000_000:
         (HERE / "results" / "calibration.md").write_text(text)

@@ -1,111 +1,71 @@
-"""One contestant, alone in its process: prints a line of JSON. Called by the other files here."""
+"""One contestant, alone in its process: for each folder named on a line of input, a line of JSON.
 
+A contestant takes the data and returns its job, so that what it need not be charged for (imports, the
+probabilities a fit takes instead of logits) is done before the clock starts. Metrics start from the logits:
+who wants probabilities is charged for one float32 softmax of torch's. Called by the other files here.
+"""
+
+import gc
 import json
+import os
 import resource
 import sys
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import contestant_fits as fits
+import contestant_metrics as metrics
 import numpy as np
 
 warnings.simplefilter("ignore")
 
-
-def timed(job, turns):
-    """Seconds of the best turn, and what the last turn returned."""
-    best = float("inf")
-    for _ in range(turns):
-        start = time.perf_counter()
-        result = job()
-        best = min(best, time.perf_counter() - start)
-    return best, result
+PACKAGES = ("scikit-learn", "netcal", "probmetrics", "torchmetrics", "torch-uncertainty", "torch", "numpy")
 
 
-def surefoot_fit(logits, labels, turns):
-    from surefoot import Predictions, fit_temperature
+@dataclass(frozen=True)
+class Data:
+    """What every contestant is given: logits or probabilities, and labels."""
 
-    seconds, fitted = timed(lambda: fit_temperature(Predictions.from_logits(logits, labels)), turns)
-    return {"seconds": seconds, "temperature": fitted.temperature}
+    values: np.ndarray
+    labels: np.ndarray
+    are_logits: bool = True
 
+    @staticmethod
+    def load(folder):
+        are_logits = (folder / "logits.npy").exists()
+        values = np.load(folder / ("logits.npy" if are_logits else "probs.npy"))
+        return Data(values, np.load(folder / "labels.npy"), are_logits)
 
-def sklearn_fit(logits, labels, turns):
-    from sklearn.calibration import (
-        _TemperatureScaling,
-    )  # what CalibratedClassifierCV(method="temperature") fits
+    @property
+    def classes(self):
+        return self.values.shape[1]
 
-    seconds, fitted = timed(lambda: _TemperatureScaling().fit(logits, labels), turns)
-    return {"seconds": seconds, "temperature": 1 / float(fitted.beta_)}
+    def probs(self):
+        """Probabilities as a tensor."""
+        import torch
 
+        values = torch.from_numpy(self.values)
+        return values.softmax(dim=1) if self.are_logits else values
 
-def netcal_fit(logits, labels, turns):
-    return _netcal(_softmax(logits), labels, turns)
+    def targets(self):
+        """Labels as a tensor."""
+        import torch
 
+        return torch.from_numpy(self.labels)
 
-def netcal_fit_double(logits, labels, turns):
-    return _netcal(_softmax(logits.astype(np.float64)), labels, turns)
-
-
-def _netcal(probs, labels, turns):
-    from netcal.scaling import TemperatureScaling
-
-    def fit():
-        scaling = TemperatureScaling()
-        scaling.fit(probs, labels)
-        return scaling
-
-    seconds, fitted = timed(fit, turns)
-    return {"seconds": seconds, "temperature": 1 / float(np.ravel(fitted.temperature)[0])}  # it multiplies
-
-
-def probmetrics_fit(logits, labels, turns):
-    import torch
-    from probmetrics.calibrators import get_calibrator
-    from probmetrics.distributions import CategoricalLogits
-
-    def fit():
-        calibrator = get_calibrator("temp-scaling")
-        calibrator.fit_torch(CategoricalLogits(torch.from_numpy(logits)), torch.from_numpy(labels))
-        return calibrator
-
-    seconds, fitted = timed(fit, turns)
-    return {"seconds": seconds, "temperature": 1 / float(fitted.invtemp_)}
-
-
-def numpy_log_softmax(logits, _labels, turns):
-    def job():
-        below = logits - logits.max(axis=1, keepdims=True)
-        return below - np.log(np.exp(below).sum(axis=1, keepdims=True))
-
-    return {"seconds": timed(job, turns)[0]}
-
-
-def surefoot_metrics(logits, labels, turns):
-    from surefoot import Predictions, metrics
-
-    names = ("nll", "brier", "label_error", "ece", "e99", "entropy")
-
-    def job():
-        predictions = Predictions.from_logits(logits, labels)
-        return [getattr(metrics, name)(predictions) for name in names]
-
-    return {"seconds": timed(job, turns)[0]}
-
-
-def _softmax(logits):
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    def ignored(self):
+        """What torchmetrics is to ignore: to look costs it time, so it is told only where there is any."""
+        return -100 if (self.labels < 0).any() else None
 
 
 class Memory:
     """The most memory held beyond what the process had before the data came."""
 
     def __enter__(self):
-        import gc
-
-        gc.collect()
         self.start = self.peak = _resident()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
@@ -130,18 +90,31 @@ def _resident():
     return pages * resource.getpagesize()
 
 
+def one_turn(contestant, folder):
+    """Load, do the job once, and say how long it took and what came out; or how it failed."""
+    try:
+        with Memory() as memory:
+            job = contestant(Data.load(folder))
+            start = time.process_time()  # of one thread, so on an idle machine it is the clock's time
+            value = job()
+            seconds = time.process_time() - start
+    except Exception as error:  # noqa: BLE001 - whatever a peer raises is its answer
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"value": value, "seconds": seconds, "megabytes": memory.megabytes}
+
+
 def main():
-    what, folder, turns = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    if what == "versions":
-        packages = ("scikit-learn", "netcal", "probmetrics", "torch", "numpy")
-        print(json.dumps({package: version(package) for package in packages}))
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    if sys.argv[1] == "versions":
+        answers.write(json.dumps({package: version(package) for package in PACKAGES}) + "\n")
         return
-    contestant = globals()[what]
-    contestant(np.eye(4, dtype=np.float32).repeat(8, axis=0), np.arange(32) // 8, 1)  # imports and warm-up
-    with Memory() as memory:
-        logits, labels = np.load(folder / "logits.npy"), np.load(folder / "labels.npy")
-        result = contestant(logits, labels, turns)
-    print(json.dumps({**result, "peak_megabytes": memory.megabytes}))
+    contestant = getattr(fits, sys.argv[1], None) or getattr(metrics, sys.argv[1])
+    random = np.random.default_rng(0)
+    contestant(Data(random.random((1000, 4), dtype=np.float32), random.integers(0, 4, 1000)))()  # imports
+    gc.collect()
+    for line in sys.stdin:
+        answers.write(json.dumps(one_turn(contestant, Path(line.strip()))) + "\n")
 
 
 if __name__ == "__main__":

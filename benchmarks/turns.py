@@ -1,0 +1,136 @@
+"""Contestants in processes of their own that take turns: ours, a peer, ours, the same peer.
+
+Everybody has one thread, and CPU seconds count, the least of a few turns: this is about the code, not about
+what else the machine was doing. Peers run in an environment of their own.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
+TURNS = 2
+QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # who is quick has more turns, up to so many or until so long
+ENOUGH_SECONDS = 5.0  # who has taken longer than this in all gets no further turn
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The best of a contestant's turns; `error` where it gave none."""
+
+    value: float = float("nan")
+    seconds: float = float("nan")
+    megabytes: float = float("nan")
+    error: str = ""
+
+
+class Contestant:
+    """A process that does one job as often as it is asked."""
+
+    def __init__(self, what: str) -> None:
+        python = sys.executable if what.startswith(("surefoot", "numpy")) else PEERS_PYTHON
+        self.what = what
+        self.process = subprocess.Popen(
+            [str(python), str(HERE / "contestants.py"), what],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        )
+
+    def __enter__(self) -> "Contestant":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def turn(self, folder: Path) -> Turn:
+        """One go."""
+        if self.process.poll() is None:
+            self.process.stdin.write(f"{folder}\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(
+                f"{self.what} did not start; try: {PEERS_PYTHON} {HERE}/contestants.py {self.what}"
+            )
+        return Turn(**json.loads(line))
+
+
+def against(ours: Contestant, peer: Contestant, folder: Path) -> tuple[Turn, Turn]:
+    """Our best and the peer's best of turns taken one after the other; memory is the first turn's."""
+    pairs: list[tuple[Turn, Turn]] = []
+    while not pairs or _again(len(pairs), sum(pair[1].seconds for pair in pairs)):
+        pairs.append((ours.turn(folder), peer.turn(folder)))
+        if pairs[-1][1].error:
+            break
+    return best([pair[0] for pair in pairs]), best([pair[1] for pair in pairs])
+
+
+def _again(turns: int, spent: float) -> bool:
+    if turns < TURNS:
+        return spent < ENOUGH_SECONDS
+    return turns < QUICK_TURNS and spent < QUICK_SECONDS
+
+
+def best(turns: list[Turn]) -> Turn:
+    """The quickest turn, with the memory of the first."""
+    quickest = min(turns, key=lambda turn: turn.seconds)
+    return Turn(quickest.value, quickest.seconds, turns[0].megabytes, quickest.error)
+
+
+def draw(folder: Path, rows: int, classes: int, temperature: float) -> None:
+    """Labels drawn from softmax(z); what is saved is T z, so that T is the right temperature."""
+    rng = np.random.default_rng(0)
+    logits = np.lib.format.open_memmap(folder / "logits.npy", "w+", np.float32, (rows, classes))
+    labels = np.empty(rows, dtype=np.int64)
+    for start in range(0, rows, 50_000):
+        part = slice(start, min(start + 50_000, rows))
+        drawn = 3 * rng.standard_normal((part.stop - start, classes), dtype=np.float32)
+        labels[part] = (drawn + rng.gumbel(size=drawn.shape).astype(np.float32)).argmax(axis=1)
+        logits[part] = temperature * drawn
+    logits.flush()
+    np.save(folder / "labels.npy", labels)
+
+
+def nll(folder: Path, temperature: float) -> float:
+    """Mean NLL in float64 at a temperature: the judge of every fit."""
+    logits, labels = np.load(folder / "logits.npy", mmap_mode="r"), np.load(folder / "labels.npy")
+    total = 0.0
+    for start in range(0, len(labels), 50_000):
+        scaled = logits[start : start + 50_000].astype(np.float64) / temperature
+        scaled -= scaled.max(axis=1, keepdims=True)
+        true = scaled[np.arange(len(scaled)), labels[start : start + 50_000]]
+        total += float((np.log(np.exp(scaled).sum(axis=1)) - true).sum())
+    return total / len(labels)
+
+
+def circumstances() -> list[str]:
+    """When, on what, how busy it was, and the versions."""
+    command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return [
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
+        "the end). One thread each; CPU seconds, which on an idle machine are the clock's. Ours and the",
+        f"peer's turns alternate, and the best counts: of two, of up to {QUICK_TURNS} where they are quick,",
+        f"of one above {ENOUGH_SECONDS:g} s.",
+        ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
+    ]
+
+
+def table(header: list[str], rows: list[list[str]], *, left: int = 1) -> list[str]:
+    """A Markdown table, the first `left` columns of it text."""
+    ruler = [":--" if column < left else "--:" for column in range(len(header))]
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ruler, *rows)]
