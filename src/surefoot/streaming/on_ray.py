@@ -46,7 +46,7 @@ def _knock(address: str) -> None:
         raise InputError(f"--address is {address!r}; allowed: HOST:PORT or ray://HOST:PORT of a Ray cluster")
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last for a name that is too long
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"no Ray cluster at {address}: {reason}") from error
 
