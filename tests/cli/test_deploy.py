@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -14,9 +13,9 @@ import torch
 from PIL import Image
 
 import surefoot as package
-from surefoot.cli import main
 from surefoot.deploy import predict as predicting
 from surefoot.methods import method_named
+from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran
 
 THRESHOLDS = {"accept": 0.4, "reject": 0.34, "made_by": "a test"}
@@ -32,19 +31,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def surefoot(capfd, monkeypatch):
-    """The command in this process, which has torch loaded."""
-
-    def run(*arguments, check=0):
-        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = SimpleNamespace(**dict(zip(("stdout", "stderr"), capfd.readouterr(), strict=True)))
-        assert (ended.value.code or 0) == check, said.stderr
-        return said
-
-    return run
+def surefoot(here):
+    """The command in this process."""
+    return here
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +41,7 @@ def bundle(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles") / "ensemble"
     command = ["bundle", "tiny", "ensemble-of-t", "-o", folder, "--store", made.store.root]
     command += ["--thresholds", made.images.parent / "thresholds.json", "--resamples", "20"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["surefoot", *map(str, command)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert not ended.value.code
+    command_line(*command)
     return folder
 
 
