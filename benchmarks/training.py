@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--rates-only", action="store_true", help="ours at 224 and 128 pixels, nothing else")
     parser.add_argument("--repeat", type=int, default=8, help="times the training set is laid end to end")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
@@ -157,6 +158,8 @@ def main() -> None:
             flops / 1e12 / float(found["bf16 matrix rate, TFLOP/s"])
         )
         print(json.dumps(found), flush=True)
+    if chosen.rates_only:
+        return
     torch.backends.cudnn.benchmark = True  # faster by chance, and never the same twice: measured, not used
     found["ours at 128, cudnn searching, images/s"] = ours(
         replace(images, view=128), repeated, 128, chosen.epochs

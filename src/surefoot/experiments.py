@@ -46,6 +46,9 @@ class Part:
         return {**values, "recipe": self.recipe.as_dict()}
 
 
+NUMBERS = (("members", 1), ("runs", 1), ("ensembles", 1), ("folds", 2), ("resamples", 0))  # and the least
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """What is compared: methods over runs on one task or several."""
@@ -55,6 +58,7 @@ class Experiment:
     methods: tuple[str, ...] = OURS
     members: int = 10
     runs: int = 10
+    ensembles: int = 1  # at least, that share no network
     folds: int = FOLDS
     metrics: tuple[str, ...] = HEADLINES
     resamples: int = 1000
@@ -71,7 +75,7 @@ class Experiment:
             raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
         _check_names("methods", self.methods, method_named)
         _check_names("metrics", self.metrics, metric_named)
-        for name, least in (("members", 1), ("runs", 1), ("folds", 2), ("resamples", 0)):
+        for name, least in NUMBERS:
             whole = partial(_at_least, least)
             require(name, getattr(self, name), whole, f"a whole number of at least {least}")
 

@@ -32,11 +32,12 @@ class Setup:
     members: int
     runs: int
     folds: int = FOLDS
+    ensembles: int = 1  # at least
 
     @property
     def networks(self) -> int:
-        """Plain networks trained: each is a run of the single ones and a member of an ensemble."""
-        return max(self.members, self.runs)
+        """Plain networks trained: each is a run of the single ones, or a member of an ensemble, or both."""
+        return max(self.ensembles * self.members, self.runs)
 
     def spec(self, recipe: Recipe, seed: int) -> Spec:
         """The network of that recipe and seed."""

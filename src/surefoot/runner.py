@@ -59,7 +59,14 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
         task = task_named(part.task, root=None if part.root is None else Path(part.root))
         if Split.TEST_FAMILIAR not in task.splits:
             raise InputError(f"task {task.name!r} has no familiar test samples; needed: some, to compare on")
-        setup = Setup(task, part.recipe, experiment.members, experiment.runs, experiment.folds)
+        setup = Setup(
+            task,
+            part.recipe,
+            members=experiment.members,
+            runs=experiment.runs,
+            ensembles=experiment.ensembles,
+            folds=experiment.folds,
+        )
         plan = plan_of(setup, methods)
         if not plan.methods:
             raise InputError(f"no method can be used on task {part.task!r}: {'; '.join(plan.skipped)}")

@@ -9,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import IO, Any
 
+from surefoot.engines import mps
 from surefoot.engines.orders import STOPPED, Event, Order
 from surefoot.engines.queue import Queue
 from surefoot.errors import InputError
 
 
 def sensible_workers(device: str) -> int:
-    """A process per core on a CPU; two on a GPU, which one network of this size cannot fill (docs/log.md)."""
-    return 2 if device == "cuda" else len(os.sched_getaffinity(0))
+    """A process per core on a CPU; a few on a GPU, which one network cannot fill (docs/log.md)."""
+    cores = len(os.sched_getaffinity(0))
+    if device != "cuda":
+        return cores
+    return min(4 if mps.is_here() else 2, cores)
 
 
 def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> None:
@@ -28,7 +32,12 @@ def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> N
     if not order.jobs:
         return
     queue = Queue(order)
-    processes = _start(order, min(workers, len(order.jobs)))
+    workers = min(workers, len(order.jobs))
+    with mps.side_by_side(order.device, workers) as environment:
+        _share(queue, _start(order, workers, environment), tell)
+
+
+def _share(queue: Queue, processes: list["subprocess.Popen[str]"], tell: Callable[[Event], None]) -> None:
     with ThreadPoolExecutor(len(processes)) as pool:
         followed = [pool.submit(_follow, process, queue, tell) for process in processes]
         try:
@@ -40,10 +49,10 @@ def carry_out(order: Order, *, workers: int, tell: Callable[[Event], None]) -> N
             _stop(processes)  # before the pool waits for its threads, which wait for the processes
 
 
-def _start(order: Order, workers: int) -> list["subprocess.Popen[str]"]:
+def _start(order: Order, workers: int, environment: dict[str, str]) -> list["subprocess.Popen[str]"]:
     """Workers in sessions of their own: Ctrl-C reaches us alone, and we tell them."""
     command = [sys.executable, "-m", "surefoot.engines.worker"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**environment, "OMP_NUM_THREADS": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     processes = []
     for _ in range(workers):

@@ -1,6 +1,7 @@
 """Networks that are trained: on labels alone, taught by others, or with noise in their logits."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,11 +14,12 @@ from surefoot.engines.phases import Phase, phases
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
 from surefoot.networks import Network
-from surefoot.recipes import Bayesian, Distilled
+from surefoot.recipes import Bayesian, Distilled, digest_of
 from surefoot.seeds import derive_seed, generator
 from surefoot.tasks.base import Split
 from surefoot.training.batches import Inputs, Points, joined
-from surefoot.training.loop import Hooks, Progress, Unlabelled, train
+from surefoot.training.lessons import Classroom, Lessons, SharedViews
+from surefoot.training.loop import Hooks, Progress, Unlabelled, Views, train
 from surefoot.training.objectives import Classification, Distillation, NoisyClassification, Objective
 from surefoot.training.predict import Answer, Sampled, plainly, predict
 from surefoot.training.start import initial_network
@@ -36,7 +38,8 @@ def _carry_out(phase: Phase, making: Making) -> None:
     inputs = joined([workshop.inputs[split] for split in splits])
     labels = np.concatenate([workshop.task.splits[split].labels for split in splits])
     began = time.time()
-    network = trained_on(inputs, labels, phase.name, making, objective=_objective(phase, making, inputs))
+    objective, views = _objective(phase, making, inputs)
+    network = trained_on(inputs, labels, phase.name, making, objective=objective, views=views)
     weights = {name: value.detach().cpu() for name, value in network.state_dict().items()}
     draft.save_weights(phase.weights, weights)
     for split in phase.predicted:
@@ -48,7 +51,13 @@ def _carry_out(phase: Phase, making: Making) -> None:
 
 
 def trained_on(
-    inputs: Inputs, labels: np.typing.NDArray[np.int64], phase: str, making: Making, *, objective: Objective
+    inputs: Inputs,
+    labels: np.typing.NDArray[np.int64],
+    phase: str,
+    making: Making,
+    *,
+    objective: Objective,
+    views: Views | None = None,
 ) -> Network:
     """A network from its start to its last epoch, or from its checkpoint."""
     spec, workshop, draft = making.spec, making.workshop, making.draft
@@ -71,13 +80,19 @@ def trained_on(
         torch.from_numpy(labels),
         objective,
         spec.recipe,
-        seed=derive_seed(workshop.task.training_identity, spec.recipe.digest, spec.seed, phase),
+        seed=_seed(making, phase),
         device=workshop.device,
         hooks=Hooks(tell, partial(draft.save_checkpoint, phase), making.listener.must_stop),
         checkpoint=draft.checkpoint(phase),
         unlabelled=_unlabelled(making),
+        views=views,
     )
     return network
+
+
+def _seed(making: Making, phase: str) -> int:
+    spec = making.spec
+    return derive_seed(making.workshop.task.training_identity, spec.recipe.digest, spec.seed, phase)
 
 
 def _learnt_from(phase: Phase, making: Making) -> tuple[Split, ...]:
@@ -95,19 +110,50 @@ def _unlabelled(making: Making) -> Unlabelled | None:
     return Unlabelled(len(task.splits[Split.UNLABELLED]), variant.unlabelled)
 
 
-def _objective(phase: Phase, making: Making, inputs: Inputs) -> Objective:
+def _objective(phase: Phase, making: Making, inputs: Inputs) -> tuple[Objective, Views | None]:
     kind, variant = making.workshop.task.kind, making.spec.recipe.variant
     if isinstance(variant, Bayesian):
-        return NoisyClassification(kind, variant.training_samples)
+        return NoisyClassification(kind, variant.training_samples), None
     if not isinstance(variant, Distilled):
-        return Classification(kind)
-    teachers = [
+        return Classification(kind), None
+    never_changes = isinstance(inputs.settled(), Points)
+    if variant.views == "fixed" or never_changes:
+        return _taught(variant, making, seen=_seen(_teachers(phase, making), inputs, making)), None
+    if variant.views == "same":
+        return _taught(variant, making, teachers=_teachers(phase, making)), None
+    device, classes = making.workshop.device, len(making.workshop.task.class_names)
+    seen = torch.zeros(len(inputs), classes, device=device)
+    room = Classroom(partial(_teachers, phase, making), kind, device)
+    lessons = [_lessons(split, phase, making, room) for split in _learnt_from(phase, making)]
+    views = SharedViews(lessons, making.spec.recipe.epochs, _seed(making, phase.name), seen)
+    return _taught(variant, making, seen=seen), views
+
+
+def _taught(
+    variant: Distilled, making: Making, *, teachers: Sequence[Network] = (), seen: Tensor | None = None
+) -> Distillation:
+    kind = making.workshop.task.kind
+    return Distillation(kind, teachers, variant.temperature, variant.label_weight, seen)
+
+
+def _teachers(phase: Phase, making: Making) -> list[Network]:
+    return [
         restored(teacher, making.store.weights(teacher, phase.weights), making.workshop)
         for teacher in making.spec.needs()
     ]
-    never_changes = isinstance(inputs.settled(), Points)
-    seen = _seen(teachers, inputs, making) if variant.views == "fixed" or never_changes else None
-    return Distillation(kind, teachers, variant.temperature, variant.label_weight, seen)
+
+
+def _lessons(split: Split, phase: Phase, making: Making, room: Classroom) -> Lessons:
+    """What the teachers say of a split, kept under a name of theirs: other teachers, other lessons."""
+    workshop = making.workshop
+    asked = {
+        "task": workshop.task.identity,
+        "split": str(split),
+        "weights": phase.weights,
+        "teachers": [making.store.facts(teacher) for teacher in making.spec.needs()],
+    }
+    seed = derive_seed(workshop.task.training_identity, "lessons", split)
+    return Lessons(workshop.inputs[split], making.store.lessons_folder(digest_of(asked)), seed, room)
 
 
 def _seen(teachers: list[Network], inputs: Inputs, making: Making) -> Tensor:

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from surefoot.recipes.recipe import Teachers
 
 
+# What the teachers see: the student's own views, drawn once for all students of theirs and answered once; the
+# same, drawn and answered anew in each step; or the centre crop, answered once.
+VIEWS = ("shared", "same", "fixed")
+
+
 @dataclass(frozen=True)
 class Variant:
     """A way to come by a network; its values are part of the recipe's hash."""
@@ -42,7 +47,7 @@ class Distilled(Variant):
     temperature: float = 2.0  # both sides are softened by it
     label_weight: float = 0.5  # of the classification loss
     unlabelled: float = 0.0  # unlabelled samples an epoch, as a share of the labelled ones
-    views: str = "same"  # the teachers see the student's own view; or "fixed": the centre crop, seen once
+    views: str = "shared"  # see VIEWS
 
     def __post_init__(self) -> None:
         require("temperature", self.temperature, lambda v: 0 < v < math.inf, "a positive number")
@@ -50,8 +55,8 @@ class Distilled(Variant):
         require("unlabelled", self.unlabelled, lambda v: 0 <= v < math.inf, "at least 0")
         for name in ("temperature", "label_weight", "unlabelled"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 2 and 2.0 are one recipe
-        if self.views not in ("same", "fixed"):
-            raise InputError(f"views are {self.views!r}; allowed: same, fixed")
+        if self.views not in VIEWS:
+            raise InputError(f"views are {self.views!r}; allowed: {', '.join(VIEWS)}")
 
 
 @dataclass(frozen=True, kw_only=True)

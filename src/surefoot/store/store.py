@@ -56,6 +56,10 @@ class Store:
         """The store that an experiment's folder lies in."""
         return Store(folder.absolute().parent.parent)
 
+    def lessons_folder(self, name: str) -> Path:
+        """Where what teachers said is kept, under a name of that; it can be removed, and is made again."""
+        return self.root / "lessons" / name
+
     def experiments(self) -> list[Path]:
         """The folders of all experiments that were run."""
         return sorted(folder for folder in (self.root / "experiments").glob("*") if folder.is_dir())

@@ -6,8 +6,9 @@ checkpoint draws what it would have drawn. How a step is carried out on a CPU an
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from surefoot.training.objectives import Objective
 from surefoot.training.steps import CapturedStepper, Stepper, arithmetic
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
+EIGHTS = 8  # a GPU's batches come in these, so that one compilation serves nearly all networks of a task
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,27 @@ class Hooks:
     must_stop: Callable[[], bool] = lambda: False
 
 
+class Views(Protocol):
+    """Where the random numbers of an epoch's views come from."""
+
+    def begin(self, epoch: int, batches: Sequence[Tensor], /) -> Tensor:
+        """Those of each batch: (steps, numbers, batch)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FreshViews:
+    """Drawn anew for each epoch."""
+
+    inputs: Inputs
+    seed: int
+
+    def begin(self, epoch: int, batches: Sequence[Tensor]) -> Tensor:
+        """All of the epoch's at once."""
+        random = generator(self.seed, "views", epoch)
+        return self.inputs.draws(len(batches), len(batches[0]), random)
+
+
 @dataclass(frozen=True)
 class Unlabelled:
     """The last rows of the inputs, where they have no labels, and how many go with each labelled one."""
@@ -77,10 +100,12 @@ def train(
     checkpoint: Checkpoint | None = None,
     rate: Callable[[int], float] | None = None,
     unlabelled: Unlabelled | None = None,
+    views: Views | None = None,
 ) -> None:
     """Train a network in place; `labels` go by the rows of `inputs`, `rate` replaces the recipe's."""
     beside = unlabelled or Unlabelled(0, 0.0)
     inputs, labels = inputs.settled().on(device), labels.to(device)
+    views = views or FreshViews(inputs, seed)
     stepper = (CapturedStepper if device.type == "cuda" else Stepper)(
         network, inputs, labels, objective, recipe
     )
@@ -88,6 +113,7 @@ def train(
     if checkpoint is not None:
         start, first_step, so_far = checkpoint.epoch, checkpoint.step, checkpoint.loss
         stepper.restore(checkpoint.weights, checkpoint.momentum)
+    multiple = EIGHTS if device.type == "cuda" else 1
     saved_at = time.monotonic()
     network.train()
     with arithmetic(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -95,8 +121,10 @@ def train(
             began = time.monotonic()
             stepper.set_rate((rate or recipe.rate)(epoch))
             order = generator(seed, "order", epoch)
-            batches = epoch_batches(len(inputs) - beside.rows, recipe.batch, order, beside=beside)
-            draws = inputs.draws(len(batches), len(batches[0]), generator(seed, "views", epoch)).to(device)
+            batches = epoch_batches(
+                len(inputs) - beside.rows, recipe.batch, order, beside=beside, multiple=multiple
+            )
+            draws = views.begin(epoch, batches).to(device)
             stepper.total.fill_(so_far)
             for step, (rows, raw) in enumerate(fetched(inputs, batches[first_step:], device), first_step):
                 stepper.step(rows, raw, draws[step], derive_seed(seed, epoch, step))
@@ -113,16 +141,19 @@ def train(
 
 
 def epoch_batches(
-    n: int, batch: int, order: torch.Generator, *, beside: Unlabelled | None = None
+    n: int, batch: int, order: torch.Generator, *, beside: Unlabelled | None = None, multiple: int = 1
 ) -> list[Tensor]:
     """All n rows in a new order, in as few even batches as none is above `batch`.
 
-    What is missing to even batches is filled up from the epoch's first rows. Unlabelled rows, which come
-    after the n, are added to each batch in their share, in an order of their own.
+    Where there are several, their size is a multiple of `multiple`, if `batch` allows it. What is missing to
+    that is filled up from the epoch's first rows. Unlabelled rows, which come after the n, are added to each
+    batch in their share, in an order of their own.
     """
     rows = torch.randperm(n, generator=order)
     count = math.ceil(n / batch)
     size = math.ceil(n / count)
+    if count > 1:
+        size = min(batch, math.ceil(size / multiple) * multiple)
     batches = list(torch.split(torch.cat([rows, rows[: count * size - n]]), size))
     if beside is None or not beside.rows:
         return batches

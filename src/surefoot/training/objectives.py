@@ -1,9 +1,10 @@
 """What training minimises, for one label (softmax) and for many (sigmoid; ignored labels left out)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,20 +71,15 @@ class Distillation:
 
     def on(self, device: torch.device) -> "Distillation":
         """Teachers where the student is."""
-        layout: Any = {"device": device, "memory_format": torch.channels_last}
-        teachers = [teacher.to(**layout) for teacher in self.teachers]
-        return replace(self, teachers=teachers, seen=None if self.seen is None else self.seen.to(device))
+        seen = None if self.seen is None else self.seen.to(device)
+        return replace(self, teachers=placed(self.teachers, device), seen=seen)
 
     def __call__(self, said: Tensor, views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """The two losses of a batch."""
         with torch.no_grad():
-            target = self._ensemble(views) if self.seen is None else self.seen[rows]
-        taught = distillation_loss(said, target, self.temperature, self.kind)
-        return taught + self.label_weight * classification_loss(said, labels, self.kind)
-
-    def _ensemble(self, views: Tensor) -> Tensor:
-        average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
-        return average(torch.stack([teacher(views).float() for teacher in self.teachers]))
+            target = taught(self.teachers, views, self.kind) if self.seen is None else self.seen[rows]
+        value = distillation_loss(said, target, self.temperature, self.kind)
+        return value + self.label_weight * classification_loss(said, labels, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +117,45 @@ class _MeanAndVariance(nn.Module):
         head = self.network.head
         assert isinstance(head, GaussianHead)
         return head.mean_and_variance(self.network.features(views))
+
+
+def placed(teachers: Sequence[nn.Module], device: torch.device) -> list[nn.Module]:
+    """Teachers on a device; on a GPU in the layout and the precision that they compute in there."""
+    layout: Any = {"device": device, "memory_format": torch.channels_last}
+    there = [teacher.to(**layout) for teacher in teachers]
+    if device.type == "cuda":
+        for teacher in there:
+            _halve_products(teacher)
+    return there
+
+
+def taught(teachers: Sequence[nn.Module], views: Tensor, kind: LabelKind) -> Tensor:
+    """The log of the teachers' mean probability; for many labels its log odds."""
+    average = average_softmax if kind is LabelKind.ONE_LABEL else average_sigmoid
+    return average(_ask(teachers, views))
+
+
+def _ask(teachers: Sequence[nn.Module], views: Tensor) -> Tensor:
+    answer = _compiled() if views.is_cuda else _answer
+    return torch.stack([answer(teacher, views) for teacher in teachers])
+
+
+def _answer(teacher: nn.Module, views: Tensor) -> Tensor:
+    logits: Tensor = teacher(views)
+    return logits.float()
+
+
+@cache
+def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
+    """The same code for every teacher: their weights are what it is given."""
+    return cast(Callable[[nn.Module, Tensor], Tensor], torch.compile(_answer, dynamic=False))
+
+
+def _halve_products(network: nn.Module) -> None:
+    """Weights of convolutions and linear layers in bfloat16, to which autocast brings them every step."""
+    for module in network.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.to(torch.bfloat16)
 
 
 def classification_loss(logits: Tensor, labels: Tensor, kind: LabelKind) -> Tensor:
