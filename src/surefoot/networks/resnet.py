@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from surefoot.networks.network import HeadBuilder, Network
 
@@ -54,37 +52,6 @@ class Bottleneck(nn.Module):
         return _add(self.relu, y, x if self.downsample is None else self.downsample(x))
 
 
-class Stem(nn.Conv2d):
-    """7x7 at stride 2; where compiled for a GPU, over blocks of pixels, which keep its matrix units busy."""
-
-    def __init__(self, channels: int, planes: int) -> None:
-        super().__init__(channels, planes, 7, stride=2, padding=3, bias=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        even = images.shape[2] % 2 == 0 and images.shape[3] % 2 == 0
-        compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        if images.is_cuda and compiled and even:
-            return convolve_blocks(images, self.weight)
-        return super().forward(images)
-
-
-def convolve_blocks(images: Tensor, weight: Tensor) -> Tensor:
-    """A 7x7 convolution at stride 2 as a 4x4 one at stride 1 over 2x2 blocks of pixels.
-
-    The four pixels of a block become channels: 12 for 3, filled up to 16 with zeros. Sides must be even.
-    """
-    blocks = _blocks(F.pad(images, (4, 2, 4, 2)))
-    return F.conv2d(blocks, _blocks(F.pad(weight, (1, 0, 1, 0))))
-
-
-def _blocks(images: Tensor) -> Tensor:
-    """(n, channels, 2h, 2w) to (n, 4 channels filled up to eights, h, w)."""
-    n, channels, height, width = images.shape
-    parts = images.view(n, channels, height // 2, 2, width // 2, 2).permute(0, 1, 3, 5, 2, 4)
-    blocks = parts.reshape(n, 4 * channels, height // 2, width // 2)
-    return F.pad(blocks, (0, 0, 0, 0, 0, -blocks.shape[1] % 8))
-
-
 class ResNet(Network):
     """A residual network; `small_stem` (3x3, stride 1, no pooling) is for images under about 64 px."""
 
@@ -100,7 +67,7 @@ class ResNet(Network):
         small_stem: bool = False,
     ) -> None:
         super().__init__()
-        self.conv1 = _convolution(channels, 64, 3, 1) if small_stem else Stem(channels, 64)
+        self.conv1 = _convolution(channels, 64, 3, 1) if small_stem else _convolution(channels, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(3, stride=2, padding=1)
