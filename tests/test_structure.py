@@ -32,7 +32,7 @@ STOREYS = (
     {"engines"},
     {"calibrators"},
     {"methods"},
-    {"experiments", "plans", "scoring"},
+    {"experiments", "plans", "questions", "scoring"},
     {"streaming"},
     {"comparison"},
     {"results"},

@@ -146,20 +146,26 @@ def fitted(method: Method, shown: Shown) -> Calibration | None:
     return None if method.fit is None else method.fit(shown)
 
 
-def as_runs(result: Result) -> MethodRuns:
-    """A method's runs as the comparison takes them."""
-    method = result.method
+def described(method: Method) -> MethodRuns:
+    """A method as the comparison takes it, without its runs."""
     return MethodRuns(
         name=method.name,
         title=method.title,
-        runs=tuple(
-            Said(run.run, run.after[Split.TEST_FAMILIAR], run.after.get(Split.TEST_UNFAMILIAR))
-            for run in result.runs
-        ),
         paper=method.paper,
         spread_of=method.spread_of,
         cheating=method.cheating,
         beyond=method.beyond,
+    )
+
+
+def as_runs(result: Result) -> MethodRuns:
+    """A method's runs as the comparison takes them."""
+    return replace(
+        described(result.method),
+        runs=tuple(
+            Said(run.run, run.after[Split.TEST_FAMILIAR], run.after.get(Split.TEST_UNFAMILIAR))
+            for run in result.runs
+        ),
         seconds_training=result.seconds_training,
         seconds_per_sample=result.seconds_per_sample,
         parameters=result.parameters,

@@ -14,6 +14,7 @@ from surefoot.files import make_folder, replacing
 from surefoot.methods import Setup, method_named
 from surefoot.metrics import Metric, metric_named
 from surefoot.plans import Plan, plan_from, plan_of, replanned
+from surefoot.questions import PAIRS
 from surefoot.recipes import Spec, recipe_from
 from surefoot.results import Reader, Result, as_runs
 from surefoot.store import Store
@@ -167,7 +168,7 @@ def study(
     for part, plan in zip(experiment.parts, plans, strict=True):
         results = results_of(plan, store)
         runs = [_among(as_runs(result), results) for result in results]
-        comparison = compare(runs, metrics, resamples=experiment.resamples, tick=tick)
+        comparison = compare(runs, metrics, resamples=experiment.resamples, pairs=PAIRS, tick=tick)
         parts.append(PartStudy(part, plan, results, comparison))
     return Study(experiment, tuple(parts))
 

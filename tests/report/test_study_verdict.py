@@ -47,6 +47,25 @@ def test_of_methods_level_with_the_best_the_cheapest_to_run_is_taken():
     assert choice_of(part).chosen.about.name == "ensemble"
 
 
+def test_an_uncertain_method_does_not_win_by_that():
+    surely_worse = Row((0.65, 0.65), from_best=(0.05, 0.02, 0.08))
+    uncertain = Row((0.75, 0.75), from_best=(0.15, -0.05, 0.35))
+    rows = {"single": SINGLE, "ensemble": ENSEMBLE, "single-t": surely_worse, "held-out-t": uncertain}
+    part = by_hand(rows)
+    assert choice_of(part).chosen.about.name == "ensemble"
+    assert "no cheaper" not in verdict_of(part)[0]
+    better = Row((0.64, 0.64), from_best=(0.04, -0.05, 0.13))
+    assert choice_of(by_hand(rows | {"held-out-t": better})).chosen.about.name == "held-out-t"
+
+
+def test_what_spoils_familiar_data_is_not_chosen():
+    spoilt = Row((0.5, 0.5), familiar=(0.4, 0.4), from_baseline=(-0.5, -0.6, -0.4))
+    assert choice_of(by_hand({"single": SINGLE, "held-out-t": spoilt})).chosen.about.name == "single"
+    a_little = Row((0.5, 0.5), familiar=(0.21, 0.21))
+    assert choice_of(by_hand({"single": SINGLE, "held-out-t": a_little})).chosen.about.name == "held-out-t"
+    assert choice_of(by_hand({"held-out-t": spoilt})).chosen.about.name == "held-out-t"
+
+
 def test_noise_in_the_times_of_equal_work_decides_nothing():
     best = Row((0.6, 0.6), running=0.0013, training=10.0)
     level = Row((0.61, 0.61), from_best=(0.01, -0.01, 0.03), running=0.0010, training=30.0)

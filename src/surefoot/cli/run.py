@@ -113,16 +113,48 @@ def _make(part: "Part", plan: "Plan", kept: "Kept", cache: Path | None, made: Ma
 
 
 def report(
-    experiment: Annotated[str, typer.Argument(help="An experiment that was run ('surefoot ls runs').")],
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment that was run ('surefoot ls runs'), or its scores.csv.")
+    ],
     values: Sets = None,
     method: Methods = None,
     store: StoreFolder = Path("runs"),
+    paper: Annotated[
+        str | None, typer.Option(help="With scores: the paper's task to set beside them, e.g. animals.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="With scores: a folder for the tables as files.")
+    ] = None,
 ) -> None:
-    """Make an experiment's tables, figures and page again from what the store has; no training, no data."""
+    """Make an experiment's tables, figures and page again from what the store has; no training, no data.
+
+    From scores alone: the tables, without intervals, which take the predictions.
+    """
     from surefoot.store import Store
 
+    if experiment.lower().endswith(".csv"):
+        if values:
+            raise InputError("--set is for an experiment; from scores the tables have what the file has")
+        _report_scores(Path(experiment), method, paper, output)
+        return
+    if paper is not None or output is not None:
+        raise InputError(
+            f"--paper and --output are for scores, a .csv file; got the experiment {experiment!r}"
+        )
     folder = run_folder(Store(store), experiment)
     _report(folder, Store.holding(folder), values, method)
+
+
+def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
+    from surefoot.cli.terminal import print_grids
+    from surefoot.report.comparison_tables import headline_grid
+    from surefoot.report.score_tables import scores_compared, scores_setting, write_score_tables
+
+    setting, comparison = scores_setting(path, paper), scores_compared(path, method)
+    print_grids([headline_grid(comparison, setting)])
+    if output is not None:
+        for written in write_score_tables(comparison, setting, output):
+            typer.echo(f"written: {written}")
 
 
 def run_folder(store: "Store", name: str) -> Path:

@@ -12,7 +12,7 @@ import torch
 from surefoot.comparison.bootstrap import Draw, is_quick, resampled
 from surefoot.comparison.differences import difference
 from surefoot.comparison.significance import best_of, marked, summary
-from surefoot.comparison.values import Cell, Comparison, MethodRuns, MethodScores, Place, RunScore
+from surefoot.comparison.values import Cell, Comparison, MethodRuns, MethodScores, Pair, Place, RunScore
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
 from surefoot.metrics import Metric, metric_named
@@ -41,17 +41,21 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
     baseline: str = BASELINE,
+    pairs: Sequence[Pair] = (),
     tick: Tick = silently,
 ) -> Comparison:
     """Score every run of every method, test against the best, and resample the images of each side.
 
-    `tick` is told of each set of predictions done. No resamples, no differences.
+    `pairs` are methods to be set against each other, beside the baseline and the best; those that are not
+    there are left out. `tick` is told of each set of predictions done. No resamples, no differences.
     """
     sides = tuple(side for side in SIDES if _spoken(methods, side))
     for side in sides:
         _refuse_unpaired(side, _spoken(methods, side))
     values = {method.name: _values(method, metrics, sides) for method in methods}
     found = tabulate(methods, metrics, sides, values, baseline=baseline)
+    there = {method.name for method in methods if method.runs}
+    found = replace(found, pairs={pair: {} for pair in pairs if there.issuperset(pair)})
     if not resamples:
         return found
     for index, side in enumerate(sides):
@@ -106,6 +110,7 @@ def _with_differences(
     factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
     about = {method.about.name: method.about for method in found.methods}
     cells = {method.about.name: dict(method.cells) for method in found.methods}
+    pairs = {pair: dict(of_pair) for pair, of_pair in found.pairs.items()}
     for index, metric in enumerate(found.metrics):
         place = (side, metric.name)
         column = {name: of_method[place] for name, of_method in cells.items()}
@@ -117,8 +122,11 @@ def _with_differences(
                 from_baseline=difference(column, name, found.baseline, replicates, factor),
                 from_best=difference(column, name, best, replicates, factor),
             )
+        for (name, other), of_pair in pairs.items():
+            if (gap := difference(column, name, other, replicates, factor)) is not None:
+                of_pair[place] = gap
     rows = tuple(replace(method, cells=cells[method.about.name]) for method in found.methods)
-    return replace(found, methods=rows)
+    return replace(found, methods=rows, pairs=pairs)
 
 
 def _slow_share(

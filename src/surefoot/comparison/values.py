@@ -10,6 +10,7 @@ from surefoot.scoring import SIDES
 from surefoot.statistics import NAN
 
 Place = tuple[str, str]  # the side and the metric's name
+Pair = tuple[str, str]  # two methods' names
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,9 @@ class Comparison:
     sides: tuple[str, ...]
     baseline: str | None  # None where the baseline is not among the methods
     resamples: int = 0  # 0: without the bootstrap
+    pairs: Mapping[Pair, Mapping[Place, Difference]] = field(
+        default_factory=dict
+    )  # the first less the second
 
     def method(self, name: str) -> MethodScores:
         """The method of that name, which must be there."""

@@ -131,7 +131,7 @@ def difference_grid(comparison: Comparison, setting: Setting) -> Grid:
 
     def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
         itself = method.about.name == comparison.baseline
-        return GridCell("baseline") if itself else _gap(method.cells[side, metric.name].from_baseline)
+        return GridCell("baseline") if itself else gap_cell(method.cells[side, metric.name].from_baseline)
 
     against = comparison.baseline and comparison.method(comparison.baseline).about.title
     title = f"Difference from {against}, paired bootstrap over images: {setting.title}"
@@ -144,7 +144,7 @@ def best_difference_grid(comparison: Comparison, setting: Setting) -> Grid:
     def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
         found = method.cells[side, metric.name]
         itself = found.from_best is None and not math.isnan(found.mean)
-        return GridCell("best") if itself else _gap(found.from_best)
+        return GridCell("best") if itself else gap_cell(found.from_best)
 
     title = f"Difference from the best of each column, paired bootstrap over images: {setting.title}"
     return _grid(comparison, title, ERRORS, comparison.methods, cell)
@@ -209,7 +209,8 @@ def _count(cell: Cell, metric: Metric) -> str | None:
     return "{}/{}".format(*cell.count) if metric.name == "e99" and cell.count else None
 
 
-def _gap(found: Difference | None) -> GridCell:
+def gap_cell(found: Difference | None) -> GridCell:
+    """A difference with its interval; bold where that does not hold 0."""
     if found is None or math.isnan(found.value):
         return GridCell(DASH)
     if math.isnan(found.low):

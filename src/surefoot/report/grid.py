@@ -41,6 +41,7 @@ class Grid:
     sections: tuple[Section, ...]
     notes: tuple[str, ...] = ()
     number: int | None = None  # of the paper's table of this form
+    names: tuple[str, str] = ("method", "runs")  # the headings of the first two columns
 
     @property
     def heading(self) -> str:

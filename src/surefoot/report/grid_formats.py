@@ -8,7 +8,6 @@ from rich.text import Text
 
 from surefoot.report.grid import Grid, GridCell
 
-NAMES = ("method", "runs")
 MARKDOWN_SPECIAL = "\\`*_[]|#~"
 
 
@@ -16,8 +15,8 @@ def grid_rich(grid: Grid) -> RichTable:
     """For the terminal; text only, so that no name is read as a style."""
     notes = Text("\n".join(grid.notes))
     shown = RichTable(title=Text(grid.heading), title_justify="left", caption=notes, caption_justify="left")
-    shown.add_column(NAMES[0])
-    shown.add_column(NAMES[1], justify="right")
+    shown.add_column(grid.names[0])
+    shown.add_column(grid.names[1], justify="right")
     for heading in (f"{group}\n{column}".strip() for group in grid.groups for column in grid.columns):
         shown.add_column(Text(heading), justify="right")
     for section in grid.sections:
@@ -46,7 +45,7 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
 def _markdown(grid: Grid) -> str:
     width = len(grid.headings)
     lines = [f"**{_markdown_text(grid.heading)}**", ""]
-    lines.append(_markdown_row((*NAMES, *(_markdown_text(heading) for heading in grid.headings))))
+    lines.append(_markdown_row((*grid.names, *(_markdown_text(heading) for heading in grid.headings))))
     lines.append("|" + "|".join([":--", *["--:"] * (width + 1)]) + "|")
     for section in grid.sections:
         if section.label is not None:
@@ -87,7 +86,7 @@ def _html(grid: Grid) -> Markup:
         Markup('<th scope="colgroup" colspan="{}">{}</th>').format(span, name) for name in grid.groups
     )
     names = _join(
-        Markup('<th scope="col" rowspan="{}">{}</th>').format(1 + two_levels, name) for name in NAMES
+        Markup('<th scope="col" rowspan="{}">{}</th>').format(1 + two_levels, name) for name in grid.names
     )
     head = Markup("<tr>{}{}</tr>").format(names, upper)
     if two_levels:
@@ -110,7 +109,7 @@ def _html(grid: Grid) -> Markup:
 def _html_section(label: str | None, grid: Grid, index: int) -> Markup:
     lines = Markup("")
     if label is not None:
-        width = len(NAMES) + len(grid.headings)
+        width = len(grid.names) + len(grid.headings)
         lines += Markup('<tr class="section"><th colspan="{}">{}</th></tr>\n').format(width, label)
     for row in grid.sections[index].rows:
         cells = _join(_html_cell(cell) for cell in row.cells)

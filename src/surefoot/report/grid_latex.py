@@ -37,7 +37,7 @@ def _headings(grid: Grid) -> Iterator[str]:
     starts = range(3, 3 + span * len(grid.groups), span)
     if any(grid.columns):
         yield " ".join(rf"\cmidrule(lr){{{start}-{start + span - 1}}}" for start in starts)
-    yield _line("method", "runs", *(latex_text(column) for _ in grid.groups for column in grid.columns))
+    yield _line(*grid.names, *(latex_text(column) for _ in grid.groups for column in grid.columns))
 
 
 def _rows(row: GridRow) -> Iterator[str]:

@@ -12,6 +12,7 @@ ENTROPY_ROWS = {  # the complete table's name of a row -> the entropy table's
     "Ensemble of T-scaled models": "Ens. T-scale",
 }
 ENTROPY_BACKBONE = "resnet18"
+PAPER_TASKS = ("gender", "cat-dog", "animals", "objects")
 
 
 def paper_value(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:

@@ -1,4 +1,8 @@
-"""Which method to use: not significantly worse than the best on unfamiliar data, and cheap to run."""
+"""Which method to use: not significantly worse than the best on unfamiliar data, and cheap to run.
+
+Of methods that cost the same to run, only the one with the lowest number is asked whether it is worse than
+the best: a method whose number is uncertain must not win by that. What spoils familiar data is not chosen.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +16,7 @@ from surefoot.scoring import SIDES
 METRIC = "nll"
 GRADIENT = "2 and a gradient"  # of which the stored time is that of one pass
 PASSES_OF_A_GRADIENT = 4  # two forward, and one backward that is as long as two
+SPOILT = 1.1  # times the baseline's familiar NLL
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +41,22 @@ def choice_of(part: PartStudy) -> Choice | None:
     honest = [m for m in comparison.methods if not m.about.cheating and _is_defined(m.cells[side, METRIC])]
     if not honest:
         return None
-    best = min(honest, key=lambda method: method.cells[side, METRIC].mean)
-    level = tuple(m for m in honest if m is best or is_level(m.cells[side, METRIC]))
-    results = {result.method.name: result for result in part.results}
-    chosen = min(level, key=lambda m: (_time_to_run(m, part), m.cells[side, METRIC].mean, _training(m)))
-    result = results[chosen.about.name]
+    able = [method for method in honest if not _spoils_familiar(method, part)] or honest
+    best = min(able, key=lambda method: method.cells[side, METRIC].mean)
+    times = {method.about.name: _time_to_run(method, part) for method in able}
+    for time in sorted(set(times.values())):
+        alike = [method for method in able if times[method.about.name] == time]
+        chosen = min(alike, key=lambda method: (method.cells[side, METRIC].mean, _training(method)))
+        if chosen is best or is_level(chosen.cells[side, METRIC]):
+            break
+    level = tuple(
+        method
+        for method in able
+        if method is best
+        or method is chosen
+        or (is_level(method.cells[side, METRIC]) and times[method.about.name] >= time)
+    )
+    result = {result.method.name: result for result in part.results}[chosen.about.name]
     runs = max(len(method.runs) for method in comparison.methods)
     return Choice(side, chosen, best, level, result.method, result, runs)
 
@@ -51,6 +67,16 @@ def is_level(cell: Cell) -> bool:
     if gap is None:
         return cell.bold
     return not math.isnan(gap.low) and gap.low <= 0
+
+
+def _spoils_familiar(method: MethodScores, part: PartStudy) -> bool:
+    """Whether its familiar NLL is far above the baseline's, and not by chance."""
+    place, baseline = (SIDES[0], METRIC), part.comparison.baseline
+    if baseline is None or place not in method.cells:
+        return False
+    cell, before = method.cells[place], part.comparison.method(baseline).cells[place].mean
+    gap = cell.from_baseline
+    return cell.mean > SPOILT * before and (gap is None or not gap.low <= 0)
 
 
 def _is_defined(cell: Cell) -> bool:

@@ -10,6 +10,7 @@ from surefoot.report.comparison_tables import Setting, comparison_grids, headlin
 from surefoot.report.grid import Grid
 from surefoot.report.grid_formats import grids_html, grids_markdown
 from surefoot.report.grid_latex import grids_latex
+from surefoot.report.question_tables import question_grids
 from surefoot.runner import PartStudy, Study
 
 LONGEST_NAME = 60  # letters
@@ -28,7 +29,8 @@ def headline_of(part: PartStudy) -> list[Grid]:
 
 def part_grids(part: PartStudy) -> list[Grid]:
     """Every table of a part."""
-    return comparison_grids(part.comparison, setting_of(part))
+    setting = setting_of(part)
+    return [*question_grids(part.comparison, setting), *comparison_grids(part.comparison, setting)]
 
 
 def setting_of(part: PartStudy) -> Setting:
