@@ -6,53 +6,94 @@ is not ignored.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.outcomes import DECIMALS, Outcomes
+from surefoot.outcomes import DECIMALS, Array, Bools, Outcomes
 
 NUMBERS_AT_ONCE = 150_000  # logits held in float64 at a time, so that they stay in the second-level cache
+FEW_CLASSES = 32  # up to so many, logits are read column by column: short sums along rows are slow
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def judge_one_label(logits: Tensor, labels: Tensor) -> Outcomes:
     """Outcomes under softmax; rows whose label is unknown (negative) are left out."""
-    rows = torch.nonzero(labels >= 0).squeeze(1)
-    if len(rows) < len(labels):
-        logits, labels = logits[:, rows], labels[rows]
-    facts = torch.empty(5, len(rows), dtype=torch.float64)
-    for part, chunk in chunks(logits, average_softmax):
-        _judge_softmax(chunk, labels[part].unsqueeze(1), facts[:, part])
-    log_p_true, squared_error, confidence, correct, entropy = facts.numpy()
+    row = np.arange(len(labels))
+    if not bool((labels >= 0).all()):
+        row = np.flatnonzero(labels >= 0)
+        logits, labels = logits[:, row], labels[row]
+    softmax = _Softmax(logits, labels.unsqueeze(1))
     return Outcomes(
-        log_p_true=log_p_true,
-        squared_error=squared_error,
-        confidence=confidence.round(DECIMALS),
-        correct=correct.astype(bool),
-        entropy=entropy,
-        row=rows.numpy(),
-        blocks=(slice(0, len(rows)),),
+        log_p_true=lambda: softmax.likelihood[0],
+        squared_error=lambda: softmax.spread[0],
+        confidence=lambda: softmax.likelihood[1],
+        correct=softmax.is_correct,
+        entropy=lambda: softmax.spread[1],
+        row=row,
+        blocks=(slice(0, len(row)),),
     )
 
 
-def _judge_softmax(logits: Tensor, label: Tensor, facts: Tensor) -> None:
-    """Fill the five facts of some rows. `logits` is scratch and is overwritten."""
-    top = logits.max(dim=1, keepdim=True)
-    below_top = logits.sub_(top.values)
-    unnormalised = below_top.exp()
-    total = unnormalised.sum(dim=1)
-    torch.sub(below_top.gather(1, label).squeeze(1), total.log(), out=facts[0])
-    facts[2] = total.reciprocal()
-    facts[3] = (top.indices == label).squeeze(1)
-    # entropy = log(total) - sum p (z - top)
-    facts[4] = total.log() - (unnormalised * below_top).sum(dim=1) / total
-    # The true class is set to 0 first, so that 1 - p(true) is a sum and not a difference of near equals.
-    unnormalised.scatter_(1, label, 0.0)
-    others = unnormalised.sum(dim=1)
-    squares = unnormalised.square_().sum(dim=1)
-    facts[1] = (others.square() + squares) / total.square() / logits.shape[1]
+@dataclass(frozen=True, eq=False)
+class _Softmax:
+    """Rows that all have a label; their logits are read when a metric asks what came of them."""
+
+    logits: Tensor  # (members, n, classes)
+    labels: Tensor  # (n, 1)
+
+    @cached_property
+    def likelihood(self) -> tuple[Array, Array]:
+        """Log p(true), and confidence."""
+        true, total = torch.empty(2, len(self.labels), 1, dtype=torch.float64)
+        for part, below_top in self._below_top():
+            torch.gather(below_top, 1, self.labels[part], out=true[part])
+            torch.sum(exp(below_top), dim=1, keepdim=True, out=total[part])
+        below, sums = true.numpy()[:, 0], total.numpy()[:, 0]
+        return below - np.log(sums), (1 / sums).round(DECIMALS)
+
+    @cached_property
+    def spread(self) -> tuple[Array, Array]:
+        """Squared error, and the entropy log(total) - sum p (z - top)."""
+        found = torch.empty(4, len(self.labels), dtype=torch.float64)
+        for part, below_top in self._below_top():
+            total, products, others, squares = found[:, part]
+            unnormalised = exp(below_top)
+            torch.sum(unnormalised, dim=1, out=total)
+            torch.sum(below_top.mul_(unnormalised), dim=1, out=products)
+            # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
+            torch.sum(unnormalised.scatter_(1, self.labels[part], 0.0), dim=1, out=others)
+            torch.sum(unnormalised.square_(), dim=1, out=squares)
+        sums, products, others, squares = found.numpy()
+        squared_error = (np.square(others) + squares) / np.square(sums) / self.logits.shape[2]
+        return squared_error, np.log(sums) - products / sums
+
+    def is_correct(self) -> Bools:
+        """Whether a row's label has the highest logit, and is the first that has."""
+        if len(self.logits) == 1 and self.logits.shape[2] > FEW_CLASSES:
+            correct: Bools = self.logits[0].numpy().argmax(axis=1) == self.labels[:, 0].numpy()
+            return correct
+        found = torch.empty(len(self.labels), 1, dtype=torch.bool)
+        for part, logits in chunks(self.logits, average_softmax):
+            top = logits.amax(dim=1, keepdim=True)
+            torch.eq(logits.gather(1, self.labels[part]), top, out=found[part])
+            if np.count_nonzero(np.equal(logits.numpy(), top.numpy())) > len(logits):  # quicker than torch
+                found[part] = logits.max(dim=1, keepdim=True).indices == self.labels[part]
+        return found[:, 0].numpy()
+
+    def _below_top(self) -> Iterator[tuple[slice, Tensor]]:
+        for part, logits in chunks(self.logits, average_softmax):
+            yield part, logits.sub_(logits.amax(dim=1, keepdim=True))
+
+
+def exp(values: Tensor) -> Tensor:
+    """e to the values: with AVX-512 numpy takes half of torch's time, and without it longer."""
+    return torch.from_numpy(np.exp(values.numpy())) if HAS_AVX512 else values.exp()
 
 
 def judge_many_labels(logits: Tensor, labels: Tensor) -> Outcomes:
@@ -100,7 +141,13 @@ def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tupl
     """
     members, n, classes = logits.shape
     rows = max(1, NUMBERS_AT_ONCE // (members * classes))
-    scratch = torch.empty(members, min(rows, n), classes, dtype=torch.float64)
+    scratch = _scratch(members, min(rows, n), classes)
     for start in range(0, n, rows):
         part = slice(start, min(start + rows, n))
         yield part, average(scratch[:, : part.stop - start].copy_(logits[:, part]))
+
+
+def _scratch(members: int, rows: int, classes: int) -> Tensor:
+    if classes > FEW_CLASSES:
+        return torch.empty(members, rows, classes, dtype=torch.float64)
+    return torch.empty(members, classes, rows, dtype=torch.float64).transpose(1, 2)
