@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Values = TypeVar("Values", Array, Bools)
+Values = TypeVar("Values", Array, Bools, Index)
 
 DECIMALS = 12
 
@@ -87,8 +87,8 @@ class Outcomes:
     confidence: Fact[Array] = Fact()
     correct: Fact[Bools] = Fact()
     entropy: Fact[Array] = Fact()
-    row: Index  # type: ignore[misc] # a Fact is no default. Which row the decision belongs to
-    blocks: tuple[slice, ...]  # type: ignore[misc]
+    row: Fact[Index] = Fact()  # which row of the predictions the decision belongs to
+    blocks: tuple[slice, ...]  # type: ignore[misc] # a Fact is no default
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
@@ -99,7 +99,7 @@ class Outcomes:
 
     @property
     def total(self) -> float:
-        return float(len(self.row)) if self.weight is None else float(self.weight.sum())
+        return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
     def mean(self, values: Array | Bools) -> float:
         """Mean over decisions; NaN where there are none."""

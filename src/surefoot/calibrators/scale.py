@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.judging import chunks, exp
+from surefoot.judging import chunks, exp_
 from surefoot.predictions import LabelKind, Predictions
 
 FEWEST_ROWS = 250  # a search on this many settles b to some percent
@@ -154,7 +154,7 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp(below_top * scale)
+    weights = exp_(below_top * scale)
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total
@@ -176,7 +176,7 @@ def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
 def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp(below_top * scales)
+    weights = exp_(below_top * scales)
     total = weights.sum(dim=1)
     slopes = weights.mul_(below_top).sum(dim=1) / total - true
     return torch.stack([total.log() - scales.squeeze(1) * true, slopes])
