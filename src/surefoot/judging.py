@@ -92,7 +92,7 @@ def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
     """The class with the highest logit of each row; the first of them where logits are equal."""
     n, classes = logits.shape
     if classes > FEW_CLASSES:
-        return np.argmax(logits, axis=1)
+        return np.asarray(logits.argmax(axis=1))
     found = np.zeros(n, dtype=np.uint8)
     rows = NUMBERS_AT_ONCE // classes
     for start in range(0, n, rows):
