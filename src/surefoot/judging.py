@@ -1,8 +1,8 @@
 """From logits and labels to outcomes.
 
-Softmax logits are read about a thousand rows at a time, so that the work stays in the processor's cache and
-nothing as large as the logits is made a second time; many labels keep about fifty bytes for each label that
-is not ignored.
+Softmax logits are read some rows at a time, so that the work stays in the processor's cache and nothing as
+large as the logits is made a second time (but for several members, whose average is kept); and only when a
+metric asks. Many labels keep about fifty bytes for each label that is not ignored.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,15 +76,20 @@ class _Softmax:
 
     def is_correct(self) -> Bools:
         """Whether a row's label is its top class."""
+        return np.asarray(top_class(self.averaged[0].numpy()) == self.labels[:, 0].numpy())
+
+    @cached_property
+    def averaged(self) -> Tensor:
+        """Members' logits averaged in float64, once for all that is asked; one member's as they are."""
         if len(self.logits) == 1:
-            answers = top_class(self.logits[0].numpy())
-        else:
-            averaged = chunks(self.logits, average_softmax)
-            answers = np.concatenate([top_class(logits.numpy()) for _, logits in averaged])
-        return np.asarray(answers == self.labels[:, 0].numpy())
+            return self.logits
+        found = torch.empty(1, *self.logits.shape[1:], dtype=torch.float64)
+        for part, logits in chunks(self.logits, average_softmax):
+            found[0, part] = logits
+        return found
 
     def _below_top(self) -> Iterator[tuple[slice, Tensor]]:
-        for part, logits in chunks(self.logits, average_softmax):
+        for part, logits in chunks(self.averaged, average_softmax):
             yield part, logits.sub_(logits.amax(dim=1, keepdim=True))
 
 
