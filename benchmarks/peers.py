@@ -1,15 +1,20 @@
 """Temperature fits over optima and class counts, metrics, and edge cases: ours and the peers', in one run.
 
-    make benchmark        (or: python benchmarks/peers.py fits|metrics|edges, which prints that part alone)
+    make benchmark        (or: python benchmarks/peers.py --quick; with fits, metrics or edges, that part)
 
-Results go to benchmarks/results/peers.md, every single fit to benchmarks/results/peers.csv.
+Results go to benchmarks/results/peers.md, every single fit to benchmarks/results/peers.csv; of a trial with
+--quick, or of some parts only, into a new temporary folder, which is named at the end.
 """
 
+import argparse
 import csv
 import math
-import sys
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +37,8 @@ FITS = (
 )
 
 SIZES = ((1_000_000, 10), (100_000, 1000))
+QUICK = 10  # times fewer rows
+READINGS = 2  # of the logits, that a metric needs: one to refuse NaN and infinity, one to score
 
 
 def optimum(folder: Path, made: float) -> float:
@@ -43,7 +50,7 @@ def optimum(folder: Path, made: float) -> float:
     return math.exp(found.x)
 
 
-def grid() -> tuple[list[str], list[dict[str, object]]]:
+def grid(fewer: int) -> tuple[list[str], list[dict[str, object]]]:
     """Every fit at every optimum and number of classes; the tables, and a record of each fit."""
     records: list[dict[str, object]] = []
     with ExitStack() as stack:
@@ -52,8 +59,8 @@ def grid() -> tuple[list[str], list[dict[str, object]]]:
         for rows, classes in SHAPES:
             for made in OPTIMA:
                 with tempfile.TemporaryDirectory() as folder:
-                    draw(Path(folder), rows, classes, made)
-                    records += cell(Path(folder), (rows, classes, made), ours, peers)
+                    draw(Path(folder), rows // fewer, classes, made)
+                    records += cell(Path(folder), (rows // fewer, classes, made), ours, peers)
     return [*summary(records), "", *every_cell(records)], records
 
 
@@ -140,41 +147,93 @@ def _cell_text(record: dict[str, object]) -> str:
     return f"{record['times ours']:.1f} x{missed}"
 
 
-def metric_tables() -> list[str]:
+@dataclass(frozen=True)
+class Scene:
+    """Some logits, and how long the least takes that a metric of them can do."""
+
+    folder: Path
+    one_pass: float  # seconds
+    exponentials: float
+
+    def least(self, what: str) -> float:
+        """Seconds below which no metric can be that refuses NaN and works in float64."""
+        return READINGS * self.one_pass + (0.0 if what == "label error" else self.exponentials)
+
+    @cached_property
+    def megabytes(self) -> float:
+        return np.load(self.folder / "logits.npy", mmap_mode="r").nbytes / 1e6
+
+    @cache  # noqa: B019 - as long as there is a scene
+    def right(self, definition: str) -> list[float]:
+        values, labels = np.load(self.folder / "logits.npy"), np.load(self.folder / "labels.npy")
+        return right_answers(definition, values, labels, are_logits=True)
+
+    def row(self, what: str, name: str, turn: Turn, ratio: float, off: str = "") -> list[str]:
+        if turn.error:
+            return [what, name, "", "", "", "", "", turn.error]
+        goal = "yes" if ratio >= GOAL else "limit" if turn.seconds < GOAL * self.least(what) else "NO"
+        passes, memory = turn.seconds / self.one_pass, turn.megabytes / self.megabytes
+        figures = [f"{1000 * turn.seconds:.1f}", f"{ratio:.2f}", "" if name == "surefoot" else goal]
+        return [what, name, *figures, f"{passes:.1f}", f"{memory:.2f}", off]
+
+
+def metric_tables(fewer: int) -> list[str]:
     """Time, memory and exactness of each metric at two sizes."""
+    header = [
+        "metric",
+        "whose",
+        "CPU ms",
+        "times ours",
+        f"at least {GOAL}",
+        "passes",
+        "memory / input",
+        "off by",
+    ]
     lines = []
     for rows, classes in SIZES:
         with tempfile.TemporaryDirectory() as folder:
-            draw(Path(folder), rows, classes, 1.5)
-            body = [line for metric in METRICS for line in metric_rows(Path(folder), *metric)]
-            body += together(Path(folder))
-        header = ["metric", "whose", "CPU ms", "times ours", f"at least {GOAL}", "memory / input", "off by"]
-        lines += [f"### {rows:,} x {classes} float32 logits", "", *table(header, body, left=2), ""]
+            draw(Path(folder), rows // fewer, classes, 1.5)
+            with Contestant("torch_one_pass") as reading, Contestant("numpy_exponentials") as work:
+                one_pass, exponentials = against(reading, work, Path(folder))
+            scene = Scene(Path(folder), one_pass.seconds, exponentials.seconds)
+            body = [
+                ["yardstick", "every logit read once", f"{1000 * scene.one_pass:.1f}", "", "", "1.0", "", ""],
+                [
+                    "yardstick",
+                    "a float64 exponential of each",
+                    f"{1000 * scene.exponentials:.1f}",
+                    "",
+                    "",
+                    "",
+                    "",
+                    "",
+                ],
+            ]
+            for metric in METRICS:
+                body += metric_rows(scene, *metric)
+            body += together(scene)
+        lines += [f"### {rows // fewer:,} x {classes} float32 logits", "", *table(header, body, left=2), ""]
     return lines
 
 
-def metric_rows(folder: Path, what: str, ours: tuple[str, str], peers: tuple) -> list[list[str]]:
+def metric_rows(scene: Scene, what: str, ours: tuple[str, str], peers: tuple) -> list[list[str]]:
     """A metric's rows: ours and each peer's."""
-    values, labels = np.load(folder / "logits.npy"), np.load(folder / "labels.npy")
-    megabytes = values.nbytes / 1e6
     rows, mine = [], []
     with Contestant(ours[0]) as own:
         for name, runs, definition in peers:
             with Contestant(runs) as peer:
-                beside, its = against(own, peer, folder)
+                beside, its = against(own, peer, scene.folder)
             mine.append(beside)
-            off = _off(its, right_answers(definition, values, labels, are_logits=True))
-            rows.append(_metric_row(what, name, its, its.seconds / beside.seconds, megabytes, off))
+            off = _off(its, scene.right(definition))
+            rows.append(scene.row(what, name, its, its.seconds / beside.seconds, off))
     quickest = min(mine, key=lambda turn: turn.seconds)
-    off = _off(quickest, right_answers(ours[1], values, labels, are_logits=True))
-    rows.insert(0, _metric_row(what, "surefoot", quickest, 1.0, megabytes, off))
+    rows.insert(0, scene.row(what, "surefoot", quickest, 1.0, _off(quickest, scene.right(ours[1]))))
     print(*rows, sep="\n", flush=True)
     return rows
 
 
-def together(folder: Path) -> list[list[str]]:
+def together(scene: Scene) -> list[list[str]]:
     """The four at once, where what they share is worked out once; and one softmax, to measure by."""
-    megabytes = np.load(folder / "logits.npy", mmap_mode="r").nbytes / 1e6
     rows = []
     with Contestant("surefoot_four") as ours:
         for name, runs in (
@@ -182,18 +241,10 @@ def together(folder: Path) -> list[list[str]]:
             ("one torch softmax, float32", "torch_softmax"),
         ):
             with Contestant(runs) as peer:
-                beside, its = against(ours, peer, folder)
-            rows.append(_metric_row("all four", name, its, its.seconds / beside.seconds, megabytes, ""))
+                beside, its = against(ours, peer, scene.folder)
+            rows.append(scene.row("all four", name, its, its.seconds / beside.seconds))
             rows[-1][4] = rows[-1][4] if runs == "peers_four" else ""
-    return [_metric_row("all four", "surefoot", beside, 1.0, megabytes, ""), *rows]
-
-
-def _metric_row(what: str, name: str, turn: Turn, ratio: float, megabytes: float, off: str) -> list[str]:
-    if turn.error:
-        return [what, name, "", "", "", "", turn.error]
-    goal = "" if name == "surefoot" else "yes" if ratio >= GOAL else "NO"
-    memory = f"{turn.megabytes / megabytes:.2f}"
-    return [what, name, f"{1000 * turn.seconds:.1f}", f"{ratio:.2f}", goal, memory, off]
+    return [scene.row("all four", "surefoot", beside, 1.0), *rows]
 
 
 def _off(turn: Turn, answers: list[float]) -> str:
@@ -226,38 +277,50 @@ METRICS_HEAD = """## Metrics
 From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has
 equal-mass bins only, so against equal-width bins it does the dearer thing (it sorts). "off by": against the
 metric's own definition in float64. Memory is what the process held at most beyond its start, the input
-included.
+included. "passes" is the time in readings of all logits from memory (torch's aminmax). "limit": here nobody
+could be three times as quick who refuses NaN and works in float64, for that takes two readings and, but for
+the label error, an exponential of each logit.
 
 """
 
 
-def fits_part() -> str:
+def fits_part(into: Path, fewer: int) -> str:
     """The fits, as text; each one also into the table beside it."""
-    lines, records = grid()
-    with (HERE / "results" / "peers.csv").open("w", newline="") as file:
+    lines, records = grid(fewer)
+    with (into / "peers.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
     return FITS_HEAD + "\n".join(lines)
 
 
-PARTS = {
+PARTS: dict[str, Callable[[Path, int], str]] = {
     "fits": fits_part,
-    "metrics": lambda: METRICS_HEAD + "\n".join(metric_tables()),
-    "edges": lambda: EDGES_HEAD + "\n".join(edge_tables()),
+    "metrics": lambda _, fewer: METRICS_HEAD + "\n".join(metric_tables(fewer)),
+    "edges": lambda *_: EDGES_HEAD + "\n".join(edge_tables()),
 }
 
 
 def main() -> None:
-    """Run every part, or print the one that was named."""
-    if len(sys.argv) > 1:
-        print(PARTS[sys.argv[1]]())
-        return
+    """Run every part, or those that were named, and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"a trial with {QUICK} times fewer rows")
+    chosen = parser.parse_args()
+    if wrong := set(chosen.parts) - set(PARTS):
+        parser.error(f"unknown part {wrong.pop()!r}; have: {', '.join(PARTS)}")
+    whole = not chosen.parts and not chosen.quick
+    into = HERE / "results" if whole else Path(tempfile.mkdtemp(prefix="surefoot-peers-"))
     done: list[str] = []
-    for part in PARTS.values():
-        done.append(part().strip("\n"))
+    start = time.monotonic()
+    for name in chosen.parts or PARTS:
+        done.append(PARTS[name](into, QUICK if chosen.quick else 1).strip("\n"))
+        print(f"{name}: done after {time.monotonic() - start:.0f} s", flush=True)
         head = HEAD.format(circumstances="\n".join(circumstances())).strip("\n")
-        (HERE / "results" / "peers.md").write_text("\n\n".join([head, *done]) + "\n")
+        (into / "peers.md").write_text("\n\n".join([head, *done]) + "\n")
+    print(f"wrote {into / 'peers.md'}")
 
 
 if __name__ == "__main__":

@@ -101,8 +101,10 @@ def check_one_label(labels: Tensor, n: int, classes: int) -> None:
     check_length("labels", labels, n)
     if labels.ndim != 1:
         raise InputError(f"labels have shape {tuple(labels.shape)}; allowed: (n,) or (n, classes)")
-    wrong = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
-    _refuse_labels(labels, wrong, f"0 to {classes - 1}, or {IGNORE} for unknown")
+    low, high = torch.aminmax(labels)
+    if low < 0 or high >= classes:
+        wrong = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
+        _refuse_labels(labels, wrong, f"0 to {classes - 1}, or {IGNORE} for unknown")
 
 
 def check_many_labels(labels: Tensor, n: int, classes: int) -> None:

@@ -4,16 +4,19 @@ Confidences are rounded to twelve decimals: probabilities that were equal on pap
 differ in the last bit after a logarithm and an exponential, and must tie all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Values = TypeVar("Values", Array, Bools, Index)
 
 DECIMALS = 12
 
@@ -53,6 +56,24 @@ class Curve:
         return float(self.mass[-1])
 
 
+class Fact(Generic[Values]):
+    """A field that is an array, or a function that gives it and is called when it is first asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.place = f"_{name}"
+
+    def __set__(self, instance: object, value: Values | Callable[[], Values]) -> None:
+        instance.__dict__[self.place] = value
+
+    def __get__(self, instance: object, owner: type | None = None) -> Values:
+        if instance is None:
+            raise AttributeError(f"{self.place} has no default")
+        value = instance.__dict__[self.place]
+        if callable(value):
+            value = instance.__dict__[self.place] = value()
+        return cast(Values, value)
+
+
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Per decision: log probability of the truth, squared error, confidence, correctness, entropy.
@@ -61,15 +82,15 @@ class Outcomes:
     are averages over classes are means over blocks.
     """
 
-    log_p_true: Array
-    squared_error: Array  # one label: mean over classes of (p - onehot)^2; many labels: (p - y)^2
-    confidence: Array
-    correct: NDArray[np.bool_]
-    entropy: Array
-    row: Index  # which row of the predictions the decision belongs to
-    blocks: tuple[slice, ...]
+    log_p_true: Fact[Array] = Fact()
+    squared_error: Fact[Array] = Fact()  # mean over classes of (p - onehot)^2; many labels: (p - y)^2
+    confidence: Fact[Array] = Fact()
+    correct: Fact[Bools] = Fact()
+    entropy: Fact[Array] = Fact()
+    row: Fact[Index] = Fact()  # which row of the predictions the decision belongs to
+    blocks: tuple[slice, ...]  # type: ignore[misc] # a Fact is no default
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
-    positive: NDArray[np.bool_] | None = None
+    positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
 
     @property
@@ -78,9 +99,9 @@ class Outcomes:
 
     @property
     def total(self) -> float:
-        return float(len(self.row)) if self.weight is None else float(self.weight.sum())
+        return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
-    def mean(self, values: Array) -> float:
+    def mean(self, values: Array | Bools) -> float:
         """Mean over decisions; NaN where there are none."""
         total = self.total
         if not total:

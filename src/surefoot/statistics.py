@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 from scipy.stats import beta
-from scipy.stats import t as student
 
 from surefoot.outcomes import Array
 
@@ -81,7 +81,7 @@ def few_samples_factor(independent: int) -> float:
     """
     if independent < 2:
         return float("inf")
-    quantile = float(student.ppf((1 + LEVEL) / 2, independent - 1))
+    quantile = float(stdtrit(independent - 1, (1 + LEVEL) / 2))
     return quantile / NORMAL * float(np.sqrt(independent / (independent - 1)))
 
 

@@ -247,3 +247,16 @@ def test_labels_without_probability_are_remarked_on():
     probs /= probs.sum(axis=1, keepdims=True)
     remarks = fit_calibration("temperature", Predictions.from_probs(probs, labels)).remarks()
     assert any("rule the fit (trees give exact zeros)" in remark for remark in remarks)
+
+
+def test_few_rows_that_are_all_right_do_not_mislead_the_search():
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((5000, 3))
+    labels = logits.argmax(axis=1)
+    labels[1:5000:100] = rng.integers(0, 3, 50)  # none of the rows that are looked at first
+    predictions = Predictions.from_logits(logits, labels)
+    first = scale.every(predictions, predictions.n // scale.FEWEST_ROWS)
+    assert label_error(first) == 0 < label_error(predictions)
+    fitted = fit_temperature(predictions)
+    assert not fitted.at_bound
+    assert fitted.temperature == pytest.approx(oracle(predictions), rel=1e-6)

@@ -203,3 +203,30 @@ def test_registry_is_complete_and_documented():
         assert metric.function.__doc__
     with pytest.raises(ValueError, match="unknown metric 'acc'; have: nll, "):
         metrics.metric_named("acc")
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+@pytest.mark.parametrize("members", [1, 2])
+def test_among_equal_logits_the_first_class_is_the_answer(classes, members):
+    rng = np.random.default_rng(classes)
+    logits = np.repeat(rng.integers(0, 3, (1, 500, classes)).astype(np.float32), members, axis=0)
+    labels = rng.integers(0, classes, 500)
+    expected = np.mean(logits[0].argmax(axis=1) != labels)
+    assert metrics.label_error(Predictions.from_logits(logits, labels)) == expected
+
+
+@pytest.mark.parametrize("name", ["ece", "signed_ece", "debiased_l2"])
+@pytest.mark.parametrize("what", ["spread", "next to 1", "few values", "one value"])
+def test_bins_are_the_same_whether_all_confidences_are_sorted_or_few(name, what):
+    """Counts of one each go by the sorted curve, no counts by the one that is exact at the edges alone."""
+    rng = np.random.default_rng(0)
+    drawn = {
+        "spread": rng.uniform(0.5, 1, 3001),
+        "next to 1": 1 - 10 ** rng.uniform(-9, -2, 3001),
+        "few values": rng.choice([0.6, 0.7, 0.95], 3001),
+        "one value": np.full(3001, 0.8),
+    }[what]
+    labels = (rng.random(3001) > 0.9 * drawn).astype(int)
+    outcomes = Predictions.from_probs(np.stack([drawn, 1 - drawn], axis=1), labels).outcomes
+    metric = getattr(metrics, name)
+    assert metric(outcomes) == pytest.approx(metric(outcomes.reweighted(np.ones(3001))), abs=1e-12)

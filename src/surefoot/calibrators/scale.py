@@ -3,7 +3,7 @@
 With b = 1/T the NLL is convex in b, so its slope has one root. Halley's method finds it (the error after a
 step is about the cube of the step) inside a bracket that always holds the root; a step that would leave the
 bracket, or is not half as long as the last, goes to the bracket's geometric middle instead. The search runs
-on some rows first, then on more, so that all the logits are as a rule read only once.
+on some rows first, then on more, so that all the logits are as a rule read only once or twice.
 """
 
 import math
@@ -14,12 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.judging import chunks
+from surefoot.judging import chunks, exp_
 from surefoot.predictions import LabelKind, Predictions
 
-FEWEST_ROWS = 20_000  # a search on this many settles b to about a percent
-TOLERANCE = 1e-6  # of the last relative step; its cube is about what is left
-LOOSE = 3e-3  # where reading is dear: one step less, and still about 1e-8 is left
+FEWEST_ROWS = 250  # a search on this many settles b to some percent
+MORE = 8  # times as many rows for the next search
+EXACT = 1e-6  # of the last relative step, where it went to the bracket's middle
+CLOSE = 1e-4  # where it was Halley's: its cube is about what is left
+MANY_ROWS = 40_000
+LOOSE = 3e-3  # for many rows, where reading is dear: one step less, and still about 1e-8 is left
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
 REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
@@ -53,12 +56,14 @@ def halley(slope: float, second: float, third: float) -> float:
 
 def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
     """The scale in [lowest, highest] with the least NLL, and a reading close by it."""
-    scale = math.sqrt(lowest * highest)
-    stride = max(1, predictions.n // FEWEST_ROWS)
-    for some in (stride, math.isqrt(stride)):
-        if some > 1:
-            scale, _ = _search(every(predictions, some), scale, lowest, highest, ROUGH)
-    return _search(predictions, scale, lowest, highest, TOLERANCE if stride == 1 else LOOSE)
+    scale = start = math.sqrt(lowest * highest)
+    stride = predictions.n // FEWEST_ROWS
+    while stride > 1:
+        scale, _ = _search(every(predictions, stride), scale, lowest, highest, ROUGH)
+        if not lowest * 1.01 < scale < highest / 1.01:  # in few rows every answer may be right
+            scale = start
+        stride //= MORE
+    return _search(predictions, scale, lowest, highest, LOOSE if predictions.n >= MANY_ROWS else CLOSE)
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
@@ -135,10 +140,11 @@ def _search(
         step = reading.step()
         low, high = (low, scale) if float(reading.row_slopes.sum()) >= 0 else (scale, high)
         following = scale + step
-        if not (low <= following <= high and abs(step) <= last_step / 2):
+        good = low <= following <= high and abs(step) <= last_step / 2
+        if not good:
             following = math.sqrt(low * high)
         last_step = abs(following - scale)
-        if last_step <= tolerance * scale:
+        if last_step <= (tolerance if good else EXACT) * scale:
             return following, reading
         scale = following
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
@@ -148,7 +154,7 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = (below_top * scale).exp_()
+    weights = exp_(below_top * scale)
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total
@@ -170,7 +176,7 @@ def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
 def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = (below_top * scales).exp_()
+    weights = exp_(below_top * scales)
     total = weights.sum(dim=1)
     slopes = weights.mul_(below_top).sum(dim=1) / total - true
     return torch.stack([total.log() - scales.squeeze(1) * true, slopes])

@@ -6,19 +6,20 @@ least confident. A decision in a run of equal confidences counts with the mean a
 value depends on the order of rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from surefoot.outcomes import Array, Curve, Judged, Outcomes, Ranked
+from surefoot.outcomes import Array, Bools, Curve, Curves, Judged, Outcomes, Ranked, Ranking
 from surefoot.statistics import NAN
 
 BINS = 10
 FLOOR_RESAMPLES = 200
 SMOOTH_GRID = 2048
+CELLS = 4096
 
 
 def bin_edges(total: float, bins: int = BINS) -> Array:
@@ -43,6 +44,21 @@ def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     number = np.diff(curve.mass[knots])
     confidence = np.diff(curve.confidence[knots]) / number
     return number, confidence, 1 - np.diff(curve.errors[knots]) / number
+
+
+def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
+    """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
+    cell = ((1 - confidence) * CELLS).astype(np.int64)  # the most confident first
+    number = np.bincount(cell, minlength=CELLS)
+    holds_edge = np.zeros(CELLS, dtype=bool)
+    holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
+    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
+    ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
+    sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
+    for values in (~correct, confidence):
+        sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
+    mass, errors, sure = (np.append(0.0, ranking.accumulate(values)) for values in sums)
+    return Curve(mass, errors, sure)
 
 
 def ece(predictions: Ranked) -> float:
@@ -171,9 +187,16 @@ def _calibrated_eces(outcomes: Outcomes) -> Array:
 
 
 def _mean_over_blocks(predictions: Ranked, value: Callable[[Curve], float]) -> float:
-    return mean_of_defined(
-        [value(curve) if curve.total else NAN for curve in predictions.outcomes.block_curves]
-    )
+    curves = _curves_at_edges(predictions.outcomes)
+    return mean_of_defined([value(curve) if curve.total else NAN for curve in curves])
+
+
+def _curves_at_edges(outcomes: Curves) -> Iterable[Curve]:
+    """A curve per block that is exact where bins end; resamples share what was sorted for all of them."""
+    if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
+        return outcomes.block_curves
+    sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
+    return (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
 
 
 def mean_of_defined(values: list[float]) -> float:

@@ -13,7 +13,7 @@ def label_error(predictions: Judged) -> float:
     """
     outcomes = predictions.outcomes
     if outcomes.score is None:
-        return outcomes.mean((~outcomes.correct).astype(float))
+        return outcomes.mean(~outcomes.correct)
     return 1 - mean_average_precision(outcomes)
 
 
