@@ -15,6 +15,7 @@ class Question:
     method: str
     other: str
     better: str = "yes"  # the answer where the interval is below 0
+    same: str = "no: the same"  # where the difference is too small to matter
     level: str = "cannot be told"
     worse: str = "no: worse"
 
@@ -28,6 +29,7 @@ QUESTIONS = (
         "distill-t",
         "ensemble-of-t",
         better="yes, and more",
+        same="yes",
         level="as far as can be told",
         worse="not all of it",
     ),

@@ -146,6 +146,35 @@ def epochs(store):
     ]
 
 
+def test_scores_alone_make_the_tables_again(folder, here, tmp_path):
+    made = folder / "runs/experiments/tiny/tables"
+    said = here("report", made / "toy-wave-scores.csv", "--paper", "animals", "-o", tmp_path / "again")
+    first, again = ((f / "toy-wave-tables.md").read_text() for f in (made, tmp_path / "again"))
+    for name in ("md", "tex", "html"):
+        assert f"written: {tmp_path / 'again' / f'toy-wave-tables.{name}'}" in said.stdout
+    means = [
+        value
+        for (method, _, side, metric), value in scores(folder).items()
+        if (method, side, metric) == ("single", "unfamiliar", "nll")
+    ]
+    assert f"{np.mean(means):.4f}" in said.stdout
+    assert "(paper" in again
+    assert "(paper" not in first
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--paper", "birds"), "the paper has no task 'birds'; have: gender, cat-dog, animals, objects"),
+        (("--method", "distil"), "has no method 'distil'; have: single, single-t, ensemble, distill"),
+        (("--set", "metrics=nll"), "--set is for an experiment"),
+    ],
+)
+def test_scores_with_a_mistake(folder, here, words, said):
+    path = folder / "runs/experiments/tiny/tables/toy-wave-scores.csv"
+    assert said in here("report", path, *words, check=2).stderr
+
+
 def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, here):
     store = tmp_path / "runs"
     sets = ("epochs=60", "runs=1", "members=1", "methods=single")

@@ -41,6 +41,7 @@ def test_tune_reports_each_rate_and_writes_a_recipe(folder):
     assert "learning rate 0.1: " in said
     assert "learning rate 1e+30: diverged" in said
     assert f"best: learning rate 0.1, {recipe.epochs} epochs; recipe: {folder / 'r.toml'}" in said
+    assert "that is the lowest rate tried; --rate 0.03 may be better still" in said
     assert (recipe.network, recipe.width, recipe.learning_rate) == ("mlp", 16, 0.1)
     assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
 

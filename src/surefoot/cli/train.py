@@ -101,6 +101,10 @@ def tune(
     typer.echo(comment)  # first: whatever becomes of the file, the search was not for nothing
     write_recipe(best, output, comment=comment)
     typer.echo(f"best: learning rate {best.learning_rate:g}, {best.epochs} epochs; recipe: {output}")
+    if len(rates) > 1 and best.learning_rate in (min(rates), max(rates)):
+        end, further = ("highest", 3) if best.learning_rate == max(rates) else ("lowest", 1 / 3)
+        beyond = f"--rate {best.learning_rate * further:.1g}"
+        typer.echo(f"that is the {end} rate tried; {beyond} may be better still")
 
 
 def status(

@@ -12,6 +12,7 @@ from surefoot.scoring import SIDES
 UNFAMILIAR = SIDES[1]
 ASKED = "nll"
 SHOWN = ("nll", "brier", "ece", "e99", "aurc")
+NEGLIGIBLE = 0.005  # of the number without it
 ANSWERS = (
     "Answered by the 95% interval of the paired bootstrap over images, or over their groups where the task "
     "names some; it speaks of other images, not of other training runs."
@@ -25,10 +26,12 @@ def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
     return [grid for grid in (_questions(comparison, setting), _beyond(comparison, setting)) if grid.sections]
 
 
-def answer(question: Question, gap: Difference) -> str:
-    """The question's answer as far as the interval gives one."""
+def answer(question: Question, gap: Difference, without: float) -> str:
+    """The question's answer as far as the interval gives one; `without` is the other method's own number."""
     if math.isnan(gap.low):
         return "cannot be told"
+    if max(abs(gap.low), abs(gap.high)) < NEGLIGIBLE * without:
+        return question.same
     if gap.high < 0:
         return question.better
     return question.worse if gap.low > 0 else question.level
@@ -58,7 +61,7 @@ def _row(question: Question, comparison: Comparison, setting: Setting) -> GridRo
     papers = [setting.paper(method, metric, UNFAMILIAR) for method in (theirs, ours)]
     gap = comparison.pairs[question.method, question.other][place]
     cells = (
-        GridCell(answer(question, gap)),
+        GridCell(answer(question, gap, without)),
         GridCell(f"{with_it:.4f}"),
         GridCell(f"{without:.4f}"),
         gap_cell(gap),

@@ -1,0 +1,56 @@
+"""The pages of docs/results from reports that were made: scores, tables and a few figures of each task.
+
+    python experiments/publish.py STORE/experiments/NAME ... [--out docs/results]
+
+Each folder is an experiment's, as `surefoot report` leaves it. No photograph is copied: the data sets' terms do not allow all
+of them to be passed on.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+FIGURES = {
+    "temperature-curves": "Familiar against unfamiliar NLL while T varies",
+    "e99": "Wrong answers among those above 99% confidence, first run",
+    "reliability-methods": "Reliability, first run",
+    "risk-coverage-methods": "Risk and coverage, first run",
+}
+
+
+def publish(folder: Path, out: Path) -> Path:
+    """One page and its files."""
+    report = json.loads((folder / "report.json").read_text())
+    (part,) = report["parts"]
+    name = part["name"]
+    shutil.copy(folder / "tables" / f"{name}-scores.csv", out / f"{name}-scores.csv")
+    lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
+    lines += [
+        f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without intervals are made",
+        f"again by `surefoot report docs/results/{name}-scores.csv`.",
+        "",
+    ]
+    for figure, title in FIGURES.items():
+        svg = folder / "figures" / f"{name}-{figure}.svg"
+        if svg.exists():
+            shutil.copy(svg, out / svg.name)
+            lines += [f"![{title}]({svg.name})", ""]
+    tables = (folder / "tables" / f"{name}-tables.md").read_text()
+    page = out / f"{name}.md"
+    page.write_text("\n".join(lines) + "\n" + tables)
+    return page
+
+
+def main() -> None:
+    """Every folder that was named."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    chosen = parser.parse_args()
+    for folder in chosen.folders:
+        print(publish(folder, chosen.out))
+
+
+if __name__ == "__main__":
+    main()
