@@ -1,9 +1,9 @@
-"""Distillation: what the teachers see. Views shared by all their students, the student's own, or centre crops.
+"""Distillation: teachers that see views which their students share, the student's own, or centre crops.
 
     python benchmarks/fixed_views.py [--teachers 5] [--students 3] [--epochs 16]
 
-On the letters with random crops, a small perceptron. Prints the mean error and NLL of each kind of students, and
-the CPU seconds of the first of them and of a later one: where views are shared, the first has the teachers asked.
+On the letters with random crops, a small perceptron. Prints the mean error and NLL of each kind of students,
+and the CPU seconds of the first of them and of a later one: where views are shared, the first asks for all.
 """
 
 import argparse
