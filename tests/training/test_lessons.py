@@ -17,6 +17,7 @@ from surefoot.networks import build_network
 from surefoot.recipes import Distilled, Recipe, Spec, Teachers
 from surefoot.store import Store
 from surefoot.tasks.base import Samples, Split, Task
+from surefoot.training import batches
 from surefoot.training import lessons as module
 from surefoot.training.batches import images_from, joined
 from surefoot.training.inputs import task_inputs
@@ -123,13 +124,13 @@ def test_every_page_is_read_once_in_an_order_of_the_student_s_own(tmp_path):
     orders = []
     for seed in (1, 2):
         views = SharedViews([lessons], 8, seed, seen)
-        batches = epoch_batches(37, 16, torch.Generator().manual_seed(0))
+        shares = epoch_batches(37, 16, torch.Generator().manual_seed(0))
         drawn = []
         for epoch in range(8):
-            draws = views.begin(epoch, batches)
+            draws = views.begin(epoch, shares)
             assert draws.shape == (3, len(lessons.draws(0)), 13)
             (page,) = (page for page in range(8) if torch.equal(seen, lessons.answers(page)))
-            assert torch.equal(draws[1], lessons.draws(page)[:, batches[1]])
+            assert torch.equal(draws[1], lessons.draws(page)[:, shares[1]])
             drawn.append(page)
         assert sorted(drawn) == list(range(8))
         orders.append(drawn)
@@ -306,7 +307,11 @@ def test_the_three_kinds_of_views_are_three_kinds_of_students(house):
     assert not any(same(made[a], made[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
 
-def test_where_views_never_change_nothing_is_kept(tmp_path):
+@pytest.mark.parametrize(
+    "largest", [batches.LARGEST_SETTLED, 0], ids=["small", "too large to be made before"]
+)
+def test_where_views_never_change_nothing_is_kept(tmp_path, monkeypatch, largest):
+    monkeypatch.setattr(batches, "LARGEST_SETTLED", largest)
     still = House(tmp_path, recipe=replace(RECIPE, augmentation="none"))
     still.make(still.student(), 0)
     assert not still.lessons()

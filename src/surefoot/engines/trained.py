@@ -116,7 +116,7 @@ def _objective(phase: Phase, making: Making, inputs: Inputs) -> tuple[Objective,
         return NoisyClassification(kind, variant.training_samples), None
     if not isinstance(variant, Distilled):
         return Classification(kind), None
-    never_changes = isinstance(inputs.settled(), Points)
+    never_changes = isinstance(inputs, Points) or inputs.augmentation == "none"
     if variant.views == "fixed" or never_changes:
         return _taught(variant, making, seen=_seen(_teachers(phase, making), inputs, making)), None
     if variant.views == "same":
