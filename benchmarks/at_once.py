@@ -2,8 +2,8 @@
 
     python benchmarks/at_once.py [--view 128] [--processes 1 2 4] [--turns]
 
-ResNet-18 on random pixels, on which the speed does not depend. Processes run side by side where NVIDIA's MPS can be
-had, and by turns with --turns. The rate is that of the epochs in which all were at work.
+ResNet-18 on random pixels, on which the speed does not depend. Processes run side by side where NVIDIA's MPS
+can be had, and by turns with --turns. The rate is that of the epochs in which all were at work.
 """
 
 import argparse
@@ -68,15 +68,8 @@ def main() -> None:
     if chosen.work:
         work(chosen.view, chosen.seconds)
         return
-    command = [
-        sys.executable,
-        __file__,
-        "--work",
-        "--view",
-        str(chosen.view),
-        "--seconds",
-        str(chosen.seconds),
-    ]
+    options = ["--view", str(chosen.view), "--seconds", str(chosen.seconds)]
+    command = [sys.executable, __file__, "--work", *options]
     for count in chosen.processes:
         with side_by_side("cpu" if chosen.turns else "cuda", count) as environment:
             shared = "CUDA_MPS_PIPE_DIRECTORY" in environment

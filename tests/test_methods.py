@@ -218,6 +218,29 @@ def test_fixed_views_and_whole_network_sampling_work_too(made, tmp_path):
     assert not torch.equal(said[0], said[1])
 
 
+@pytest.mark.parametrize(
+    ("numbers", "networks", "ensembles"),
+    [
+        ({"members": 3, "runs": 2}, 3, 1),
+        ({"members": 3, "runs": 7}, 7, 2),  # what the runs leave over makes no third
+        ({"members": 3, "runs": 2, "ensembles": 2}, 6, 2),
+        ({"members": 3, "runs": 7, "ensembles": 3}, 9, 3),
+        ({"members": 3, "runs": 10, "ensembles": 2}, 10, 3),
+    ],
+)
+def test_ensembles_are_as_many_as_asked_for_and_share_no_network(numbers, networks, ensembles):
+    setup = Setup(small_task(LabelKind.ONE_LABEL, groups=False), RECIPE, **numbers)
+    method = method_named("ensemble")
+    seeds = [{seed for _, seed in method.networks(setup, run)} for run in range(method.count(setup))]
+    assert setup.networks == networks
+    assert [len(each) for each in seeds] == [3] * ensembles
+    assert set.union(*seeds) == set(range(3 * ensembles))
+    assert method_named("single").count(setup) == method_named("distill").count(setup) == setup.runs
+    plain = plan_of(setup, [method_named("single"), method]).jobs()
+    assert sorted(job.seed for job in plan_of(setup, [method]).jobs()) == list(range(3 * ensembles))
+    assert sorted(job.seed for job in plain) == list(range(max(3 * ensembles, setup.runs)))
+
+
 def test_held_out_networks_predict_every_group_that_can_be_spared(made):
     task, reader = made
     found = []

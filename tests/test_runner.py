@@ -131,6 +131,14 @@ def test_the_resolved_file_plans_the_same_networks(tmp_path):
     assert open_folder(again, plans_for(again), Store(tmp_path)) == folder
 
 
+def test_ensembles_asked_for_are_planned():
+    two = replace(TOY, methods=("single", "ensemble"), members=2, runs=3, ensembles=2)
+    (plan,) = plans_for(two)
+    assert sorted(job.seed for job in plan.jobs()) == [0, 1, 2, 3]
+    (plan,) = plans_for(replace(two, ensembles=1))
+    assert sorted(job.seed for job in plan.jobs()) == [0, 1, 2]
+
+
 def test_weights_are_known_by_their_hash(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(b"anything")
     part = replace(TOY.parts[0], weights=str(tmp_path / "w.safetensors"))

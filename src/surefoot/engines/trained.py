@@ -116,7 +116,7 @@ def _objective(phase: Phase, making: Making, inputs: Inputs) -> tuple[Objective,
         return NoisyClassification(kind, variant.training_samples), None
     if not isinstance(variant, Distilled):
         return Classification(kind), None
-    never_changes = isinstance(inputs.settled(), Points)
+    never_changes = isinstance(inputs, Points) or inputs.augmentation == "none"
     if variant.views == "fixed" or never_changes:
         return _taught(variant, making, seen=_seen(_teachers(phase, making), inputs, making)), None
     if variant.views == "same":
@@ -144,11 +144,13 @@ def _teachers(phase: Phase, making: Making) -> list[Network]:
 
 
 def _lessons(split: Split, phase: Phase, making: Making, room: Classroom) -> Lessons:
-    """What the teachers say of a split, kept under a name of theirs: other teachers, other lessons."""
-    workshop = making.workshop
+    """What the teachers say of a split, kept under a name of both: other teachers or views, other lessons."""
+    workshop, recipe = making.workshop, making.spec.recipe
     asked = {
         "task": workshop.task.identity,
         "split": str(split),
+        "rows": workshop.task.splits[split].ids.tolist(),  # in their order, which the identity leaves out
+        "views": [recipe.view, recipe.resize, recipe.augmentation],
         "weights": phase.weights,
         "teachers": [making.store.facts(teacher) for teacher in making.spec.needs()],
     }

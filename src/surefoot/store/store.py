@@ -4,6 +4,7 @@
     ROOT/networks/<task>/<recipe>/.seed003-1f2a9c/  the same while it is being made, with its checkpoint
     ROOT/wanted/<key>.json                          ordered, begun or not
     ROOT/locks/<key>                                held by the process that is making it
+    ROOT/lessons/<digest>/7.npy                     what teachers said of random views; made again if removed
 
 A folder is renamed to its place last, so one that is there is complete.
 """

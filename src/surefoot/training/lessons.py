@@ -69,7 +69,7 @@ class Lessons:
         """Log probabilities (n, classes)."""
         path = self.folder / f"{page}.npy"
         if path.exists():
-            return _read(path)
+            return _read(path, len(self.inputs))
         said = self.room.ask(self._there, self.draws(page).to(self.room.device))
         make_folder(self.folder)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -96,8 +96,17 @@ class SharedViews:
         return torch.stack([draws[:, rows] for rows in batches])
 
 
-def _read(path: Path) -> Tensor:
+def _read(path: Path, rows: int) -> Tensor:
     try:
-        return torch.from_numpy(np.load(path, allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}; remove it, and it is made again") from error
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.ndim != 2:
+        raise _damaged(path, "it holds no table of float32")
+    if len(found) != rows:
+        raise _damaged(path, f"it has {len(found)} rows, and there are {rows} samples")
+    return torch.from_numpy(found)
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(f"cannot read {path}: {why}; remove it, and it is made again")

@@ -1,0 +1,322 @@
+"""Views that students share: the teachers' answers are to the very views, asked once, and nothing depends on who asked."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.special import expit, softmax
+
+from surefoot.engines import trained
+from surefoot.engines.making import Listener, Workshop
+from surefoot.engines.produce import produce
+from surefoot.errors import InputError
+from surefoot.kinds import IGNORE, LabelKind
+from surefoot.networks import build_network
+from surefoot.recipes import Distilled, Recipe, Spec, Teachers
+from surefoot.store import Store
+from surefoot.tasks.base import Samples, Split, Task
+from surefoot.training import batches
+from surefoot.training import lessons as module
+from surefoot.training.batches import images_from, joined
+from surefoot.training.inputs import task_inputs
+from surefoot.training.lessons import Classroom, Lessons, SharedViews
+from surefoot.training.loop import StoppedError, Unlabelled, epoch_batches, train
+from surefoot.training.objectives import Classification
+
+ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
+CPU = torch.device("cpu")
+VIEW = 6
+RECIPE = Recipe(
+    network="mlp", width=8, epochs=3, learning_rate=0.05, batch=16, view=VIEW, resize=8, protocol="holdout"
+)
+COUNTS = {
+    Split.TRAIN: 40,
+    Split.VAL: 20,
+    Split.TEST_FAMILIAR: 10,
+    Split.TEST_UNFAMILIAR: 10,
+    Split.UNLABELLED: 25,
+}
+
+
+def pictures(count, side, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, side, side + 3, 3), dtype=np.uint8)
+    return images_from(pixels, view=VIEW, resize=8, augmentation="inception")
+
+
+def teachers(classes=3):
+    return [
+        build_network(
+            "mlp", classes, generator=torch.Generator().manual_seed(seed), inputs=3 * VIEW**2, hidden=(16,)
+        ).eval()
+        for seed in range(3)
+    ]
+
+
+def pages(folder, kind, *, seed=5, side=9, count=37):
+    return Lessons(pictures(count, side, seed), folder, seed, Classroom(teachers, kind, CPU))
+
+
+def by_hand(views, kind):
+    """The log of the mean probability, or its log odds, in float64."""
+    with torch.no_grad():
+        logits = np.stack([teacher(views).double().numpy() for teacher in teachers()])
+    if kind is ONE:
+        return np.log(softmax(logits, axis=2).mean(axis=0))
+    mean = expit(logits).mean(axis=0)
+    return np.log(mean / (1 - mean))
+
+
+@pytest.mark.parametrize("kind", [ONE, MANY])
+@pytest.mark.parametrize("at_once", [512, 16])
+def test_a_page_holds_the_teachers_mean_on_its_views(kind, at_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
+    lessons = pages(tmp_path / "new", kind)
+    for page in (0, 3):
+        rows = torch.arange(len(lessons.inputs))
+        views = lessons.inputs.training_views(lessons.inputs.pixels, rows, lessons.draws(page))
+        made = lessons.answers(page)
+        assert made.dtype == torch.float32
+        np.testing.assert_allclose(made.numpy(), by_hand(views, kind), atol=2e-5)
+        assert torch.equal(lessons.answers(page), made), "read from its file, it is the same"
+    assert not torch.allclose(lessons.answers(0), lessons.answers(3), atol=1e-3), "other views, other answers"
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["0.npy", "3.npy"]
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Classification):
+    """A loss that keeps the views that the student sees, beside what `seen` says of them then."""
+
+    seen: torch.Tensor
+    kept: list
+
+    def __call__(self, said, views, rows, labels):
+        self.kept.append((rows.clone(), views.clone(), self.seen[rows].clone()))
+        return super().__call__(said, views, rows, labels)
+
+
+@pytest.mark.parametrize("kind", [ONE, MANY])
+def test_what_the_student_learns_is_said_of_the_views_that_it_sees(kind, tmp_path):
+    """Labelled and unlabelled samples, of unequal shapes, through the training loop itself."""
+    parts = [pages(tmp_path / "f", kind), pages(tmp_path / "g", kind, seed=6, side=13, count=11)]
+    seen, kept = torch.zeros(48, 3), []
+    labels = torch.zeros(48, dtype=torch.int64) if kind is ONE else torch.zeros(48, 3, dtype=torch.int64)
+    train(
+        build_network("mlp", 3, generator=torch.Generator().manual_seed(9), inputs=3 * VIEW**2, hidden=(16,)),
+        joined([each.inputs for each in parts]),
+        labels,
+        Watched(kind, seen, kept),
+        RECIPE,
+        seed=1,
+        device=CPU,
+        unlabelled=Unlabelled(11, 0.25),
+        views=SharedViews(parts, RECIPE.epochs, 1, seen),
+    )
+    assert len(kept) == RECIPE.epochs * 3
+    for _, views, answers in kept:
+        np.testing.assert_allclose(answers.numpy(), by_hand(views, kind), atol=2e-5)
+    assert {int(row) for rows, _, _ in kept for row in rows} == set(range(48))
+
+
+def test_every_page_is_read_once_in_an_order_of_the_student_s_own(tmp_path):
+    lessons, seen = pages(tmp_path, ONE), torch.zeros(37, 3)
+    orders = []
+    for seed in (1, 2):
+        views = SharedViews([lessons], 8, seed, seen)
+        shares = epoch_batches(37, 16, torch.Generator().manual_seed(0))
+        drawn = []
+        for epoch in range(8):
+            draws = views.begin(epoch, shares)
+            assert draws.shape == (3, len(lessons.draws(0)), 13)
+            (page,) = (page for page in range(8) if torch.equal(seen, lessons.answers(page)))
+            assert torch.equal(draws[1], lessons.draws(page)[:, shares[1]])
+            drawn.append(page)
+        assert sorted(drawn) == list(range(8))
+        orders.append(drawn)
+    assert orders[0] != orders[1]
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+DAMAGES = {
+    "empty": b"",
+    "cut short": None,
+    "no array": b"what is this",
+    "a pickle": b"\x80\x04K\x01.",
+    "of other samples": np.zeros((36, 3), dtype=np.float32),
+    "of other numbers": np.zeros((37, 3)),
+    "of one row alone": np.zeros(3, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_page_is_refused_in_a_sentence(damage, tmp_path):
+    lessons, content = pages(tmp_path, ONE), DAMAGES[damage]
+    right, path = lessons.answers(0), tmp_path / "0.npy"
+    if isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(path.read_bytes()[:-5] if content is None else content)
+    with pytest.raises(InputError, match=r"^cannot read .*0\.npy: .*; remove it, and it is made again$"):
+        lessons.answers(0)
+    path.unlink()
+    assert torch.equal(lessons.answers(0), right)
+
+
+def small_task(kind=ONE):
+    rng = np.random.default_rng(0)
+    splits = {}
+    for split, count in COUNTS.items():
+        labels = rng.integers(0, 2, (count, 3))
+        labels = labels.argmax(axis=1) if kind is ONE else labels
+        splits[split] = Samples(
+            np.asarray([f"{split}-{row}" for row in range(count)]),
+            np.full_like(labels, IGNORE) if split is Split.UNLABELLED else labels,
+            rng.integers(0, 256, (count, 8, 10, 3), dtype=np.uint8),
+        )
+    return Task("tiny", kind, ("a", "b", "c"), splits)
+
+
+class House:
+    """A store with two pairs of teachers, and students to be made in it."""
+
+    def __init__(self, folder, kind=ONE, recipe=RECIPE):
+        self.store, self.recipe, self.task = Store(folder), recipe, small_task(kind)
+        for seed in range(4):
+            self.make(recipe, seed)
+
+    def make(self, recipe, seed, *, task=None, listener=None):
+        task = task or self.task
+        spec = Spec(task.name, task.identity, recipe, seed)
+        inputs = task_inputs(task, recipe, cache=self.store.root / "cache")
+        produce(spec, Workshop(task, inputs, CPU), self.store, listener=listener or Listener())
+        return spec
+
+    def student(self, *taught_by, **values):
+        changes = {name: values.pop(name) for name in ("resize", "epochs") if name in values}
+        of = Distilled(teachers=Teachers(self.recipe, taught_by or (0, 1)), **values)
+        return replace(self.recipe, variant=of, **changes)
+
+    def results(self, spec):
+        files = sorted(self.store.folder(spec).glob("weights*.safetensors"))
+        weights = {(file.name, name): value for file in files for name, value in load_file(file).items()}
+        return weights | {split: self.store.predictions(spec, split).logits for split in list(COUNTS)[1:4]}
+
+    def lessons(self):
+        return {
+            path.relative_to(self.store.root): path.stat().st_mtime_ns
+            for path in self.store.root.glob("lessons/*/*.npy")
+        }
+
+
+@pytest.fixture
+def house(tmp_path):
+    return House(tmp_path)
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_second_student_of_the_same_teachers_asks_nobody(house, monkeypatch):
+    first = house.make(house.student(), 0)
+    made = house.lessons()
+    assert len(made) == RECIPE.epochs
+    monkeypatch.setattr(trained, "_teachers", lambda *_: pytest.fail("the teachers were loaded again"))
+    second = house.make(house.student(), 1)
+    assert house.lessons() == made
+    assert not same(house.results(first), house.results(second))
+    house.make(house.student(epochs=2), 0)
+    with pytest.raises(pytest.fail.Exception, match="loaded again"):
+        house.make(house.student(epochs=4), 0)  # one page more
+
+
+def test_with_g_its_pages_are_added_and_those_of_f_are_shared(house):
+    house.make(house.student(), 0)
+    before = house.lessons()
+    house.make(house.student(unlabelled=0.25), 0)
+    after = house.lessons()
+    assert before.items() < after.items()
+    assert len(after) == 2 * RECIPE.epochs
+
+
+def test_a_student_is_the_same_whether_it_asked_or_found_the_answers(house, tmp_path):
+    house.make(house.student(), 0)
+    found = house.make(house.student(), 1)
+    alone = House(tmp_path / "alone")
+    asked = alone.make(alone.student(), 1)
+    assert same(house.results(found), alone.results(asked))
+
+
+def other_views(house):
+    house.make(house.student(resize=7), 0)
+
+
+def other_teachers(house):
+    house.make(house.student(2, 3), 0)
+
+
+def the_same_teachers_trained_again(house):
+    facts = next(house.store.root.glob("networks/*/mlp*/seed000*/done.json"))
+    facts.write_text(facts.read_text().replace('"torch": "', '"torch": "0'))
+    house.make(house.student(), 1)
+
+
+def samples_in_another_order(house):
+    """Which the task's identity does not mind; but answers go by row."""
+    turned = house.task.splits[Split.TRAIN].take(np.arange(COUNTS[Split.TRAIN])[::-1])
+    task = replace(house.task, splits={**house.task.splits, Split.TRAIN: turned})
+    assert task.identity == house.task.identity
+    house.make(house.student(), 1, task=task)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [other_views, other_teachers, the_same_teachers_trained_again, samples_in_another_order],
+    ids=lambda change: change.__name__,
+)
+def test_what_would_be_answered_otherwise_is_kept_elsewhere(house, change):
+    house.make(house.student(), 0)
+    before = house.lessons()
+    change(house)
+    after = house.lessons()
+    assert before.items() < after.items()
+    assert len({path.parent for path in after}) == 2
+    assert len(after) == 2 * RECIPE.epochs
+
+
+@pytest.mark.parametrize("kind", [ONE, MANY])
+def test_stopped_in_every_epoch_it_ends_the_same_to_the_bit(tmp_path, kind):
+    """After the last step of an epoch and within one, under both trainings of the paper, with G."""
+    recipe = replace(RECIPE, protocol="paper")
+    whole, halting = House(tmp_path / "whole", kind, recipe), House(tmp_path / "halting", kind, recipe)
+    expected = whole.results(whole.make(whole.student(unlabelled=0.25), 7))
+    student, stops, steps = halting.student(unlabelled=0.25), 0, iter(range(1, 1000))
+    while True:
+        try:
+            spec = halting.make(student, 7, listener=Listener(must_stop=lambda: next(steps) % 2 == 0))
+            break
+        except StoppedError:
+            stops += 1
+    assert stops >= 2 * RECIPE.epochs
+    assert same(halting.results(spec), expected)
+
+
+def test_the_three_kinds_of_views_are_three_kinds_of_students(house):
+    made = [house.results(house.make(house.student(views=views), 0)) for views in ("shared", "same", "fixed")]
+    assert not any(same(made[a], made[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize(
+    "largest", [batches.LARGEST_SETTLED, 0], ids=["small", "too large to be made before"]
+)
+def test_where_views_never_change_nothing_is_kept(tmp_path, monkeypatch, largest):
+    monkeypatch.setattr(batches, "LARGEST_SETTLED", largest)
+    still = House(tmp_path, recipe=replace(RECIPE, augmentation="none"))
+    still.make(still.student(), 0)
+    assert not still.lessons()
+
+
+def test_views_of_an_unknown_kind_are_refused():
+    with pytest.raises(InputError, match=r"^views are 'own'; allowed: shared, same, fixed$"):
+        Distilled(teachers=Teachers(RECIPE, (0,)), views="own")
