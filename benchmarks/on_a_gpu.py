@@ -3,8 +3,8 @@
     python benchmarks/on_a_gpu.py [--device cuda] [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
 First a network of our own (and one of torchvision's, where that is installed) through `surefoot.calibrate` and
-`surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its bundle: what `surefoot predict` says of the
-test images on the device, against the predictions that training left in the store, and the exported program against both.
+`surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its bundle: what `surefoot predict`
+says of the test images on the device, against the predictions that training left in the store, and an export.
 Prints the largest differences, and fails where one is above what is allowed.
 """
 
@@ -103,9 +103,12 @@ def bundle(chosen: argparse.Namespace) -> None:
         surefoot_command("export", folder, "-o", Path(scratch, "model.pt2"))
 
 
-def candidates(name: str, images: Path) -> list[str]:
-    """Where a sample of that name may lie."""
-    return [str(images / name), str(images / f"{name}.jpg"), name]
+def row_of(name: str, images: Path, place: dict[str, int]) -> int | None:
+    """The row of a sample of that name, wherever it may lie."""
+    for path in (str(images / name), str(images / f"{name}.jpg"), name):
+        if path in place:
+            return place[path]
+    return None
 
 
 def compare(out: Path, result, images: Path, device: str) -> None:
@@ -115,7 +118,7 @@ def compare(out: Path, result, images: Path, device: str) -> None:
     table = parquet.read_table(out).to_pydict()
     place = {path: row for row, path in enumerate(table["path"])}
     for split, said in result.runs[0].after.items():
-        rows = [next((place[p] for p in candidates(str(name), images) if p in place), None) for name in said.ids]
+        rows = [row_of(str(name), images, place) for name in said.ids]
         known = [index for index, row in enumerate(rows) if row is not None]
         if not known:
             print(f"none of {split} is below {images}")
