@@ -2,8 +2,8 @@
 
     python experiments/publish.py STORE/experiments/NAME ... [--out docs/results]
 
-Each folder is an experiment's, as `surefoot report` leaves it. No photograph is copied: the data sets' terms do
-not allow all of them to be passed on.
+Each folder is an experiment's, as `surefoot report` leaves it. No photograph is copied: the data sets' terms
+do not allow all of them to be passed on.
 """
 
 import argparse
@@ -27,8 +27,8 @@ def publish(folder: Path, out: Path) -> Path:
     shutil.copy(folder / "tables" / f"{name}-scores.csv", out / f"{name}-scores.csv")
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
     lines += [
-        f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without intervals",
-        f"are made again by `surefoot report docs/results/{name}-scores.csv`.",
+        f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without",
+        f"intervals are made again by `surefoot report docs/results/{name}-scores.csv`.",
         "",
     ]
     for figure, title in FIGURES.items():
