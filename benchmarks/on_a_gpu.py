@@ -1,10 +1,11 @@
 """What CI cannot try: the pieces for production on a GPU, against the same on the CPU.
 
-    python benchmarks/on_a_gpu.py [--device cuda] [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
+    python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
 First a network of our own (and torchvision's, where that is installed) through `surefoot.calibrate` and
 `surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its bundle: what `surefoot
-predict` says of the test images on the device, against the predictions that training left in the store, and an export.
+predict` says of the test images on the device, against the predictions that training left in the store; and
+an export.
 Prints the largest differences, and fails where one is above what is allowed.
 """
 
