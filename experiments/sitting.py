@@ -77,6 +77,8 @@ def tune(names: list[str], chosen: argparse.Namespace) -> None:
             running.append(subprocess.Popen(surefoot("tune", *words), stdout=log, stderr=log))
     codes = [process.wait() for process in running]
     print("tuned, exit codes:", dict(zip(names, codes, strict=True)), flush=True)
+    if any(codes):
+        sys.exit(1)
 
 
 def run(names: list[str], chosen: argparse.Namespace) -> None:

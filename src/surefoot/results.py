@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from surefoot.calibrators import Calibration
@@ -72,7 +73,7 @@ class Reader:
                 runs.append(self._run(planned, run, specs))
         if not runs:
             return Result(planned.method, (), tuple(missing))
-        training, per_sample = self._cost(planned, runs[0].specs)
+        training, per_sample = self._cost(planned, [run.specs for run in runs])
         parameters = self._parameters(runs[0].specs)
         barrier = self.store.facts(runs[0].specs[0]).get("interpolation")
         return Result(planned.method, tuple(runs), tuple(missing), training, per_sample, parameters, barrier)
@@ -127,13 +128,20 @@ class Reader:
         familiar, unfamiliar = (found[0] for found in scores if found is not None)
         return auroc(familiar, unfamiliar)
 
-    def _cost(self, planned: Planned, specs: Sequence[Spec]) -> tuple[float, float | None]:
-        """Seconds of training for one run with all that it needs, and seconds a sample for its networks."""
-        needed = {each for spec in (*specs, *planned.held_out) for each in (spec, *spec.needs())}
-        training = sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed)
-        each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
+    def _cost(self, planned: Planned, runs: Sequence[Sequence[Spec]]) -> tuple[float, float | None]:
+        """Seconds of training for a run with all that it needs, and seconds a sample for its networks.
+
+        The median over runs: the first of a process has a compiler's time in it.
+        """
+        training, per_sample = [], []
+        for specs in runs:
+            needed = {each for spec in (*specs, *planned.held_out) for each in (spec, *spec.needs())}
+            training.append(sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed))
+            each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
+            per_sample += [sum(each)] if all(each) else []
         scored_apart = planned.method.novelty in SCORED_APART  # and what that takes is not measured
-        return training, sum(each) if all(each) and not scored_apart else None
+        known = per_sample and not scored_apart
+        return float(np.median(training)), float(np.median(per_sample)) if known else None
 
     def _parameters(self, specs: Sequence[Spec]) -> float | None:
         found = [self.store.parameters(spec) for spec in specs]
@@ -155,6 +163,7 @@ def described(method: Method) -> MethodRuns:
         spread_of=method.spread_of,
         cheating=method.cheating,
         beyond=method.beyond,
+        together=method.together,
     )
 
 

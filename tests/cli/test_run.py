@@ -160,6 +160,13 @@ def test_scores_alone_make_the_tables_again(folder, here, tmp_path):
     assert f"{np.mean(means):.4f}" in said.stdout
     assert "(paper" in again
     assert "(paper" not in first
+    here("report", made / "toy-wave-scores.csv", "-o", tmp_path / "bare")
+    tables = (tmp_path / "bare/toy-wave-tables.md").read_text().split("**\n\n")[1:]
+    assert len(tables) >= 3
+    for table in tables:
+        rows = table.split("\n\n")[0]
+        assert rows.startswith("| method")
+        assert rows in first, "the same as the run's own, to the last digit"
 
 
 @pytest.mark.parametrize(

@@ -311,13 +311,32 @@ def plain_slow_share(spoken, resamples):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_pairs_are_all_pairs_of_the_same_run(seed):
+@pytest.mark.parametrize("crossed", [False, True])
+def test_pairs_are_all_pairs_of_the_same_run_or_crossed_all(seed, crossed):
     rng = np.random.default_rng(seed)
     ours, theirs = (
         [RunScore(int(run), float(rng.choice([1.0, math.nan], p=[0.8, 0.2]))) for run in runs]
         for runs in (rng.permutation(8)[: rng.integers(0, 9)] for _ in range(2))
     )
-    alone = 1 in (len(ours), len(theirs))
+    alone = crossed or 1 in (len(ours), len(theirs))
     pairs = [(a, b) for a in ours for b in theirs if alone or a.run == b.run]
     expected = [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
-    assert differences._pairs(ours, theirs) == expected
+    assert differences._pairs(ours, theirs, crossed) == expected
+
+
+def test_runs_of_several_networks_meet_all_runs_of_one_each():
+    """Ensemble 1 is of other networks than run 1 of the single ones."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+
+    def said(run):
+        return Said(run, Predictions.from_logits(rng.normal(size=(60, 3)), labels))
+
+    singles = MethodRuns("single", "Single", tuple(said(run) for run in range(4)))
+    ensembles = MethodRuns("ensemble", "Ensemble", tuple(said(run) for run in range(2)), together=True)
+    cells = {
+        m.about.name: m.cells["familiar", "nll"] for m in compare([singles, ensembles], resamples=20).methods
+    }
+    gap = cells["ensemble"].from_baseline
+    assert gap.pairs == 8
+    assert gap.value == pytest.approx(cells["ensemble"].mean - cells["single"].mean)

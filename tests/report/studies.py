@@ -91,13 +91,14 @@ class Row:
     e99: float = 0.05
     from_best: tuple[float, float, float] | None = None
     from_baseline: tuple[float, float, float] | None = None
+    familiar_from_baseline: tuple[float, float, float] | None = None
     training: float | None = 10.0
     running: float | None = 0.001
     missing: tuple[str, ...] = ()
 
 
-def by_hand(rows, *, sides=SIDES):
-    """A part whose comparison has these numbers, by method name."""
+def by_hand(rows, *, sides=SIDES, pairs=None):
+    """A part whose comparison has these numbers, by method name; `pairs` are gaps of unfamiliar NLL."""
     methods, values = [], {}
     for name, row in rows.items():
         method = method_named(name)
@@ -109,7 +110,9 @@ def by_hand(rows, *, sides=SIDES):
         } | {(side, "e99"): [RunScore(run, row.e99) for run in range(len(row.unfamiliar))] for side in sides}
     comparison = tabulate(methods, ERRORS, sides, values)
     comparison = replace(
-        comparison, methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods)
+        comparison,
+        methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods),
+        pairs={pair: {("unfamiliar", "nll"): Difference(*gap)} for pair, gap in (pairs or {}).items()},
     )
     results = tuple(
         Result(method_named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
@@ -128,6 +131,9 @@ def _with_gaps(method, row):
             if getattr(row, name)
         }
         cells[place] = replace(cells[place], **gaps)
+    if row.familiar_from_baseline:
+        place = ("familiar", "nll")
+        cells[place] = replace(cells[place], from_baseline=Difference(*row.familiar_from_baseline))
     return replace(method, cells=cells)
 
 

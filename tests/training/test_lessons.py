@@ -55,7 +55,7 @@ def teachers(classes=3):
 
 
 def pages(folder, kind, *, seed=5, side=9, count=37):
-    return Lessons(pictures(count, side, seed), folder, seed, Classroom(teachers, kind, CPU))
+    return Lessons(pictures(count, side, seed), folder, seed, Classroom(teachers, kind, 3, CPU))
 
 
 def by_hand(views, kind):
@@ -146,6 +146,8 @@ DAMAGES = {
     "of other samples": np.zeros((36, 3), dtype=np.float32),
     "of other numbers": np.zeros((37, 3)),
     "of one row alone": np.zeros(3, dtype=np.float32),
+    "of other classes": np.zeros((37, 1), dtype=np.float32),
+    "of no number": np.full((37, 3), np.nan, dtype=np.float32),
 }
 
 

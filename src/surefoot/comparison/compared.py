@@ -5,14 +5,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import torch
 
 from surefoot.comparison.bootstrap import Draw, is_quick, resampled
-from surefoot.comparison.differences import difference
+from surefoot.comparison.differences import Replicates, difference
 from surefoot.comparison.significance import best_of, marked, summary
-from surefoot.comparison.values import Cell, Comparison, MethodRuns, MethodScores, Pair, Place, RunScore
+from surefoot.comparison.values import (
+    Cell,
+    Comparison,
+    Difference,
+    MethodRuns,
+    MethodScores,
+    Pair,
+    Place,
+    RunScore,
+)
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
 from surefoot.metrics import Metric, metric_named
@@ -22,6 +32,7 @@ from surefoot.scoring import SIDES, Tick, silently
 from surefoot.statistics import few_samples_factor
 
 BASELINE = "single"
+DECIDING = "nll"  # by which all methods are set against each other
 HEADLINE: tuple[Metric, ...] = tuple(
     metric_named(name)
     for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
@@ -46,8 +57,8 @@ def compare(
 ) -> Comparison:
     """Score every run of every method, test against the best, and resample the images of each side.
 
-    `pairs` are methods to be set against each other, beside the baseline and the best; those that are not
-    there are left out. `tick` is told of each set of predictions done. No resamples, no differences.
+    `pairs` are methods to be set against each other by every metric; by the deciding one all honest methods
+    are anyway. `tick` is told of each set of predictions done. No resamples, no differences.
     """
     sides = tuple(side for side in SIDES if _spoken(methods, side))
     for side in sides:
@@ -55,12 +66,14 @@ def compare(
     values = {method.name: _values(method, metrics, sides) for method in methods}
     found = tabulate(methods, metrics, sides, values, baseline=baseline)
     there = {method.name for method in methods if method.runs}
-    found = replace(found, pairs={pair: {} for pair in pairs if there.issuperset(pair)})
+    honest = [method.name for method in methods if method.runs and not method.cheating]
+    every = [*(pair for pair in pairs if there.issuperset(pair)), *permutations(honest, 2)]
+    found = replace(found, pairs={pair: {} for pair in every})
     if not resamples:
         return found
     for index, side in enumerate(sides):
         rng = np.random.default_rng([seed, index])
-        found = _with_differences(found, side, _spoken(methods, side), resamples, rng, tick)
+        found = _with_differences(found, side, _spoken(methods, side), resamples, rng, tick, asked=set(pairs))
     return replace(found, resamples=resamples)
 
 
@@ -93,6 +106,8 @@ def _with_differences(
     resamples: int,
     rng: np.random.Generator,
     tick: Tick,
+    *,
+    asked: set[Pair],
 ) -> Comparison:
     first = next((said for _, _, said in spoken if said.groups is not None), spoken[0][2])
     draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
@@ -111,6 +126,13 @@ def _with_differences(
     about = {method.about.name: method.about for method in found.methods}
     cells = {method.about.name: dict(method.cells) for method in found.methods}
     pairs = {pair: dict(of_pair) for pair, of_pair in found.pairs.items()}
+
+    def apart(
+        name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
+    ) -> Difference | None:
+        crossed = other is not None and about[name].together != about[other].together
+        return difference(column, name, other, replicates, factor, crossed=crossed)
+
     for index, metric in enumerate(found.metrics):
         place = (side, metric.name)
         column = {name: of_method[place] for name, of_method in cells.items()}
@@ -119,11 +141,11 @@ def _with_differences(
         for name, cell in column.items():
             cells[name][place] = replace(
                 cell,
-                from_baseline=difference(column, name, found.baseline, replicates, factor),
-                from_best=difference(column, name, best, replicates, factor),
+                from_baseline=apart(name, found.baseline, column, replicates),
+                from_best=apart(name, best, column, replicates),
             )
-        for (name, other), of_pair in pairs.items():
-            if (gap := difference(column, name, other, replicates, factor)) is not None:
+        for pair, of_pair in pairs.items():
+            if (pair in asked or metric.name == DECIDING) and (gap := apart(*pair, column, replicates)):
                 of_pair[place] = gap
     rows = tuple(replace(method, cells=cells[method.about.name]) for method in found.methods)
     return replace(found, methods=rows, pairs=pairs)

@@ -15,12 +15,21 @@ Pair = tuple[RunScore, RunScore]
 
 
 def difference(
-    column: Mapping[str, Cell], name: str, other: str | None, replicates: Replicates, factor: float
+    column: Mapping[str, Cell],
+    name: str,
+    other: str | None,
+    replicates: Replicates,
+    factor: float,
+    *,
+    crossed: bool = False,
 ) -> Difference | None:
-    """One method less another; None for a method and itself, or where there is no other."""
+    """One method less another; None for a method and itself, or where there is no other.
+
+    Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
+    """
     if other is None or other == name:
         return None
-    pairs = _pairs(column[name].runs, column[other].runs)
+    pairs = _pairs(column[name].runs, column[other].runs, crossed)
     if not pairs:
         return Difference(NAN)
     value = float(np.mean([ours.value - theirs.value for ours, theirs in pairs]))
@@ -37,9 +46,9 @@ def difference(
     return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn))
 
 
-def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore]) -> list[Pair]:
+def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> list[Pair]:
     """Runs of the same number; a method run once stands against every run of the other."""
-    if 1 in (len(ours), len(theirs)):
+    if crossed or 1 in (len(ours), len(theirs)):
         paired = [(a, b) for a in ours for b in theirs]
     else:
         by_run = {b.run: b for b in theirs}

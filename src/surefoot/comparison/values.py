@@ -37,6 +37,9 @@ class MethodRuns:
     spread_of: str | None = None  # for a method run once: the method whose runs' variance stands for its own
     cheating: bool = False  # tuned on unfamiliar data: shown, never competing
     beyond: bool = False  # a method that the paper does not have
+    together: bool = (
+        False  # its runs are of several networks each, and not those of another's run of that number
+    )
     seconds_training: float | None = None
     seconds_per_sample: float | None = None
     parameters: float | None = None

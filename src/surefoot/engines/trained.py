@@ -123,7 +123,7 @@ def _objective(phase: Phase, making: Making, inputs: Inputs) -> tuple[Objective,
         return _taught(variant, making, teachers=_teachers(phase, making)), None
     device, classes = making.workshop.device, len(making.workshop.task.class_names)
     seen = torch.zeros(len(inputs), classes, device=device)
-    room = Classroom(partial(_teachers, phase, making), kind, device)
+    room = Classroom(partial(_teachers, phase, making), kind, classes, device)
     lessons = [_lessons(split, phase, making, room) for split in _learnt_from(phase, making)]
     views = SharedViews(lessons, making.spec.recipe.epochs, _seed(making, phase.name), seen)
     return _taught(variant, making, seen=seen), views

@@ -35,7 +35,8 @@ class Setting:
 
     @property
     def title(self) -> str:
-        return f"{self.task}, {BACKBONES.get(self.backbone, self.backbone)}"
+        """For people."""
+        return ", ".join(filter(None, (self.task, BACKBONES.get(self.backbone, self.backbone))))
 
     def paper(self, method: MethodScores, metric: Metric, side: str) -> float | None:
         """The paper's number, from its complete table or else from the one of entropies."""

@@ -34,7 +34,8 @@ def scores_setting(path: Path, paper: str | None) -> Setting:
     """What a file is of, by its name; and the paper's task beside it."""
     if paper is not None and paper not in PAPER_TASKS:
         raise InputError(f"the paper has no task {paper!r}; have: {', '.join(PAPER_TASKS)}")
-    return Setting(path.stem.removesuffix(ENDING), paper_task=paper)
+    backbone = "" if paper is None else "resnet18"  # of which scores say nothing
+    return Setting(path.stem.removesuffix(ENDING), backbone, paper)
 
 
 def write_score_tables(comparison: Comparison, setting: Setting, folder: Path) -> list[Path]:

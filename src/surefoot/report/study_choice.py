@@ -7,7 +7,7 @@ the best: a method whose number is uncertain must not win by that. What spoils f
 import math
 from dataclasses import dataclass
 
-from surefoot.comparison import Cell, MethodScores
+from surefoot.comparison import Cell, Comparison, MethodScores
 from surefoot.methods import Method
 from surefoot.results import Result
 from surefoot.runner import PartStudy
@@ -30,6 +30,7 @@ class Choice:
     method: Method
     result: Result
     runs: int  # the most that any method has
+    left_out: tuple[MethodScores, ...] = ()  # for what they do to familiar data
 
 
 def choice_of(part: PartStudy) -> Choice | None:
@@ -41,42 +42,44 @@ def choice_of(part: PartStudy) -> Choice | None:
     honest = [m for m in comparison.methods if not m.about.cheating and _is_defined(m.cells[side, METRIC])]
     if not honest:
         return None
-    able = [method for method in honest if not _spoils_familiar(method, part)] or honest
+    spoilt = [method for method in honest if _spoils_familiar(method, part)]
+    able = [method for method in honest if method not in spoilt] or honest
     best = min(able, key=lambda method: method.cells[side, METRIC].mean)
+    level = [method for method in able if is_level(method, best, comparison, side)]
     times = {method.about.name: _time_to_run(method, part) for method in able}
     for time in sorted(set(times.values())):
         alike = [method for method in able if times[method.about.name] == time]
         chosen = min(alike, key=lambda method: (method.cells[side, METRIC].mean, _training(method)))
-        if chosen is best or is_level(chosen.cells[side, METRIC]):
+        if chosen in level:
             break
-    level = tuple(
-        method
-        for method in able
-        if method is best
-        or method is chosen
-        or (is_level(method.cells[side, METRIC]) and times[method.about.name] >= time)
-    )
+    level = [method for method in level if times[method.about.name] >= time or method is best]
     result = {result.method.name: result for result in part.results}[chosen.about.name]
     runs = max(len(method.runs) for method in comparison.methods)
-    return Choice(side, chosen, best, level, result.method, result, runs)
+    left_out = tuple(method for method in spoilt if method not in able)
+    return Choice(side, chosen, best, tuple(level), result.method, result, runs, left_out)
 
 
-def is_level(cell: Cell) -> bool:
+def is_level(method: MethodScores, best: MethodScores, comparison: Comparison, side: str) -> bool:
     """Not significantly worse than the best, by the paired bootstrap or else by the t-test."""
-    gap = cell.from_best
+    if method is best:
+        return True
+    cell = method.cells[side, METRIC]
+    gap = comparison.pairs.get((method.about.name, best.about.name), {}).get((side, METRIC))
+    if gap is None and best.cells[side, METRIC].from_best is None:  # it is the best of all
+        gap = cell.from_best
     if gap is None:
         return cell.bold
     return not math.isnan(gap.low) and gap.low <= 0
 
 
 def _spoils_familiar(method: MethodScores, part: PartStudy) -> bool:
-    """Whether its familiar NLL is far above the baseline's, and not by chance."""
+    """Whether its familiar NLL is far above the baseline's; where there is a bootstrap, not by chance."""
     place, baseline = (SIDES[0], METRIC), part.comparison.baseline
     if baseline is None or place not in method.cells:
         return False
     cell, before = method.cells[place], part.comparison.method(baseline).cells[place].mean
     gap = cell.from_baseline
-    return cell.mean > SPOILT * before and (gap is None or not gap.low <= 0)
+    return cell.mean > SPOILT * before and (gap is None or gap.low > 0)
 
 
 def _is_defined(cell: Cell) -> bool:

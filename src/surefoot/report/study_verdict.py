@@ -23,7 +23,7 @@ def verdict_of(part: PartStudy) -> list[str]:
     sentences = [_advice(part, choice, baseline)]
     if baseline is not None and baseline is not choice.chosen:
         sentences.append(_price(part, choice, baseline))
-    return [*sentences, " ".join([_runs(choice, baseline), *_missing(part)])]
+    return [*sentences, " ".join([_runs(choice, baseline), *_left_out(choice), *_missing(part)])]
 
 
 def _baseline(part: PartStudy) -> MethodScores | None:
@@ -159,6 +159,16 @@ def _runs(choice: Choice, baseline: MethodScores | None) -> str:
         return f"{text}."
     title = baseline.about.title
     return f"{text}: by the t-test over runs, {title} is not significantly worse than the best."
+
+
+def _left_out(choice: Choice) -> list[str]:
+    """Who was not considered."""
+    titles = [method.about.title for method in choice.left_out]
+    if not titles:
+        return []
+    harm = "it raises" if len(titles) == 1 else "they raise"
+    was = "was" if len(titles) == 1 else "were"
+    return [f"{' and '.join(titles)} {was} not considered: {harm} the familiar NLL by more than a tenth."]
 
 
 def _missing(part: PartStudy) -> list[str]:

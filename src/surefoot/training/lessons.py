@@ -31,6 +31,7 @@ class Classroom:
 
     load: Callable[[], Sequence[nn.Module]]  # called only if there is something to ask
     kind: LabelKind
+    classes: int
     device: torch.device
 
     @cached_property
@@ -69,7 +70,7 @@ class Lessons:
         """Log probabilities (n, classes)."""
         path = self.folder / f"{page}.npy"
         if path.exists():
-            return _read(path, len(self.inputs))
+            return _read(path, (len(self.inputs), self.room.classes))
         said = self.room.ask(self._there, self.draws(page).to(self.room.device))
         make_folder(self.folder)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -96,15 +97,17 @@ class SharedViews:
         return torch.stack([draws[:, rows] for rows in batches])
 
 
-def _read(path: Path, rows: int) -> Tensor:
+def _read(path: Path, shape: tuple[int, int]) -> Tensor:
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(path, str(error)) from error
-    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.ndim != 2:
+    if not isinstance(found, np.ndarray) or found.dtype != np.float32:
         raise _damaged(path, "it holds no table of float32")
-    if len(found) != rows:
-        raise _damaged(path, f"it has {len(found)} rows, and there are {rows} samples")
+    if found.shape != shape:
+        raise _damaged(path, f"it is {' x '.join(map(str, found.shape))}; needed: {shape[0]} x {shape[1]}")
+    if np.isnan(found).any():
+        raise _damaged(path, "it holds NaN")
     return torch.from_numpy(found)
 
 
