@@ -11,9 +11,11 @@ from markupsafe import Markup
 
 from surefoot.experiments import EXPERIMENTS, Experiment
 from surefoot.files import make_folder, replacing, toml_text
+from surefoot.report.comparison_tables import comparison_grids
 from surefoot.report.gallery import percent
 from surefoot.report.grid_formats import grids_html
 from surefoot.report.pages import template_named
+from surefoot.report.question_tables import question_grids
 from surefoot.report.study_choice import choice_of
 from surefoot.report.study_document import part_document
 from surefoot.report.study_figures import part_pictures
@@ -22,7 +24,7 @@ from surefoot.report.study_gallery import Gallery, part_gallery
 from surefoot.report.study_groups import GroupTable, group_table, interval_text, value_text
 from surefoot.report.study_sizes import size_tables
 from surefoot.report.study_slider import slider_data
-from surefoot.report.study_tables import headline_of, part_grids, part_names, setting_of, write_tables
+from surefoot.report.study_tables import headline_of, part_names, setting_of, write_tables
 from surefoot.report.study_verdict import verdict_of
 from surefoot.report.table import Table
 from surefoot.runner import PartStudy, Study
@@ -41,6 +43,7 @@ class PartPage:
     title: str
     verdict: list[str]
     headline: Markup
+    questions: Markup
     tables: Markup
     figures: list[tuple[str, Markup, str]]  # title, SVG, caption
     slider: dict[str, Any] | None
@@ -88,7 +91,8 @@ def _part(part: PartStudy, name: str, folder: Path) -> tuple[PartPage, dict[str,
         title=setting_of(part).title,
         verdict=verdict,
         headline=Markup(grids_html(headline_of(part))),
-        tables=Markup(grids_html(part_grids(part))),
+        questions=Markup(grids_html(question_grids(part.comparison, setting_of(part)))),
+        tables=Markup(grids_html(comparison_grids(part.comparison, setting_of(part)))),
         figures=figures,
         slider=slider,
         gallery=gallery,
