@@ -91,10 +91,10 @@ class Row:
     e99: float = 0.05
     from_best: tuple[float, float, float] | None = None
     from_baseline: tuple[float, float, float] | None = None
-    familiar_from_baseline: tuple[float, float, float] | None = None
     training: float | None = 10.0
     running: float | None = 0.001
     missing: tuple[str, ...] = ()
+    familiar_from_baseline: tuple[float, float, float] | None = None
 
 
 def by_hand(rows, *, sides=SIDES, pairs=None):
