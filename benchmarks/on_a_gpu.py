@@ -2,7 +2,7 @@
 
     python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
-First a network of our own (and torchvision's, where that is installed) through `surefoot.calibrate` and
+First a network of our own (and torchvision's and timm's, where they are installed) through `surefoot.calibrate` and
 `surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its bundle: what `surefoot
 predict` says of the test images on the device, against the predictions that training left in the store; and
 an export.
@@ -50,6 +50,12 @@ def modules(device: torch.device) -> None:
         builders["torchvision's"] = lambda: models.resnet18(num_classes=5)
     except (ImportError, RuntimeError):
         print("torchvision is not there or does not work: left out")
+    try:
+        import timm
+
+        builders["timm's"] = lambda: timm.create_model("convnext_atto", num_classes=5)
+    except (ImportError, RuntimeError):
+        print("timm is not there or does not work: left out")
     for name, build in builders.items():
         torch.manual_seed(0)
         model = build().train()
