@@ -2,10 +2,10 @@
 
     python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
-First a network of our own (and torchvision's and timm's, where they are installed) through `surefoot.calibrate` and
-`surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its bundle: what `surefoot
-predict` says of the test images on the device, against the predictions that training left in the store; and
-an export.
+First a network of our own (and torchvision's and timm's, where they are installed) through
+`surefoot.calibrate` and `surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its
+bundle: what `surefoot predict` says of the test images on the device, against the predictions that training
+left in the store; and an export.
 Prints the largest differences, and fails where one is above what is allowed.
 """
 
