@@ -260,3 +260,14 @@ def test_few_rows_that_are_all_right_do_not_mislead_the_search():
     fitted = fit_temperature(predictions)
     assert not fitted.at_bound
     assert fitted.temperature == pytest.approx(oracle(predictions), rel=1e-6)
+
+
+def test_a_few_huge_rows_that_are_not_looked_at_first_may_rule_the_fit():
+    rng = np.random.default_rng(0)
+    margins = rng.standard_normal(10_000)
+    labels = (margins + rng.logistic(size=10_000) > 0).astype(int)
+    huge = np.arange(1, 10_000, 1000)  # eight of them right, two wrong
+    margins[huge], labels[huge] = 1e7, [1] * 8 + [0] * 2
+    fitted = fit_temperature(Predictions.from_logits(margins, labels))
+    assert fitted.temperature == pytest.approx(1e7 / math.log(4), rel=0.05)
+    assert not fitted.at_bound

@@ -25,7 +25,7 @@ MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, where reading is dear: one step less, and still about 1e-8 is left
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
-REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
+REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits: usual or largest
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,13 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
     """The scales between which the best one is sought."""
-    size = _size(predictions)
-    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+    low, high = torch.aminmax(predictions.logits)
+    return bounds_for(max(-float(low), float(high)), _size(predictions))
+
+
+def bounds_for(largest: float, size: float) -> tuple[float, float]:
+    """The same, from the largest logit of all rows, for a few rows may rule T, and the usual size of one."""
+    return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
 
 
 def is_flat(predictions: Predictions) -> bool:
@@ -190,7 +195,7 @@ def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
 
 
 def _size(predictions: Predictions) -> float:
-    """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
+    """Root mean square of some rows' logits about their mean: the unit of a small T."""
     logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)

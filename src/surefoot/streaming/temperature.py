@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
 from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import REACH, halley
+from surefoot.calibrators.scale import bounds_for, halley
 from surefoot.calibrators.softening import softened
 from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
 from surefoot.errors import InputError
@@ -46,6 +46,7 @@ class Reading:
     second: float = 0.0
     third: float = 0.0
     squares: float = 0.0  # of all logits, for one label about their row's mean
+    largest: float = 0.0  # logit, without its sign
     flat: bool = True  # the logits say nothing
     separable: bool = True  # every label is predicted correctly
 
@@ -58,6 +59,7 @@ class Reading:
             self.second + other.second,
             self.third + other.third,
             self.squares + other.squares,
+            max(self.largest, other.largest),
             self.flat and other.flat,
             self.separable and other.separable,
         )
@@ -135,7 +137,7 @@ def _interval_factor(reading: Reading, scale: float) -> float:
 def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
     """`search_bounds` of all rows, whatever the first of them are like."""
     size = math.sqrt(reading.squares / (reading.rows * shape.classes))
-    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+    return bounds_for(reading.largest, size)
 
 
 def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
@@ -179,6 +181,7 @@ def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
 def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     flat = not np.ptp(logits, axis=0).any()
+    largest = float(np.abs(logits).max())
     logits -= logits.max(axis=0)
     squares = float(np.einsum("ij,ij", logits, logits) - np.square(logits.sum(axis=0)).sum() / len(logits))
     true = logits[labels, np.arange(logits.shape[1])]
@@ -192,7 +195,8 @@ def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     slopes = mean - true
     second = square - np.square(mean)
     third = cube - mean * (3 * square - 2 * np.square(mean))
-    return _reading(slopes, second, third, squares, flat=flat, separable=bool((true >= 0).all()))
+    sizes = (squares, largest)
+    return _reading(slopes, second, third, sizes, flat=flat, separable=bool((true >= 0).all()))
 
 
 def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
@@ -204,16 +208,16 @@ def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
     third = -variance * towards_truth * (1 - 2 * wrong)
     slopes = -(towards_truth * wrong).sum(axis=0)
     separable = bool((towards_truth >= 0).all())
-    squares = float(np.einsum("ij,ij", logits, logits))
-    return _reading(slopes, variance, third, squares, flat=not logits.any(), separable=separable)
+    sizes = (float(np.einsum("ij,ij", logits, logits)), float(np.abs(logits).max()))
+    return _reading(slopes, variance, third, sizes, flat=not logits.any(), separable=separable)
 
 
 def _reading(
-    slopes: Array, second: Array, third: Array, squares: float, *, flat: bool, separable: bool
+    slopes: Array, second: Array, third: Array, sizes: tuple[float, float], *, flat: bool, separable: bool
 ) -> Reading:
     squared = float(slopes @ slopes)
     sums = (float(slopes.sum()), squared, float(second.sum()), float(third.sum()))
-    return Reading(len(slopes), *sums, squares, flat=flat, separable=separable)
+    return Reading(len(slopes), *sums, *sizes, flat=flat, separable=separable)
 
 
 def _some_rows(source: Source) -> Predictions:
