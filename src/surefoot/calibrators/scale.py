@@ -7,7 +7,10 @@ on some rows first, then on more, so that all the logits are as a rule read only
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +31,22 @@ STEPS = 200
 REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits: usual or largest
 
 
+class Derivatives(Protocol):
+    """Of the summed NLL at one scale."""
+
+    @property
+    def slope(self) -> float: ...
+
+    @property
+    def second(self) -> float: ...
+
+    @property
+    def third(self) -> float: ...
+
+
+Read = TypeVar("Read", bound=Derivatives)
+
+
 @dataclass(frozen=True)
 class Reading:
     """Derivatives of the summed NLL at one scale: the first row by row, the second and third summed."""
@@ -36,13 +55,15 @@ class Reading:
     second: float
     third: float
 
-    def step(self) -> float:
-        """Halley's step towards the root of the slope; NaN where the slope is flat."""
-        return halley(float(self.row_slopes.sum()), self.second, self.third)
+    @cached_property
+    def slope(self) -> float:
+        return float(self.row_slopes.sum())
 
 
 def halley(slope: float, second: float, third: float) -> float:
-    """Halley's step from three derivatives, in ratios that no size of the logits makes overflow.
+    """Halley's step towards the root of the slope, in ratios that no size of the logits makes overflow.
+
+    NaN where the slope is flat.
 
     >>> halley(1e-200, 1e-300, 0.0) == halley(1e200, 1e100, 0.0) == -1e100
     True
@@ -59,11 +80,12 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
     scale = start = math.sqrt(lowest * highest)
     stride = predictions.n // FEWEST_ROWS
     while stride > 1:
-        scale, _ = _search(every(predictions, stride), scale, lowest, highest, ROUGH)
+        scale, _ = search(partial(read, every(predictions, stride)), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # in few rows every answer may be right
             scale = start
         stride //= MORE
-    return _search(predictions, scale, lowest, highest, LOOSE if predictions.n >= MANY_ROWS else CLOSE)
+    tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
+    return search(partial(read, predictions), scale, lowest, highest, tolerance)
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
@@ -136,14 +158,15 @@ def read(predictions: Predictions, scale: float) -> Reading:
     return Reading(slopes, second, third)
 
 
-def _search(
-    predictions: Predictions, scale: float, low: float, high: float, tolerance: float
-) -> tuple[float, Reading]:
+def search(
+    read_at: Callable[[float], Read], scale: float, low: float, high: float, tolerance: float
+) -> tuple[float, Read]:
+    """The root of the slope in [low, high], and the last reading, which is close by it."""
     last_step = math.inf
     for _ in range(STEPS):
-        reading = read(predictions, scale)
-        step = reading.step()
-        low, high = (low, scale) if float(reading.row_slopes.sum()) >= 0 else (scale, high)
+        reading = read_at(scale)
+        step = halley(reading.slope, reading.second, reading.third)
+        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
         following = scale + step
         good = low <= following <= high and abs(step) <= last_step / 2
         if not good:

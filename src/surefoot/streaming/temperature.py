@@ -7,14 +7,15 @@ is left after a step of Halley's method is about its cube.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
 from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import bounds_for, halley
+from surefoot.calibrators.scale import LOOSE, bounds_for, search
 from surefoot.calibrators.softening import softened
 from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
 from surefoot.errors import InputError
@@ -32,8 +33,6 @@ from surefoot.tally.judge import Whole, class_by_class
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on
 PILOT_PARTS = 32
-LOOSE = 2e-3  # of the last relative step; its cube is about what is left
-READINGS = 200
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,6 @@ class Reading:
             self.flat and other.flat,
             self.separable and other.separable,
         )
-
-    def step(self) -> float:
-        """Halley's step towards the root of the slope; NaN where it is flat."""
-        return halley(self.slope, self.second, self.third)
 
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
@@ -141,28 +136,18 @@ def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
 
 
 def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
-    low, high, last_step = 0.0, math.inf, math.inf
-    for number in range(1, READINGS + 1):
-        with watch(f"fitting, reading {number}", source.rows) as tick:
-            work = partial(read, shape=source.shape, scale=scale)
-            reading = engine(source.parts, source.shape, work, tick)
-        if reading.flat or reading.separable:
-            return scale, reading
-        if number == 1:
-            low, high = _bounds(reading, source.shape)
-            if not low <= scale <= high:
-                scale = min(max(scale, low), high)
-                continue
-        step = reading.step()
-        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
-        following = scale + step
-        if not (low <= following <= high and abs(step) <= last_step / 2):
-            following = math.sqrt(low * high)
-        last_step = abs(following - scale)
-        if last_step <= LOOSE * scale:
-            return following, reading
-        scale = following
-    raise AssertionError("the bracket at worst halves in log space, so this is never reached")
+    numbers = count(1)
+
+    @cache
+    def read_at(scale: float) -> Reading:
+        with watch(f"fitting, reading {next(numbers)}", source.rows) as tick:
+            return engine(source.parts, source.shape, partial(read, shape=source.shape, scale=scale), tick)
+
+    first = read_at(scale)
+    if first.flat or first.separable:
+        return scale, first
+    low, high = _bounds(first, source.shape)
+    return search(read_at, min(max(scale, low), high), low, high, LOOSE)
 
 
 def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
