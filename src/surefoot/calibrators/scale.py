@@ -180,6 +180,8 @@ def search(
 
 def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    if logits.shape[1] == 2:  # a sigmoid of their difference, which is quicker
+        return _read_signed((logits[:, 1:] - logits[:, :1]).mul_((2 * labels - 1).unsqueeze(1)), scale)
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
     weights = exp_(below_top * scale)
@@ -193,12 +195,17 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
 
 
 def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
+    signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
+    return _read_signed(logits.mul_(signs), scale)
+
+
+def _read_signed(towards_truth: Tensor, scale: float) -> tuple[Tensor, float, float]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    towards_truth = logits * torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
-    wrong = torch.sigmoid(-scale * towards_truth)
-    variance = wrong * (1 - wrong) * towards_truth.square()
-    third = -variance * towards_truth * (1 - 2 * wrong)
-    return -(towards_truth * wrong).sum(dim=1), float(variance.sum()), float(third.sum())
+    wrong = (towards_truth * -scale).sigmoid_().mul_(towards_truth)  # s w
+    right = towards_truth.sub_(wrong)  # s (1 - w)
+    variance = wrong * right
+    third = right.sub_(wrong).mul_(variance)
+    return wrong.sum(dim=1).neg_(), float(variance.sum()), -float(third.sum())
 
 
 def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
