@@ -15,6 +15,7 @@ from surefoot import (
     fit_calibration,
     fit_member_temperatures,
     fit_temperature,
+    judging,
 )
 from surefoot.calibrators import scale
 from surefoot.metrics import label_error, nll_unclipped
@@ -54,9 +55,11 @@ def test_finds_the_temperature_that_made_the_data(right, classes, dtype):
     assert not fitted.at_bound
 
 
+@pytest.mark.parametrize("has_avx512", [True, False])
 @pytest.mark.parametrize("sharpness", [0.1, 1, 5, 30])
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
-def test_agrees_with_scipy(draw, sharpness):
+def test_agrees_with_scipy(draw, sharpness, has_avx512, monkeypatch):
+    monkeypatch.setattr(judging, "HAS_AVX512", has_avx512)
     predictions = draw(sharpness=sharpness, seed=5)
     assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
 

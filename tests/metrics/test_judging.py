@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from surefoot import IGNORE, metrics
+from surefoot import IGNORE, judging, metrics
 from tests.conftest import draw_one_label
+from tests.metrics import oracles
 
 N, CLASSES = 3000, 60
 
@@ -45,3 +46,17 @@ def test_unknown_labels_are_as_if_their_rows_were_not_there(members, monkeypatch
     assert np.array_equal(mine.row, known)
     for fact in ("log_p_true", "squared_error", "confidence", "correct", "entropy"):
         assert getattr(mine, fact) == pytest.approx(getattr(its, fact), rel=1e-12)
+
+
+@pytest.mark.parametrize("has_avx512", [True, False])
+@pytest.mark.parametrize("classes", [2, 5, 60])
+def test_both_exponentials_give_the_metrics(has_avx512, classes, monkeypatch):
+    monkeypatch.setattr(judging, "HAS_AVX512", has_avx512)
+    predictions = draw_one_label(300, classes, sharpness=2, seed=classes)
+    probs, labels = (
+        [oracles.softmax(row) for row in predictions.logits[0].tolist()],
+        predictions.labels.tolist(),
+    )
+    assert metrics.nll(predictions) == pytest.approx(oracles.nll(probs, labels), abs=1e-12)
+    assert metrics.brier(predictions) == pytest.approx(oracles.brier(probs, labels), abs=1e-12)
+    assert metrics.entropy(predictions) == pytest.approx(oracles.entropy(probs), abs=1e-12)
