@@ -76,7 +76,7 @@ class _Softmax:
     def likelihood(self) -> tuple[Array, Array]:
         """Log p(true), and confidence."""
         true, total = torch.empty(2, len(self.labels), 1, dtype=torch.float64)
-        for part, below_top in self._below_top():
+        for part, below_top, _ in self._below_top():
             torch.gather(below_top, 1, self.labels[part], out=true[part])
             torch.sum(exp_(below_top), dim=1, keepdim=True, out=total[part])
         below, sums = true.numpy()[:, 0], total.numpy()[:, 0]
@@ -86,9 +86,9 @@ class _Softmax:
     def spread(self) -> tuple[Array, Array]:
         """Squared error, and the entropy log(total) - sum p (z - top)."""
         found = torch.empty(4, len(self.labels), dtype=torch.float64)
-        for part, below_top in self._below_top():
+        for part, below_top, room in self._below_top():
             total, products, others, squares = found[:, part]
-            unnormalised = exp_(below_top.clone())
+            unnormalised = exp_(room.copy_(below_top))
             torch.sum(unnormalised, dim=1, out=total)
             torch.sum(below_top.mul_(unnormalised), dim=1, out=products)
             # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
@@ -103,9 +103,9 @@ class _Softmax:
         top = top_class(self.logits[0].numpy())
         return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
-    def _below_top(self) -> Iterator[tuple[slice, Tensor]]:
-        for part, logits in chunks(self.logits, average_softmax, self.rows):
-            yield part, logits.sub_(logits.amax(dim=1, keepdim=True))
+    def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for part, logits, room in chunks_with_room(self.logits, average_softmax, self.rows):
+            yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), room
 
 
 def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
@@ -173,18 +173,31 @@ def _judge_sigmoid(score: Tensor, positive: Tensor, facts: Tensor) -> None:
 def chunks(
     logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Some rows at a time (all, or those of the given numbers): their place, and averaged logits in float64.
+    """NUMBERS_AT_ONCE logits at a time, of all rows or those numbered: their place, and averages in float64.
 
     The logits are scratch: overwritten by the next turn, and the caller may overwrite them too.
+    """
+    for part, averaged, _ in chunks_with_room(logits, average, rows):
+        yield part, averaged
+
+
+def chunks_with_room(
+    logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The same with as much room again to work in.
+
+    It is asked for together with the scratch, for what is asked for piece by piece the system takes back and
+    clears each time, which for few classes took longer than the work.
     """
     members, n, classes = logits.shape
     n = n if rows is None else len(rows)
     at_once = max(1, NUMBERS_AT_ONCE // (members * classes))
-    scratch = _scratch(members, min(at_once, n), classes)
+    scratch = _scratch(members + 1, min(at_once, n), classes)
     for start in range(0, n, at_once):
         part = slice(start, min(start + at_once, n))
         chosen = logits[:, part if rows is None else rows[part]]
-        yield part, average(scratch[:, : part.stop - start].copy_(chosen))
+        *_, room = work = scratch[:, : part.stop - start]
+        yield part, average(work[:-1].copy_(chosen)), room
 
 
 def _scratch(members: int, rows: int, classes: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.judging import chunks, exp_
+from surefoot.judging import chunks, chunks_with_room, exp_
 from surefoot.predictions import LabelKind, Predictions
 
 FEWEST_ROWS = 250  # a search on this many settles b to some percent
@@ -151,9 +151,9 @@ def read(predictions: Predictions, scale: float) -> Reading:
     softmax = predictions.kind is LabelKind.ONE_LABEL
     slopes = torch.empty(predictions.n, dtype=torch.float64)
     second = third = 0.0
-    for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
-        of_chunk = _read_softmax if softmax else _read_sigmoid
-        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale)
+    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
+    for part, logits, room in chunks_with_room(predictions.logits, average):
+        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, room)
         second, third = second + of_second, third + of_third
     return Reading(slopes, second, third)
 
@@ -178,13 +178,14 @@ def search(
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
 
 
-def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
+def _read_softmax(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     if logits.shape[1] == 2:  # a sigmoid of their difference, which is quicker
-        return _read_signed((logits[:, 1:] - logits[:, :1]).mul_((2 * labels - 1).unsqueeze(1)), scale)
+        signs = (2 * labels - 1).unsqueeze(1)
+        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, room[:, 1:])
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp_(below_top * scale)
+    weights = exp_(torch.mul(below_top, scale, out=room))
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total
@@ -194,14 +195,14 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
     return mean - true, float(second.sum()), float(third.sum())
 
 
-def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
+def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
     signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
-    return _read_signed(logits.mul_(signs), scale)
+    return _read_signed(logits.mul_(signs), scale, room)
 
 
-def _read_signed(towards_truth: Tensor, scale: float) -> tuple[Tensor, float, float]:
+def _read_signed(towards_truth: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    wrong = (towards_truth * -scale).sigmoid_().mul_(towards_truth)  # s w
+    wrong = torch.mul(towards_truth, -scale, out=room).sigmoid_().mul_(towards_truth)  # s w
     right = towards_truth.sub_(wrong)  # s (1 - w)
     variance = wrong * right
     third = right.sub_(wrong).mul_(variance)
