@@ -227,7 +227,7 @@ def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
 
 def _size(predictions: Predictions) -> float:
     """Root mean square of some rows' logits about their mean: the unit of a small T."""
-    logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
+    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
     return float(logits.square().mean().sqrt())
