@@ -13,20 +13,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
 from edges import HEAD as EDGES_HEAD
 from edges import edge_tables
-from oracles import METRICS, right_answers
+from metric_tables import HEAD as METRICS_HEAD
+from metric_tables import metric_tables
 from scipy.optimize import minimize_scalar
-from turns import HERE, Contestant, Turn, against, circumstances, draw, nll, table
+from turns import GOAL, HERE, Contestant, Turn, against, circumstances, draw, nll, table
 
 OPTIMA = (0.05, 0.5, 1.0, 5.0, 50.0)
 SHAPES = ((20_000, 2), (20_000, 10), (20_000, 100), (2_000, 1000))
-GOAL = 3  # times
 
 FITS = (
     ("scikit-learn", "sklearn_fit"),
@@ -36,9 +34,7 @@ FITS = (
     ("gpleiss's, re-stated", "gpleiss_fit"),
 )
 
-SIZES = ((1_000_000, 10), (100_000, 1000))
 QUICK = 10  # times fewer rows
-READINGS = 2  # of the logits, that a metric needs: one to refuse NaN and infinity, one to score
 
 
 def optimum(folder: Path, made: float) -> float:
@@ -147,110 +143,6 @@ def _cell_text(record: dict[str, object]) -> str:
     return f"{record['times ours']:.1f} x{missed}"
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Some logits, and how long the least takes that a metric of them can do."""
-
-    folder: Path
-    one_pass: float  # seconds
-    exponentials: float
-
-    def least(self, what: str) -> float:
-        """Seconds below which no metric can be that refuses NaN and works in float64."""
-        return READINGS * self.one_pass + (0.0 if what == "label error" else self.exponentials)
-
-    @cached_property
-    def megabytes(self) -> float:
-        return np.load(self.folder / "logits.npy", mmap_mode="r").nbytes / 1e6
-
-    @cache  # noqa: B019 - as long as there is a scene
-    def right(self, definition: str) -> list[float]:
-        values, labels = np.load(self.folder / "logits.npy"), np.load(self.folder / "labels.npy")
-        return right_answers(definition, values, labels, are_logits=True)
-
-    def row(self, what: str, name: str, turn: Turn, ratio: float, off: str = "") -> list[str]:
-        if turn.error:
-            return [what, name, "", "", "", "", "", turn.error]
-        goal = "yes" if ratio >= GOAL else "limit" if turn.seconds < GOAL * self.least(what) else "NO"
-        passes, memory = turn.seconds / self.one_pass, turn.megabytes / self.megabytes
-        figures = [f"{1000 * turn.seconds:.1f}", f"{ratio:.2f}", "" if name == "surefoot" else goal]
-        return [what, name, *figures, f"{passes:.1f}", f"{memory:.2f}", off]
-
-
-def metric_tables(fewer: int) -> list[str]:
-    """Time, memory and exactness of each metric at two sizes."""
-    header = [
-        "metric",
-        "whose",
-        "CPU ms",
-        "times ours",
-        f"at least {GOAL}",
-        "passes",
-        "memory / input",
-        "off by",
-    ]
-    lines = []
-    for rows, classes in SIZES:
-        with tempfile.TemporaryDirectory() as folder:
-            draw(Path(folder), rows // fewer, classes, 1.5)
-            with Contestant("torch_one_pass") as reading, Contestant("numpy_exponentials") as work:
-                one_pass, exponentials = against(reading, work, Path(folder))
-            scene = Scene(Path(folder), one_pass.seconds, exponentials.seconds)
-            body = [
-                ["yardstick", "every logit read once", f"{1000 * scene.one_pass:.1f}", "", "", "1.0", "", ""],
-                [
-                    "yardstick",
-                    "a float64 exponential of each",
-                    f"{1000 * scene.exponentials:.1f}",
-                    "",
-                    "",
-                    "",
-                    "",
-                    "",
-                ],
-            ]
-            for metric in METRICS:
-                body += metric_rows(scene, *metric)
-            body += together(scene)
-        lines += [f"### {rows // fewer:,} x {classes} float32 logits", "", *table(header, body, left=2), ""]
-    return lines
-
-
-def metric_rows(scene: Scene, what: str, ours: tuple[str, str], peers: tuple) -> list[list[str]]:
-    """A metric's rows: ours and each peer's."""
-    rows, mine = [], []
-    with Contestant(ours[0]) as own:
-        for name, runs, definition in peers:
-            with Contestant(runs) as peer:
-                beside, its = against(own, peer, scene.folder)
-            mine.append(beside)
-            off = _off(its, scene.right(definition))
-            rows.append(scene.row(what, name, its, its.seconds / beside.seconds, off))
-    quickest = min(mine, key=lambda turn: turn.seconds)
-    rows.insert(0, scene.row(what, "surefoot", quickest, 1.0, _off(quickest, scene.right(ours[1]))))
-    print(*rows, sep="\n", flush=True)
-    return rows
-
-
-def together(scene: Scene) -> list[list[str]]:
-    """The four at once, where what they share is worked out once; and one softmax, to measure by."""
-    rows = []
-    with Contestant("surefoot_four") as ours:
-        for name, runs in (
-            ("scikit-learn and torchmetrics", "peers_four"),
-            ("one torch softmax, float32", "torch_softmax"),
-        ):
-            with Contestant(runs) as peer:
-                beside, its = against(ours, peer, scene.folder)
-            rows.append(scene.row("all four", name, its, its.seconds / beside.seconds))
-            rows[-1][4] = rows[-1][4] if runs == "peers_four" else ""
-    return [scene.row("all four", "surefoot", beside, 1.0), *rows]
-
-
-def _off(turn: Turn, answers: list[float]) -> str:
-    return f"{min(abs(turn.value - answer) for answer in answers):.0e}"
-
-
 HEAD = """# Ours and the peers'
 
 `make benchmark`.
@@ -269,17 +161,6 @@ Labels are drawn from softmax(z), z normal with deviation 3, and T z is what is 
 bounded minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within 1e-6. netcal
 takes probabilities, and gets them in float64, outside its time. In the second table "7.0 x" is seven times
 our seconds, and T and NLL are given where the optimum was not found. All numbers: [peers.csv](peers.csv).
-
-"""
-
-METRICS_HEAD = """## Metrics
-
-From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has
-equal-mass bins only, so against equal-width bins it does the dearer thing (it sorts). "off by": against the
-metric's own definition in float64. Memory is what the process held at most beyond its start, the input
-included. "passes" is the time in readings of all logits from memory (torch's aminmax). "limit": here nobody
-could be three times as quick who refuses NaN and works in float64, for that takes two readings and, but for
-the label error, an exponential of each logit.
 
 """
 

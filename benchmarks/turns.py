@@ -17,6 +17,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
+GOAL = 3  # times as quick as a peer
 TURNS = 2
 QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # who is quick has more turns, up to so many or until so long
 ENOUGH_SECONDS = 5.0  # who has taken longer than this in all gets no further turn

@@ -1,8 +1,8 @@
 """From logits and labels to outcomes.
 
 Softmax logits are read some rows at a time, so that the work stays in the processor's cache and nothing as
-large as the logits is made a second time (but for several members, whose average is kept); and only when a
-metric asks. Many labels keep about fifty bytes for each label that is not ignored.
+large as the logits is made a second time; one member's only when a metric asks. Many labels keep
+about fifty bytes for each label that is not ignored.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +25,12 @@ HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 def judge_one_label(logits: Tensor, labels: Tensor) -> Outcomes:
     """Outcomes under softmax; rows whose label is unknown (negative) are left out."""
-    row: Index | Callable[[], Index] = partial(np.arange, len(labels))
-    if labels.min() < 0:
-        row = np.flatnonzero(labels >= 0)
-        logits, labels = logits[:, row], labels[row]
-    softmax = _Softmax(logits, labels.unsqueeze(1))
+    rows = torch.nonzero(labels >= 0).squeeze(1) if labels.min() < 0 else None
+    labels = (labels if rows is None else labels[rows]).unsqueeze(1)
+    row: Index | Callable[[], Index] = partial(np.arange, len(labels)) if rows is None else rows.numpy()
+    if len(logits) > 1:
+        return _judge_members(logits, labels, rows, row)
+    softmax = _Softmax(logits, labels, rows)
     return Outcomes(
         log_p_true=lambda: softmax.likelihood[0],
         squared_error=lambda: softmax.spread[0],
@@ -41,18 +42,41 @@ def judge_one_label(logits: Tensor, labels: Tensor) -> Outcomes:
     )
 
 
+def _judge_members(
+    logits: Tensor, labels: Tensor, rows: Tensor | None, row: Index | Callable[[], Index]
+) -> Outcomes:
+    """Everything at once: to average members is most of the work, and their average need not be kept."""
+    facts = np.empty((4, len(labels)))
+    correct = np.empty(len(labels), dtype=bool)
+    for part, averaged in chunks(logits, average_softmax, rows):
+        softmax = _Softmax(averaged.unsqueeze(0), labels[part])
+        facts[:2, part], facts[2:, part] = softmax.likelihood, softmax.spread
+        correct[part] = softmax.is_correct()
+    log_p_true, confidence, squared_error, entropy = facts
+    return Outcomes(
+        log_p_true=log_p_true,
+        squared_error=squared_error,
+        confidence=confidence,
+        correct=correct,
+        entropy=entropy,
+        row=row,
+        blocks=(slice(0, len(labels)),),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """Rows that all have a label; their logits are read when a metric asks what came of them."""
+    """One member's rows that have a label; their logits are read when a metric asks what came of them."""
 
-    logits: Tensor  # (members, n, classes)
-    labels: Tensor  # (n, 1)
+    logits: Tensor  # (1, n, classes)
+    labels: Tensor  # (rows, 1)
+    rows: Tensor | None = None  # where the labels are; None is everywhere
 
     @cached_property
     def likelihood(self) -> tuple[Array, Array]:
         """Log p(true), and confidence."""
         true, total = torch.empty(2, len(self.labels), 1, dtype=torch.float64)
-        for part, below_top in self._below_top():
+        for part, below_top, _ in self._below_top():
             torch.gather(below_top, 1, self.labels[part], out=true[part])
             torch.sum(exp_(below_top), dim=1, keepdim=True, out=total[part])
         below, sums = true.numpy()[:, 0], total.numpy()[:, 0]
@@ -62,9 +86,9 @@ class _Softmax:
     def spread(self) -> tuple[Array, Array]:
         """Squared error, and the entropy log(total) - sum p (z - top)."""
         found = torch.empty(4, len(self.labels), dtype=torch.float64)
-        for part, below_top in self._below_top():
+        for part, below_top, room in self._below_top():
             total, products, others, squares = found[:, part]
-            unnormalised = exp_(below_top.clone())
+            unnormalised = exp_(room.copy_(below_top))
             torch.sum(unnormalised, dim=1, out=total)
             torch.sum(below_top.mul_(unnormalised), dim=1, out=products)
             # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
@@ -76,21 +100,12 @@ class _Softmax:
 
     def is_correct(self) -> Bools:
         """Whether a row's label is its top class."""
-        return np.asarray(top_class(self.averaged[0].numpy()) == self.labels[:, 0].numpy())
+        top = top_class(self.logits[0].numpy())
+        return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
-    @cached_property
-    def averaged(self) -> Tensor:
-        """Members' logits averaged in float64, once for all that is asked; one member's as they are."""
-        if len(self.logits) == 1:
-            return self.logits
-        found = torch.empty(1, *self.logits.shape[1:], dtype=torch.float64)
-        for part, logits in chunks(self.logits, average_softmax):
-            found[0, part] = logits
-        return found
-
-    def _below_top(self) -> Iterator[tuple[slice, Tensor]]:
-        for part, logits in chunks(self.averaged, average_softmax):
-            yield part, logits.sub_(logits.amax(dim=1, keepdim=True))
+    def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for part, logits, room in chunks_with_room(self.logits, average_softmax, self.rows):
+            yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), room
 
 
 def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
@@ -155,17 +170,34 @@ def _judge_sigmoid(score: Tensor, positive: Tensor, facts: Tensor) -> None:
     facts[4] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
 
 
-def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """Rows about a thousand at a time: their place, and their averaged logits in float64.
+def chunks(
+    logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """NUMBERS_AT_ONCE logits at a time, of all rows or those numbered: their place, and averages in float64.
 
     The logits are scratch: overwritten by the next turn, and the caller may overwrite them too.
     """
+    for part, averaged, _ in chunks_with_room(logits, average, rows):
+        yield part, averaged
+
+
+def chunks_with_room(
+    logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The same with as much room again to work in.
+
+    It is asked for together with the scratch, for what is asked for piece by piece the system takes back and
+    clears each time, which for few classes took longer than the work.
+    """
     members, n, classes = logits.shape
-    rows = max(1, NUMBERS_AT_ONCE // (members * classes))
-    scratch = _scratch(members, min(rows, n), classes)
-    for start in range(0, n, rows):
-        part = slice(start, min(start + rows, n))
-        yield part, average(scratch[:, : part.stop - start].copy_(logits[:, part]))
+    n = n if rows is None else len(rows)
+    at_once = max(1, NUMBERS_AT_ONCE // (members * classes))
+    scratch = _scratch(members + 1, min(at_once, n), classes)
+    for start in range(0, n, at_once):
+        part = slice(start, min(start + at_once, n))
+        chosen = logits[:, part if rows is None else rows[part]]
+        *_, room = work = scratch[:, : part.stop - start]
+        yield part, average(work[:-1].copy_(chosen)), room
 
 
 def _scratch(members: int, rows: int, classes: int) -> Tensor:

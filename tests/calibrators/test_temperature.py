@@ -15,6 +15,7 @@ from surefoot import (
     fit_calibration,
     fit_member_temperatures,
     fit_temperature,
+    judging,
 )
 from surefoot.calibrators import scale
 from surefoot.metrics import label_error, nll_unclipped
@@ -54,9 +55,11 @@ def test_finds_the_temperature_that_made_the_data(right, classes, dtype):
     assert not fitted.at_bound
 
 
+@pytest.mark.parametrize("has_avx512", [True, False])
 @pytest.mark.parametrize("sharpness", [0.1, 1, 5, 30])
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
-def test_agrees_with_scipy(draw, sharpness):
+def test_agrees_with_scipy(draw, sharpness, has_avx512, monkeypatch):
+    monkeypatch.setattr(judging, "HAS_AVX512", has_avx512)
     predictions = draw(sharpness=sharpness, seed=5)
     assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
 
@@ -260,3 +263,14 @@ def test_few_rows_that_are_all_right_do_not_mislead_the_search():
     fitted = fit_temperature(predictions)
     assert not fitted.at_bound
     assert fitted.temperature == pytest.approx(oracle(predictions), rel=1e-6)
+
+
+def test_a_few_huge_rows_that_are_not_looked_at_first_may_rule_the_fit():
+    rng = np.random.default_rng(0)
+    margins = rng.standard_normal(10_000)
+    labels = (margins + rng.logistic(size=10_000) > 0).astype(int)
+    huge = np.arange(1, 10_000, 1000)  # eight of them right, two wrong
+    margins[huge], labels[huge] = 1e7, [1] * 8 + [0] * 2
+    fitted = fit_temperature(Predictions.from_logits(margins, labels))
+    assert fitted.temperature == pytest.approx(1e7 / math.log(4), rel=0.05)
+    assert not fitted.at_bound

@@ -108,6 +108,10 @@ LARGE_LAST = draw_one_label(5000, seed=4)  # the first rows say nothing of how l
 LARGE_LAST = Predictions.from_logits(
     LARGE_LAST.logits.numpy() * np.repeat([1e-3, 1e3], [4900, 100])[:, None], LARGE_LAST.labels
 )
+WRONG_LAST = draw_one_label(2000, seed=5)  # T of the first rows is about 1, and of all as large as can be
+WRONG_LAST = Predictions.from_logits(
+    WRONG_LAST.logits.numpy() * np.repeat([1, -1], [100, 1900])[:, None], WRONG_LAST.labels
+)
 FITTED = {
     **DRAWN,
     "underconfident": [draw_one_label(500, sharpness=0.3)],
@@ -116,6 +120,7 @@ FITTED = {
     "small at the end": [LARGE_LAST.take(np.arange(4999, -1, -1))],
     "all correct": [Predictions.from_logits(np.eye(3) * 4, [0, 1, 2])],
     "all wrong": [Predictions.from_logits(np.eye(3) * 4, [1, 2, 0])],
+    "wrong but for the first": [WRONG_LAST],
     "flat": [Predictions.from_logits(np.ones((5, 3)), [0, 1, 2, 0, 1])],
     "many labels, all correct": [Predictions.from_logits([[2.0, -3.0]] * 4, [[1, 0]] * 4)],
     "unknown labels": [Predictions.from_logits([[4.0, 0.0]] * 5, [0, 0, 0, 1, -100])],

@@ -7,14 +7,17 @@ on some rows first, then on more, so that all the logits are as a rule read only
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.judging import chunks, exp_
+from surefoot.judging import chunks, chunks_with_room, exp_
 from surefoot.predictions import LabelKind, Predictions
 
 FEWEST_ROWS = 250  # a search on this many settles b to some percent
@@ -25,7 +28,23 @@ MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, where reading is dear: one step less, and still about 1e-8 is left
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
-REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits
+REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits: usual or largest
+
+
+class Derivatives(Protocol):
+    """Of the summed NLL at one scale."""
+
+    @property
+    def slope(self) -> float: ...
+
+    @property
+    def second(self) -> float: ...
+
+    @property
+    def third(self) -> float: ...
+
+
+Read = TypeVar("Read", bound=Derivatives)
 
 
 @dataclass(frozen=True)
@@ -36,13 +55,15 @@ class Reading:
     second: float
     third: float
 
-    def step(self) -> float:
-        """Halley's step towards the root of the slope; NaN where the slope is flat."""
-        return halley(float(self.row_slopes.sum()), self.second, self.third)
+    @cached_property
+    def slope(self) -> float:
+        return float(self.row_slopes.sum())
 
 
 def halley(slope: float, second: float, third: float) -> float:
-    """Halley's step from three derivatives, in ratios that no size of the logits makes overflow.
+    """Halley's step towards the root of the slope, in ratios that no size of the logits makes overflow.
+
+    NaN where the slope is flat.
 
     >>> halley(1e-200, 1e-300, 0.0) == halley(1e200, 1e100, 0.0) == -1e100
     True
@@ -59,17 +80,23 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
     scale = start = math.sqrt(lowest * highest)
     stride = predictions.n // FEWEST_ROWS
     while stride > 1:
-        scale, _ = _search(every(predictions, stride), scale, lowest, highest, ROUGH)
+        scale, _ = search(partial(read, every(predictions, stride)), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # in few rows every answer may be right
             scale = start
         stride //= MORE
-    return _search(predictions, scale, lowest, highest, LOOSE if predictions.n >= MANY_ROWS else CLOSE)
+    tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
+    return search(partial(read, predictions), scale, lowest, highest, tolerance)
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
     """The scales between which the best one is sought."""
-    size = _size(predictions)
-    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+    low, high = torch.aminmax(predictions.logits)
+    return bounds_for(max(-float(low), float(high)), _size(predictions))
+
+
+def bounds_for(largest: float, size: float) -> tuple[float, float]:
+    """The same, from the largest logit of all rows, for a few rows may rule T, and the usual size of one."""
+    return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
 
 
 def is_flat(predictions: Predictions) -> bool:
@@ -124,21 +151,22 @@ def read(predictions: Predictions, scale: float) -> Reading:
     softmax = predictions.kind is LabelKind.ONE_LABEL
     slopes = torch.empty(predictions.n, dtype=torch.float64)
     second = third = 0.0
-    for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
-        of_chunk = _read_softmax if softmax else _read_sigmoid
-        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale)
+    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
+    for part, logits, room in chunks_with_room(predictions.logits, average):
+        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, room)
         second, third = second + of_second, third + of_third
     return Reading(slopes, second, third)
 
 
-def _search(
-    predictions: Predictions, scale: float, low: float, high: float, tolerance: float
-) -> tuple[float, Reading]:
+def search(
+    read_at: Callable[[float], Read], scale: float, low: float, high: float, tolerance: float
+) -> tuple[float, Read]:
+    """The root of the slope in [low, high], and the last reading, which is close by it."""
     last_step = math.inf
     for _ in range(STEPS):
-        reading = read(predictions, scale)
-        step = reading.step()
-        low, high = (low, scale) if float(reading.row_slopes.sum()) >= 0 else (scale, high)
+        reading = read_at(scale)
+        step = halley(reading.slope, reading.second, reading.third)
+        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
         following = scale + step
         good = low <= following <= high and abs(step) <= last_step / 2
         if not good:
@@ -150,11 +178,14 @@ def _search(
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
 
 
-def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
+def _read_softmax(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    if logits.shape[1] == 2:  # a sigmoid of their difference, which is quicker
+        signs = (2 * labels - 1).unsqueeze(1)
+        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, room[:, 1:])
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp_(below_top * scale)
+    weights = exp_(torch.mul(below_top, scale, out=room))
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total
@@ -164,13 +195,18 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor,
     return mean - true, float(second.sum()), float(third.sum())
 
 
-def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, float, float]:
+def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+    signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
+    return _read_signed(logits.mul_(signs), scale, room)
+
+
+def _read_signed(towards_truth: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    towards_truth = logits * torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
-    wrong = torch.sigmoid(-scale * towards_truth)
-    variance = wrong * (1 - wrong) * towards_truth.square()
-    third = -variance * towards_truth * (1 - 2 * wrong)
-    return -(towards_truth * wrong).sum(dim=1), float(variance.sum()), float(third.sum())
+    wrong = torch.mul(towards_truth, -scale, out=room).sigmoid_().mul_(towards_truth)  # s w
+    right = towards_truth.sub_(wrong)  # s (1 - w)
+    variance = wrong * right
+    third = right.sub_(wrong).mul_(variance)
+    return wrong.sum(dim=1).neg_(), float(variance.sum()), -float(third.sum())
 
 
 def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
@@ -190,8 +226,8 @@ def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
 
 
 def _size(predictions: Predictions) -> float:
-    """Root mean square of some rows' logits about their mean: the unit in which T is measured."""
-    logits = every(predictions, 1 + predictions.n // FEWEST_ROWS).logits[0].to(torch.float64)
+    """Root mean square of some rows' logits about their mean: the unit of a small T."""
+    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
     return float(logits.square().mean().sqrt())

@@ -179,7 +179,7 @@ def fit_temperature(val: Predictions) -> Temperature:
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, look at the answers.
-    separable = not bool((reading.row_slopes > 0).any()) and is_separable(labelled)
+    separable = not float(reading.row_slopes.max()) > 0 and is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
@@ -201,10 +201,10 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
 
 def only_labelled(val: Predictions) -> Predictions:
     """The rows with at least one known label, members averaged: what a calibration is fitted on."""
-    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
+    known = val.labels >= 0
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
-    return (val if known.all() else val.take(known.numpy())).average()
+    return (val if known.all() else val.take(known.reshape(val.n, -1).any(dim=1).numpy())).average()
 
 
 class Classified(Protocol):

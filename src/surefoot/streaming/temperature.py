@@ -7,14 +7,15 @@ is left after a step of Halley's method is about its cube.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
 from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import REACH, halley
+from surefoot.calibrators.scale import LOOSE, bounds_for, search
 from surefoot.calibrators.softening import softened
 from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
 from surefoot.errors import InputError
@@ -32,8 +33,6 @@ from surefoot.tally.judge import Whole, class_by_class
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on
 PILOT_PARTS = 32
-LOOSE = 2e-3  # of the last relative step; its cube is about what is left
-READINGS = 200
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Reading:
     second: float = 0.0
     third: float = 0.0
     squares: float = 0.0  # of all logits, for one label about their row's mean
+    largest: float = 0.0  # logit, without its sign
     flat: bool = True  # the logits say nothing
     separable: bool = True  # every label is predicted correctly
 
@@ -58,13 +58,10 @@ class Reading:
             self.second + other.second,
             self.third + other.third,
             self.squares + other.squares,
+            max(self.largest, other.largest),
             self.flat and other.flat,
             self.separable and other.separable,
         )
-
-    def step(self) -> float:
-        """Halley's step towards the root of the slope; NaN where it is flat."""
-        return halley(self.slope, self.second, self.third)
 
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
@@ -135,32 +132,22 @@ def _interval_factor(reading: Reading, scale: float) -> float:
 def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
     """`search_bounds` of all rows, whatever the first of them are like."""
     size = math.sqrt(reading.squares / (reading.rows * shape.classes))
-    return 1 / (REACH * max(1.0, size)), REACH / min(1.0, max(size, 1e-30))
+    return bounds_for(reading.largest, size)
 
 
 def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
-    low, high, last_step = 0.0, math.inf, math.inf
-    for number in range(1, READINGS + 1):
-        with watch(f"fitting, reading {number}", source.rows) as tick:
-            work = partial(read, shape=source.shape, scale=scale)
-            reading = engine(source.parts, source.shape, work, tick)
-        if reading.flat or reading.separable:
-            return scale, reading
-        if number == 1:
-            low, high = _bounds(reading, source.shape)
-            if not low <= scale <= high:
-                scale = min(max(scale, low), high)
-                continue
-        step = reading.step()
-        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
-        following = scale + step
-        if not (low <= following <= high and abs(step) <= last_step / 2):
-            following = math.sqrt(low * high)
-        last_step = abs(following - scale)
-        if last_step <= LOOSE * scale:
-            return following, reading
-        scale = following
-    raise AssertionError("the bracket at worst halves in log space, so this is never reached")
+    numbers = count(1)
+
+    @cache
+    def read_at(scale: float) -> Reading:
+        with watch(f"fitting, reading {next(numbers)}", source.rows) as tick:
+            return engine(source.parts, source.shape, partial(read, shape=source.shape, scale=scale), tick)
+
+    first = read_at(scale)
+    if first.flat or first.separable:
+        return scale, first
+    low, high = _bounds(first, source.shape)
+    return search(read_at, min(max(scale, low), high), low, high, LOOSE)
 
 
 def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
@@ -179,6 +166,7 @@ def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
 def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     flat = not np.ptp(logits, axis=0).any()
+    largest = float(np.abs(logits).max())
     logits -= logits.max(axis=0)
     squares = float(np.einsum("ij,ij", logits, logits) - np.square(logits.sum(axis=0)).sum() / len(logits))
     true = logits[labels, np.arange(logits.shape[1])]
@@ -192,7 +180,8 @@ def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
     slopes = mean - true
     second = square - np.square(mean)
     third = cube - mean * (3 * square - 2 * np.square(mean))
-    return _reading(slopes, second, third, squares, flat=flat, separable=bool((true >= 0).all()))
+    sizes = (squares, largest)
+    return _reading(slopes, second, third, sizes, flat=flat, separable=bool((true >= 0).all()))
 
 
 def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
@@ -204,16 +193,16 @@ def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
     third = -variance * towards_truth * (1 - 2 * wrong)
     slopes = -(towards_truth * wrong).sum(axis=0)
     separable = bool((towards_truth >= 0).all())
-    squares = float(np.einsum("ij,ij", logits, logits))
-    return _reading(slopes, variance, third, squares, flat=not logits.any(), separable=separable)
+    sizes = (float(np.einsum("ij,ij", logits, logits)), float(np.abs(logits).max()))
+    return _reading(slopes, variance, third, sizes, flat=not logits.any(), separable=separable)
 
 
 def _reading(
-    slopes: Array, second: Array, third: Array, squares: float, *, flat: bool, separable: bool
+    slopes: Array, second: Array, third: Array, sizes: tuple[float, float], *, flat: bool, separable: bool
 ) -> Reading:
     squared = float(slopes @ slopes)
     sums = (float(slopes.sum()), squared, float(second.sum()), float(third.sum()))
-    return Reading(len(slopes), *sums, squares, flat=flat, separable=separable)
+    return Reading(len(slopes), *sums, *sizes, flat=flat, separable=separable)
 
 
 def _some_rows(source: Source) -> Predictions:
