@@ -28,7 +28,7 @@ def publish(folder: Path, out: Path) -> Path:
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
     lines += [
         f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without",
-        f"intervals are made again by `surefoot report docs/results/{name}-scores.csv`.",
+        f"intervals are made again by `surefoot report docs/results/{name}-scores.csv -o tables`.",
         "",
     ]
     for figure, title in FIGURES.items():

@@ -84,6 +84,7 @@ def tune(names: list[str], chosen: argparse.Namespace) -> None:
 def run(names: list[str], chosen: argparse.Namespace) -> None:
     """One task after another, until the time is over."""
     end = time.monotonic() + 60 * chosen.minutes
+    failed = False
     for name in names:
         words = [str(HERE / f"{name}.toml"), "--train-only", "--oracle", "--store", str(chosen.store)]
         words += settings(tuned(name, chosen.out)) + [w for value in chosen.set for w in ("--set", value)]
@@ -92,8 +93,11 @@ def run(names: list[str], chosen: argparse.Namespace) -> None:
             process = subprocess.Popen(surefoot("run", *words, *places(name, chosen)), stdout=log, stderr=log)
             code = waited_for(process, end)
         print(f"{name}: {time.monotonic() - start:.0f} s, exit {code}", flush=True)
+        failed = failed or code != 0
         if time.monotonic() >= end:
-            return
+            break
+    if failed:
+        sys.exit(1)
 
 
 def tuned(name: str, folder: Path) -> dict[str, Any]:
