@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -12,6 +11,7 @@ from surefoot import InputError, Predictions, fit_member_temperatures, fit_tempe
 from surefoot.report import data
 from surefoot.report.html import Subject, write_report
 from surefoot.scoring import evaluate
+from tests.browser import ARGUMENTS, CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 
 NASTY = ["<script>alert(1)</script>", "a & b", '"quoted"', "{{ 7 * 7 }}"]
@@ -138,25 +138,15 @@ def test_temperature_curve_has_its_minimum_at_the_right_temperature():
         assert wide.fitted[0] == far
 
 
-CHROMIUM = shutil.which("chromium")
-
-
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
 def test_in_a_real_browser(report, width, scheme):
     from playwright.sync_api import sync_playwright
 
-    arguments = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ]
     problems = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -29,6 +28,7 @@ from surefoot.results import Result, Run
 from surefoot.runner import Study
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Samples, Split, Task
+from tests.browser import ARGUMENTS, CHROMIUM
 from tests.conftest import draw_one_label
 from tests.report.studies import (
     FEW,
@@ -274,16 +274,6 @@ def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     near, caption = study_figures._within_sight(all_drawn(replace(part, results=results)))
     assert [method.name for method in near] == ["single", "ensemble"]
     assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in caption
-
-
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.mark.browser

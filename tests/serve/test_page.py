@@ -2,24 +2,16 @@
 
 import hashlib
 import re
-import shutil
 from base64 import b64encode
 
 import httpx
 import pytest
 
 import surefoot
+from tests.browser import ARGUMENTS, CHROMIUM
 from tests.deploy.made import COLOURS
 from tests.serve.made import PATIENCE, THRESHOLDS, bundled, expected, picture, served
 
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DROP = """async ([bytes, name, type]) => {
   const carried = new DataTransfer();
   carried.items.add(new File([new Uint8Array(bytes)], name, { type }));

@@ -1,7 +1,7 @@
 """Methods side by side over runs: means, the paper's test, and the sounder paired bootstrap over images."""
 
 from surefoot.comparison.changes import Change, changes
-from surefoot.comparison.compared import BASELINE, HEADLINE, compare
+from surefoot.comparison.compared import BASELINE, DECIDING, HEADLINE, compare
 from surefoot.comparison.scores import (
     comparison_from_scores,
     read_scores,
@@ -21,6 +21,7 @@ from surefoot.comparison.values import (
 
 __all__ = [
     "BASELINE",
+    "DECIDING",
     "HEADLINE",
     "Cell",
     "Change",

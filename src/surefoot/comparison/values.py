@@ -37,9 +37,7 @@ class MethodRuns:
     spread_of: str | None = None  # for a method run once: the method whose runs' variance stands for its own
     cheating: bool = False  # tuned on unfamiliar data: shown, never competing
     beyond: bool = False  # a method that the paper does not have
-    together: bool = (
-        False  # its runs are of several networks each, and not those of another's run of that number
-    )
+    together: bool = False  # its runs join networks, so a run's number means none of another method's
     seconds_training: float | None = None
     seconds_per_sample: float | None = None
     parameters: float | None = None
@@ -125,9 +123,7 @@ class Comparison:
     sides: tuple[str, ...]
     baseline: str | None  # None where the baseline is not among the methods
     resamples: int = 0  # 0: without the bootstrap
-    pairs: Mapping[Pair, Mapping[Place, Difference]] = field(
-        default_factory=dict
-    )  # the first less the second
+    pairs: Mapping[Pair, Mapping[Place, Difference]] = field(default_factory=dict)  # first less second
 
     def method(self, name: str) -> MethodScores:
         """The method of that name, which must be there."""

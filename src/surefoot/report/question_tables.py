@@ -2,7 +2,7 @@
 
 import math
 
-from surefoot.comparison import Comparison, Difference
+from surefoot.comparison import DECIDING, Comparison, Difference
 from surefoot.metrics import Metric
 from surefoot.questions import BEYOND, QUESTIONS, REFERENCE, Question
 from surefoot.report.comparison_tables import DASH, Setting, gap_cell, percent_reduction
@@ -10,7 +10,7 @@ from surefoot.report.grid import Grid, GridCell, GridRow, Section
 from surefoot.scoring import SIDES
 
 UNFAMILIAR = SIDES[1]
-ASKED = "nll"
+ASKED = DECIDING
 SHOWN = ("nll", "brier", "ece", "e99", "aurc")
 NEGLIGIBLE = 0.005  # of the number without it
 ANSWERS = (

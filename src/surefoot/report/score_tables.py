@@ -6,13 +6,10 @@ from pathlib import Path
 
 from surefoot.comparison import Comparison, comparison_from_scores, read_scores
 from surefoot.errors import InputError
-from surefoot.files import make_folder, replacing
 from surefoot.methods import METHODS
 from surefoot.report.comparison_tables import Setting, comparison_grids
-from surefoot.report.grid_formats import grids_html, grids_markdown
-from surefoot.report.grid_latex import grids_latex
 from surefoot.report.paper_numbers import PAPER_TASKS
-from surefoot.report.study_tables import safe_name
+from surefoot.report.study_tables import safe_name, write_grids
 from surefoot.results import described
 
 ENDING = "-scores"
@@ -39,14 +36,5 @@ def scores_setting(path: Path, paper: str | None) -> Setting:
 
 
 def write_score_tables(comparison: Comparison, setting: Setting, folder: Path) -> list[Path]:
-    """Every table as Markdown, LaTeX and HTML; their paths."""
-    make_folder(folder)
-    grids = comparison_grids(comparison, setting)
-    texts = {"md": grids_markdown(grids), "tex": grids_latex(grids), "html": grids_html(grids)}
-    written = []
-    for ending, text in texts.items():
-        path = folder / f"{safe_name(setting.task)}-tables.{ending}"
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+    """Every table that scores are enough for; their paths."""
+    return write_grids(comparison_grids(comparison, setting), folder, safe_name(setting.task))

@@ -7,13 +7,13 @@ the best: a method whose number is uncertain must not win by that. What spoils f
 import math
 from dataclasses import dataclass
 
-from surefoot.comparison import Cell, Comparison, MethodScores
+from surefoot.comparison import DECIDING, Cell, Comparison, MethodScores
 from surefoot.methods import Method
 from surefoot.results import Result
 from surefoot.runner import PartStudy
 from surefoot.scoring import SIDES
 
-METRIC = "nll"
+METRIC = DECIDING
 GRADIENT = "2 and a gradient"  # of which the stored time is that of one pass
 PASSES_OF_A_GRADIENT = 4  # two forward, and one backward that is as long as two
 SPOILT = 1.1  # times the baseline's familiar NLL

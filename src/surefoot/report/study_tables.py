@@ -1,6 +1,7 @@
 """The tables of an experiment: what the terminal shows, and files in every format."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from surefoot.comparison import scores_text
@@ -61,20 +62,33 @@ def safe_name(text: str) -> str:
 
 def write_tables(study: Study, folder: Path) -> list[Path]:
     """Each part's tables as Markdown, LaTeX, HTML and CSV below `folder/tables`; their paths."""
-    make_folder(folder / "tables")
     written = []
     for name, part in zip(part_names(study), study.parts, strict=True):
-        grids = part_grids(part)
+        written += write_grids(part_grids(part), folder / "tables", name)
         texts = {
-            "tables.md": grids_markdown(grids),
-            "tables.tex": grids_latex(grids),
-            "tables.html": grids_html(grids),
             "scores.csv": scores_text(part.comparison),
             "summary.csv": summary_csv(part.comparison, setting_of(part)),
         }
-        for ending, text in texts.items():
-            path = folder / "tables" / f"{name}-{ending}"
-            with replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-            written.append(path)
+        written += _write(texts, folder / "tables", name)
+    return written
+
+
+def write_grids(grids: Sequence[Grid], folder: Path, name: str) -> list[Path]:
+    """Tables as Markdown, LaTeX and HTML; their paths."""
+    texts = {
+        "tables.md": grids_markdown(grids),
+        "tables.tex": grids_latex(grids),
+        "tables.html": grids_html(grids),
+    }
+    return _write(texts, folder, name)
+
+
+def _write(texts: Mapping[str, str], folder: Path, name: str) -> list[Path]:
+    make_folder(folder)
+    written = []
+    for ending, text in texts.items():
+        path = folder / f"{name}-{ending}"
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        written.append(path)
     return written
