@@ -339,3 +339,16 @@ def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
     assert min(places) >= -1e-9
     assert max(places) <= 100
     assert (np.diff(places) >= gap - 1e-9).all()
+
+
+def test_a_curve_ends_soon_after_it_is_worse_on_both_sides_than_uncalibrated():
+    sure = draw_one_label(sharpness=1.0)  # calibrated as it is, so that every T above 1 is worse
+    curve = numbers.method_curves([Drawn("sure", "Sure", sure, sure)], {})["sure"]
+    assert 1.0 in curve.temperature
+    assert curve.temperature[-1] < 6
+    worse = [
+        t for t, nll in zip(curve.temperature, curve.familiar, strict=True) if nll > curve.uncalibrated[0]
+    ]
+    assert len(worse) == numbers.BEYOND_USE
+    fitted = numbers.method_curves([Drawn("sure", "Sure", sure, sure)], {"sure": 4.1})["sure"]
+    assert fitted.temperature[-1] > 4.1, "and never before the T that was fitted"

@@ -20,6 +20,7 @@ SIDES = ("familiar", "unfamiliar")
 CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
 DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
 CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
+BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is seen
 BAND_COVERAGES = np.linspace(0, 1, 101)
 
 
@@ -147,7 +148,20 @@ def _method_curve(method: Drawn, fitted: float | None) -> MethodCurve:
     elif method.uncalibrated is not None:
         calibrated = (nll(some_rows(method.familiar)), nll(some_rows(method.unfamiliar)))
     one = temperatures.index(1.0)
-    return MethodCurve(temperatures, tuple(x[:-1]), tuple(y[:-1]), (x[one], y[one]), calibrated)
+    end = _end(temperatures, x, y, fitted)
+    return MethodCurve(
+        temperatures[:end], tuple(x[:-1][:end]), tuple(y[:-1][:end]), (x[one], y[one]), calibrated
+    )
+
+
+def _end(temperatures: Sequence[float], x: Sequence[float], y: Sequence[float], fitted: float | None) -> int:
+    """Where a curve ends: a little after the last T that is fitted, or no worse than T = 1 on either side.
+
+    What comes later is worse on both, and would make the rest of the figure small.
+    """
+    one = temperatures.index(1.0)
+    good = [i for i, t in enumerate(temperatures) if x[i] <= x[one] or y[i] <= y[one] or t <= (fitted or 1.0)]
+    return max(good, default=len(temperatures)) + 1 + BEYOND_USE
 
 
 def _reaching(fitted: float | None) -> tuple[float, ...]:

@@ -106,7 +106,7 @@ def temperature_picture(methods: Sequence[Drawn], fitted: Mapping[str, float] | 
         marked = [
             Line2D([], [], marker="^", markersize=8, label="uncalibrated, T = 1", **marks),
             Line2D([], [], marker="X", markersize=8, label="calibrated on validation data", **marks),
-            Line2D([], [], marker=".", markersize=5, label="T = 2, 2.25, ... to 6", **marks),
+            Line2D([], [], marker=".", markersize=5, label="T = 2, 2.25, ..., at most 6", **marks),
         ]
         axes.legend(handles=marked, loc="best")
         key_below(figure, [line_key(style, m.title) for m, style in zip(methods, styles, strict=True)])

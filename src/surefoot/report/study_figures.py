@@ -49,7 +49,8 @@ def _curves(part: PartStudy) -> Iterator[Shown]:
     methods, fitted = curves_drawn(part)
     if methods:
         caption = (
-            f"A curve for each kind of network. Moving along it trades one side for the other. {FIRST_RUN}"
+            f"A curve for each kind of network. Moving along it trades one side for the other; it ends "
+            f"soon after it is worse on both than T = 1. {FIRST_RUN}"
         )
         yield Shown(temperature_picture(methods, fitted), caption)
 
