@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import plain_loop
 import torch
-from torch import nn
 
 from surefoot.decoding import Size
 from surefoot.kinds import LabelKind
@@ -57,55 +57,10 @@ def ours(images, labels, view: int, epochs: int) -> float:
     return len(labels) / steady[len(steady) // 2]
 
 
-def plain(task, view: int, seconds: float) -> float:
+def plain(task, view: int) -> float:
     """Images a second of the tutorial's loop."""
-    from PIL import Image
-    from torch.utils.data import DataLoader, Dataset
-    from torchvision import models, transforms
-
-    samples = task.splits[Split.TRAIN]
-    chain = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(view),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
-    )
-    files = samples.inputs.files()
-
-    class Photographs(Dataset):
-        def __len__(self):
-            return len(files)
-
-        def __getitem__(self, row):
-            return chain(Image.open(files[row]).convert("RGB")), int(samples.labels[row])
-
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    loader = DataLoader(
-        Photographs(),
-        128,
-        shuffle=True,
-        num_workers=16,
-        pin_memory=True,
-        drop_last=True,
-        persistent_workers=True,
-    )
-    network = models.resnet18(num_classes=2).to(GPU)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    seen, start, epoch = 0, None, 0
-    while start is None or time.perf_counter() - start < seconds:
-        for pictures, truth in loader:
-            loss = nn.functional.cross_entropy(network(pictures.to(GPU)), truth.to(GPU))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            seen += len(truth)
-        torch.cuda.synchronize()
-        epoch += 1
-        if epoch == 2:  # workers are up and the files are in memory
-            seen, start = 0, time.perf_counter()
-    return seen / (time.perf_counter() - start)
+    loader = plain_loop.photographs(task, view)
+    return len(loader) * loader.batch_size / plain_loop.steady(plain_loop.loop_epochs(loader, epochs=8))
 
 
 def members(images, labels, weights: Path | None, count: int) -> float:
@@ -178,7 +133,7 @@ def main() -> None:
         )
         print(json.dumps(found), flush=True)
     for view in (224, 128):
-        found[f"plain loop at {view}, images/s"] = plain(task, view, 10)
+        found[f"plain loop at {view}, images/s"] = plain(task, view)
         found[f"ours / plain at {view}"] = float(found[f"ours at {view}, images/s"]) / float(
             found[f"plain loop at {view}, images/s"]
         )

@@ -10,7 +10,9 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+IN_THE_PLANE = {"toy": "Where in the plane each method goes wrong, first run"}
 FIGURES = {
     "temperature-curves": "Familiar against unfamiliar NLL while T varies",
     "e99": "Wrong answers among those above 99% confidence, first run",
@@ -19,10 +21,8 @@ FIGURES = {
 }
 
 
-def publish(folder: Path, out: Path) -> Path:
-    """One page and its files."""
-    report = json.loads((folder / "report.json").read_text())
-    (part,) = report["parts"]
+def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
+    """A task's page and its files."""
     name = part["name"]
     shutil.copy(folder / "tables" / f"{name}-scores.csv", out / f"{name}-scores.csv")
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
@@ -31,7 +31,8 @@ def publish(folder: Path, out: Path) -> Path:
         f"intervals are made again by `surefoot report docs/results/{name}-scores.csv -o tables`.",
         "",
     ]
-    for figure, title in FIGURES.items():
+    in_the_plane = (folder / "figures" / f"{name}-toy.svg").exists()
+    for figure, title in (IN_THE_PLANE if in_the_plane else FIGURES).items():
         svg = folder / "figures" / f"{name}-{figure}.svg"
         if svg.exists():
             shutil.copy(svg, out / svg.name)
@@ -49,7 +50,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     chosen = parser.parse_args()
     for folder in chosen.folders:
-        print(publish(folder, chosen.out))
+        for part in json.loads((folder / "report.json").read_text())["parts"]:
+            print(publish(folder, part, chosen.out))
 
 
 if __name__ == "__main__":

@@ -218,6 +218,12 @@ def test_it_moves_and_keeps_its_temperature_in_half_precision(calibrated):
     assert copy.deepcopy(calibrated).double()(drawn().double()).dtype is torch.float64
 
 
+def test_the_temperature_is_where_the_weights_are():
+    there = network().to("meta")
+    assert surefoot.Calibrated(there, 2.0).temperature.is_meta
+    assert all(value.is_meta for value in surefoot.Ensemble([there], kind="one_label").state_dict().values())
+
+
 def test_autocast_gives_full_precision_probabilities(calibrated):
     x = drawn()
     with torch.autocast("cpu", dtype=torch.bfloat16):

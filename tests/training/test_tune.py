@@ -11,7 +11,7 @@ from surefoot.recipes import Recipe
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split
 from surefoot.training.inputs import task_inputs
-from surefoot.training.tune import Bench, try_rate, tune
+from surefoot.training.tune import LADDER, RATES, Bench, Trial, rate_beyond, try_rate, tune
 
 RECIPE = Recipe(network="mlp", width=32, weight_decay=1e-4)
 
@@ -75,3 +75,39 @@ def test_a_task_without_val_is_refused(bench):
     bare = replace(bench.task, splits={Split.TRAIN: bench.task.splits[Split.TRAIN]})
     with pytest.raises(InputError, match="has no val split; needed: one, to search on"):
         tune(replace(bench, task=bare), (0.1,))
+
+
+def trials(errors):
+    """One for each rate; None is one that diverged."""
+    return [
+        Trial(rate, 9, math.nan if error is None else error, 0.5, diverged=error is None)
+        for rate, error in errors.items()
+    ]
+
+
+BEYOND = {
+    "the best is inside": ([0.3, 0.1, 0.2, 0.3, 0.4], None),
+    "the best is the highest": ([0.1, 0.2, 0.3, 0.4, 0.5], 0.3),
+    "the best is the lowest": ([0.5, 0.4, 0.3, 0.2, 0.1], 0.0003),
+    "the highest diverged": ([None, 0.1, 0.2, 0.3, 0.4], None),
+    "all diverged": ([None] * 5, 0.0003),
+}
+
+
+@pytest.mark.parametrize(("errors", "beyond"), BEYOND.values(), ids=BEYOND)
+def test_the_search_goes_on_where_the_best_is_at_an_end(errors, beyond):
+    assert rate_beyond(trials(dict(zip(RATES, errors, strict=True)))) == beyond
+
+
+def test_the_search_ends_with_the_ladder():
+    assert rate_beyond(trials({rate: rate for rate in LADDER})) is None
+    assert rate_beyond(trials({rate: -rate for rate in LADDER})) is None
+
+
+def test_a_search_left_alone_ends_inside_of_what_it_tried(bench):
+    slow = replace(bench, recipe=replace(RECIPE, batch=1200), patience=1, most_epochs=1)
+    best, found = tune(slow)
+    tried = [trial.learning_rate for trial in found]
+    assert len(tried) > len(RATES)  # one step of 0.1 is too small
+    assert min(tried) < best.learning_rate < max(tried)
+    assert tried[: len(RATES)] == list(RATES)

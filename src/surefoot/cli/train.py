@@ -66,7 +66,12 @@ def tune(
     recipe: RecipeFile = None,
     values: Values = None,
     weights: Weights = None,
-    rate: Annotated[list[float] | None, typer.Option(help="A learning rate to try; repeat for more.")] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A learning rate to try, repeat for more; else 0.1 to 0.001, and further if need be."
+        ),
+    ] = None,
     most_epochs: Annotated[
         int, typer.Option(min=1, help="The most epochs before a plateau is declared.")
     ] = 96,
@@ -83,7 +88,7 @@ def tune(
     from surefoot.recipes import write_recipe
     from surefoot.tasks import task_named
     from surefoot.training.inputs import task_inputs
-    from surefoot.training.tune import RATES, Bench
+    from surefoot.training.tune import Bench
     from surefoot.training.tune import tune as search
 
     if not output.parent.is_dir():  # said before the search, not after it
@@ -91,8 +96,8 @@ def tune(
     base = _recipe(recipe, values, weights)
     found = task_named(task, root=root)
     inputs = task_inputs(found, base, cache=cache or default_cache())
-    rates = tuple(rate or RATES)
-    with watch_trials(rates) as tell:
+    rates = tuple(rate or ())
+    with watch_trials() as tell:
         bench = Bench(
             found, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, tell
         )
@@ -101,8 +106,9 @@ def tune(
     typer.echo(comment)  # first: whatever becomes of the file, the search was not for nothing
     write_recipe(best, output, comment=comment)
     typer.echo(f"best: learning rate {best.learning_rate:g}, {best.epochs} epochs; recipe: {output}")
-    if len(rates) > 1 and best.learning_rate in (min(rates), max(rates)):
-        end, further = ("highest", 3) if best.learning_rate == max(rates) else ("lowest", 1 / 3)
+    tried = [trial.learning_rate for trial in trials]
+    if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
+        end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)
         beyond = f"--rate {best.learning_rate * further:.1g}"
         typer.echo(f"that is the {end} rate tried; {beyond} may be better still")
 

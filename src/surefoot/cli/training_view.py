@@ -138,16 +138,14 @@ def _bar(*columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def watch_trials(rates: tuple[float, ...]) -> Iterator[Callable[["Glimpse"], None]]:
+def watch_trials() -> Iterator[Callable[["Glimpse"], None]]:
     """The trial at work: learning rate, epoch, validation error and NLL."""
     with _bar(TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
-        task = bar.add_task(f"trying {len(rates)} learning rates", total=None)
+        task = bar.add_task("trying learning rates", total=None)
 
         def tell(seen: "Glimpse") -> None:
-            where = f"rate {seen.learning_rate:g} ({rates.index(seen.learning_rate) + 1} of {len(rates)})"
-            bar.update(
-                task, description=f"{where}, epoch {seen.epoch}: error {seen.error:.4f}, NLL {seen.nll:.4f}"
-            )
+            found = f"error {seen.error:.4f}, NLL {seen.nll:.4f}"
+            bar.update(task, description=f"rate {seen.learning_rate:g}, epoch {seen.epoch}: {found}")
 
         yield tell
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from surefoot.calibrators import BudgetTemperature, Temperature
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.deploy.outputs import is_one_logit, logits_of
+from surefoot.deploy.outputs import device_of, is_one_logit, logits_of
 from surefoot.deploy.scikit import ScikitModel, is_scikit_classifier
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
@@ -116,7 +116,10 @@ class Calibrated(Answering):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        self.register_buffer("temperature", torch.tensor(float(temperature), dtype=torch.float32))
+        there = device_of(self.model)
+        self.register_buffer(
+            "temperature", torch.tensor(float(temperature), dtype=torch.float32, device=there)
+        )
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """z / T, in the shape of z, float32 or float64."""

@@ -168,7 +168,8 @@ def _left_out(choice: Choice) -> list[str]:
         return []
     harm = "it raises" if len(titles) == 1 else "they raise"
     was = "was" if len(titles) == 1 else "were"
-    return [f"{' and '.join(titles)} {was} not considered: {harm} the familiar NLL by more than a tenth."]
+    named = " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
+    return [f"{named} {was} not considered: {harm} the familiar NLL by more than a tenth."]
 
 
 def _missing(part: PartStudy) -> list[str]:

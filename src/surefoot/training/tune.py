@@ -2,7 +2,8 @@
 
 At each learning rate: train until the validation error has not improved for some epochs, then a third as
 many epochs again at a tenth of the rate. The recipe that ends with the lowest error wins; of equals, the one
-with the lower NLL. Unfamiliar data have no part in it.
+with the lower NLL. If that is the highest or the lowest rate tried, the next one beyond is tried too.
+Unfamiliar data have no part in it.
 """
 
 import math
@@ -27,7 +28,8 @@ from surefoot.training.objectives import Classification
 from surefoot.training.predict import predict
 from surefoot.training.start import initial_network
 
-RATES = (0.1, 0.03, 0.01, 0.003, 0.001)
+LADDER = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+RATES = LADDER[3:8]  # tried first; the others where the best is at an end
 MOST_EPOCHS = 96
 PATIENCE = 5
 
@@ -71,18 +73,31 @@ class Bench:
     tell: Callable[[Glimpse], None] = lambda _: None
 
 
-def tune(bench: Bench, rates: Sequence[float] = RATES) -> tuple[Recipe, list[Trial]]:
-    """The best recipe found, and every trial."""
+def tune(bench: Bench, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
+    """The best recipe found, and every trial: of `rates` alone, else as far along LADDER as it pays."""
     if Split.VAL not in bench.task.splits:
         raise InputError(f"task {bench.task.name!r} has no val split; needed: one, to search on")
-    trials = [try_rate(bench, rate) for rate in rates]
-    sound = [trial for trial in trials if not trial.diverged]
-    if not sound:
-        raise InputError(
-            f"training diverged at every learning rate of {', '.join(map(str, rates))}; try lower ones"
-        )
-    best = min(sound, key=lambda trial: (trial.error, trial.nll))
+    trials = [try_rate(bench, rate) for rate in rates or RATES]
+    while not rates and (beyond := rate_beyond(trials)) is not None:
+        trials.append(try_rate(bench, beyond))
+    if all(trial.diverged for trial in trials):
+        tried = ", ".join(f"{trial.learning_rate:g}" for trial in trials)
+        raise InputError(f"training diverged at every learning rate of {tried}; try lower ones")
+    best = best_of(trials)
     return replace(bench.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The lowest error, then the lowest NLL; where all diverged, the lowest rate."""
+    return min(trials, key=lambda t: (t.diverged, t.learning_rate) if t.diverged else (False, t.error, t.nll))
+
+
+def rate_beyond(trials: Sequence[Trial]) -> float | None:
+    """The next rate of LADDER where the best so far is the highest or the lowest tried."""
+    tried = [trial.learning_rate for trial in trials]
+    place = LADDER.index(best_of(trials).learning_rate)
+    beside = LADDER[max(place - 1, 0) : place + 2]
+    return next((rate for rate in beside if rate not in tried), None)
 
 
 def try_rate(bench: Bench, rate: float) -> Trial:
