@@ -1,13 +1,14 @@
 """Training as a person watches it."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
     from surefoot.store import Found
     from surefoot.training.tune import Glimpse, Trial
 
+SECONDS_BETWEEN_LINES = 60  # in a log
+
 
 @contextmanager
 def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """The task, networks done of all, the last one's epoch and loss; a bar in epochs, and the time left."""
+    """The task, networks done of all, the last one's epoch and loss; a bar in epochs, and the time left.
+
+    In a log instead of a terminal: a line a minute.
+    """
     epochs = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
     view = _View(order, title, done_before)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), TimeLeft())
@@ -41,6 +47,7 @@ def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Calla
         done: dict[int, int] = {}
         earlier: dict[int, int] = {}  # epochs of another sitting
         reports: set[str] = set()
+        log = _Log(console)
 
         def tell(event: dict[str, Any]) -> None:
             job = event.get("job", -1)
@@ -64,6 +71,7 @@ def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Calla
             known = sum(earlier.values())
             completed = sum(done.values()) - known
             bar.update(task, description=view.counted(), completed=completed, total=total - known)
+            log.say(f"{view.counted()}; {bar.below}; {TimeLeft().render(bar.tasks[0])}")
 
         yield tell
 
@@ -88,6 +96,21 @@ class _View:
         final = ", final training" if epoch["phase"] == "final" else ""
         called = _called(self.order.jobs[epoch["job"]])
         return f"{called}{final}: epoch {epoch['epoch']} of {epoch['epochs']}, loss {epoch['loss']:.4f}"
+
+
+class _Log:
+    """Lines now and then where nobody watches a bar."""
+
+    last = time.monotonic()  # of the process: an experiment's tasks are watched one after another
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, line: str) -> None:
+        """Where there is no terminal, and the last line is some time ago."""
+        if not self.console.is_terminal and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+            _Log.last = time.monotonic()
+            self.console.print(line, markup=False)
 
 
 class _TwoLines(Progress):
@@ -141,11 +164,13 @@ def _bar(*columns: ProgressColumn) -> Progress:
 def watch_trials() -> Iterator[Callable[["Glimpse"], None]]:
     """The trial at work: learning rate, epoch, validation error and NLL."""
     with _bar(TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
-        task = bar.add_task("trying learning rates", total=None)
+        task, log = bar.add_task("trying learning rates", total=None), _Log(bar.console)
 
         def tell(seen: "Glimpse") -> None:
             found = f"error {seen.error:.4f}, NLL {seen.nll:.4f}"
-            bar.update(task, description=f"rate {seen.learning_rate:g}, epoch {seen.epoch}: {found}")
+            line = f"rate {seen.learning_rate:g}, epoch {seen.epoch}: {found}"
+            bar.update(task, description=line)
+            log.say(line)
 
         yield tell
 
