@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
+from PIL.ExifTags import Base
 from safetensors.torch import load_file, save_file
 
 import surefoot
@@ -28,6 +30,7 @@ TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 BUNDLED = [m.name for m in METHODS if why_not(m) is None]
 REFUSED = [m.name for m in METHODS if why_not(m) is not None]
 CLOSE = 1e-5
+ORIENTATION = Base.Orientation
 
 
 @pytest.fixture(scope="module", params=["one label", "many labels"])
@@ -246,6 +249,69 @@ def test_images_made_in_memory_are_not_resized_as_files_are():
     expected = whole.test_views(whole.pixels, torch.arange(3))
     ours = torch.stack([Preprocessing(16, 16, None).of_pixels(each) for each in pixels])
     torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("samples", "got"),
+    [
+        (torch.zeros(3, 12, 12), r"float32 of shape \(3, 12, 12\)"),
+        (torch.zeros(2, 3, 16, 16), r"float32 of shape \(2, 3, 16, 16\)"),
+        (torch.zeros(2, 3, 12, 12, dtype=torch.uint8), r"uint8 of shape \(2, 3, 12, 12\)"),
+        (np.zeros((2, 12, 12, 3)), r"float64 of shape \(2, 12, 12, 3\)"),
+        (np.array(["a.jpg"]), r"<U5 of shape \(1,\)"),
+        ([[0.0]], "a list"),
+    ],
+)
+def test_samples_that_the_networks_cannot_see_are_one_sentence(one, samples, got):
+    bundle = surefoot.load_bundle(one[1])
+    for ask in (bundle.probabilities, bundle.says):
+        with pytest.raises(
+            InputError, match=rf"samples are {got}; needed: floats of shape \(n, 3, 12, 12\), "
+        ):
+            ask(samples)
+
+
+def test_samples_may_be_arrays_and_of_any_float_type(one):
+    bundle = surefoot.load_bundle(one[1])
+    seen = torch.rand(4, *bundle.shape, generator=torch.Generator().manual_seed(0))
+    for samples in (seen.numpy(), seen.double(), seen.double().numpy()):
+        assert torch.equal(bundle.probabilities(samples), bundle.probabilities(seen))
+        assert torch.equal(bundle.says(samples).logits, bundle.says(seen).logits)
+
+
+def saved(folder, mode):
+    """An image file of that mode, wider than high, to be turned by its EXIF orientation."""
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 31, 4), dtype=np.uint8)
+    image = Image.fromarray(pixels).convert("RGB" if mode == "P" else mode).convert(mode)
+    exif = image.getexif()
+    exif[ORIENTATION] = 6
+    image.save(folder / "image.png", exif=exif)
+    return folder / "image.png"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1"])
+def test_an_open_image_is_seen_as_its_file_is(one, mode, tmp_path):
+    bundle, path = surefoot.load_bundle(one[1]), saved(tmp_path, mode)
+    with Image.open(path) as image:
+        seen = bundle.preprocess(image)
+        assert (image.mode, image.size) == (mode, (31, 20)), "left as it was"
+    assert torch.equal(seen, bundle.preprocess(path))
+
+
+def test_images_that_cannot_be_seen_are_one_sentence(one, tmp_path):
+    bundle, path = surefoot.load_bundle(one[1]), saved(tmp_path, "RGB")
+    path.write_bytes(path.read_bytes()[:-500])
+    with Image.open(path) as half, pytest.raises(InputError, match=r"the image cannot be read: .*truncated"):
+        bundle.preprocess(half)
+    for image, says in (
+        (Image.new("RGB", (0, 9)), "the image cannot be read: 0 x 9 pixels"),
+        (Image.new("F", (9, 9)), "the image cannot be read: numbers with fractions have no known white"),
+        (np.zeros((9, 9, 3), dtype=np.uint8), "is of type ndarray; allowed: a path, or a PIL image"),
+        (b"image.png", "is of type bytes; allowed"),
+        (tmp_path / "gone.png", "gone.png cannot be read: no such file"),
+    ):
+        with pytest.raises(InputError, match=says):
+            bundle.preprocess(image)
 
 
 def test_a_bundle_is_never_unpickled(copy, tmp_path):

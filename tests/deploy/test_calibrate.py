@@ -234,6 +234,44 @@ def test_autocast_gives_full_precision_probabilities(calibrated):
     torch.testing.assert_close(p, calibrated.probabilities(x), atol=0.05, rtol=0)
 
 
+def read_only(x):
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(
+    "as_array",
+    [
+        lambda x: x,
+        lambda x: x.astype(np.float64),
+        lambda x: x.astype(">f4"),
+        lambda x: x[::-1].copy()[::-1],
+        lambda x: read_only(x.copy()),
+    ],
+    ids=["float32", "float64", "big-endian", "backwards", "read-only"],
+)
+def test_arrays_are_asked_and_calibrated_as_tensors_are(model, calibrated, as_array):
+    x, y = data(model)
+    array = as_array(x.numpy())
+    assert torch.equal(calibrated.probabilities(array), calibrated.probabilities(x))
+    assert torch.equal(calibrated.logits(input=array), calibrated.logits(x))
+    both = surefoot.Ensemble([calibrated, calibrated])
+    assert torch.equal(both.probabilities(array), both.probabilities(x))
+    again = surefoot.calibrate(model, (array, y.numpy()))
+    assert float(again.temperature) == pytest.approx(float(calibrated.temperature), rel=1e-5)
+
+
+def test_arrays_go_where_the_weights_are_and_take_their_type(calibrated):
+    x = drawn().numpy()
+    assert copy.deepcopy(calibrated).double().probabilities(x).dtype is torch.float64
+    assert copy.deepcopy(calibrated).to(torch.bfloat16).probabilities(x).dtype is torch.float32
+    assert copy.deepcopy(calibrated).to("meta").probabilities(x).is_meta
+    words = nn.Sequential(nn.Embedding(7, 5), nn.Flatten(), nn.Linear(10, CLASSES))
+    whole = np.array([[0, 6], [3, 1]])
+    asked = surefoot.Calibrated(words).probabilities
+    assert torch.equal(asked(whole), asked(torch.from_numpy(whole))), "whole numbers stay whole"
+
+
 def test_compiled(calibrated):
     x = drawn()
     for module in (calibrated, surefoot.Ensemble([calibrated, copy.deepcopy(calibrated)])):
@@ -306,6 +344,19 @@ def test_scikit_learn_s_many_labels():
     assert (p[:, 2] < 1e-6).all(), "a label that never occurred"
 
 
+def test_scikit_learn_s_words_stay_words():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    x = np.array([["a", "x"], ["b", "y"], ["a", "y"], ["b", "x"]] * 9, dtype=object)
+    y = np.arange(len(x)) * 7 % 2
+    classifier = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(x, y)
+    calibrated = surefoot.calibrate(classifier, (x, y))
+    z = classifier.decision_function(x) / float(calibrated.temperature)
+    np.testing.assert_allclose(calibrated.probabilities(x)[:, 1], expit(z), atol=1e-6)
+
+
 @pytest.mark.parametrize("classes", ["abc", "abcd"])
 def test_scores_of_pairs_of_classes_are_refused(classes):
     """Also of three classes, which have three pairs."""
@@ -347,8 +398,8 @@ def test_bad_models_are_refused_in_a_sentence(model):
         surefoot.calibrate(HuggingFaceLike(nn.Identity(), lambda z: (z,)), [{"pixel_values": X, "labels": Y}])
     with pytest.raises(InputError, match="'novelty' does not fit one temperature"):
         surefoot.calibrate(model, (X, Y), method="novelty")
-    with pytest.raises(InputError, match="unknown method"):
-        surefoot.calibrate(model, (X, Y), method="isotonic")
+    with pytest.raises(InputError, match=r"unknown method 'foo'; allowed: temperature, softening, budget$"):
+        surefoot.calibrate(model, (X, Y), method="foo")
     with pytest.raises(InputError, match="temperature is -1"):
         surefoot.Calibrated(model, -1)
     with pytest.raises(InputError, match="kind is 'softmax'; allowed: one_label, many_labels"):

@@ -78,13 +78,20 @@ def decode(
             raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
         if size.fit is not Fit.AS_IT_IS:
             image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
-        wanted = size.of(*image.size)  # nothing is decoded yet
-        if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
-            raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
-        plain = _plain(ImageOps.exif_transpose(image))
-        wanted = size.of(*plain.size)  # upright: perhaps the other way round
-        small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
-        return np.asarray(small)
+        return pixels_of(image, size, most_pixels=most_pixels)
+
+
+def pixels_of(image: Image.Image, size: Size, *, most_pixels: float = math.inf) -> NDArray[np.uint8]:
+    """The same of an image that is open, which is left as it is."""
+    if not all(image.size):
+        raise ValueError(f"{image.width} x {image.height} pixels")
+    wanted = size.of(*image.size)  # perhaps nothing is decoded yet
+    if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
+        raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
+    plain = _plain(ImageOps.exif_transpose(image))
+    wanted = size.of(*plain.size)  # upright: perhaps the other way round
+    small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
+    return np.asarray(small)
 
 
 def _plain(image: Image.Image) -> Image.Image:

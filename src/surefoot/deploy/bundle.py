@@ -16,7 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL.Image import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
@@ -25,6 +28,7 @@ from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling
 from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
 from surefoot.deploy.decision import Rule, rule_from
 from surefoot.deploy.familiar import Familiar, familiar_from
+from surefoot.deploy.outputs import device_of, float_type_of, from_array
 from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
 from surefoot.deploy.wrap import Answering
 from surefoot.errors import InputError
@@ -47,6 +51,8 @@ LIBRARIES = (
     "torchvision",
 )  # networks of theirs are built by name; any other name is a user's own code
 
+Samples = Tensor | NDArray[np.floating[Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
@@ -68,23 +74,32 @@ class Bundle:
         """Samples to calibrated logits, as one module; calibration and averaging are inside."""
         return assembled(list(self.networks), self.calibration, self.novelty, self.kind)
 
-    def probabilities(self, samples: Tensor) -> Tensor:
-        """(n, classes) of preprocessed samples (n, *shape)."""
-        return self.model.probabilities(samples)
+    def probabilities(self, samples: Samples) -> Tensor:
+        """(n, classes) of preprocessed samples (n, *shape), a tensor or an array."""
+        return self.model.probabilities(self._taken(samples))
 
-    def preprocess(self, path: str | Path) -> Tensor:
-        """What the networks see of an image file."""
+    def preprocess(self, image: str | Path | Image) -> Tensor:
+        """What the networks see of an image file, or of an image that Pillow has opened or made.
+
+        A large JPEG file is decoded small, an image at its full size: there pixels may differ a little.
+        """
         if self.preprocessing is None:
             raise InputError(f"{self.name} takes points of shape {self.shape}, not images")
-        seen = self.preprocessing.of_file(path)
+        if isinstance(image, Image):
+            seen = self.preprocessing.of_image(image)
+        elif isinstance(image, str | Path):
+            seen = self.preprocessing.of_file(image)
+        else:
+            raise InputError(f"the image is of type {type(image).__name__}; allowed: a path, or a PIL image")
         if isinstance(seen, str):
-            raise InputError(f"{path} cannot be read: {seen}")
+            raise InputError(f"{'the image' if isinstance(image, Image) else image} cannot be read: {seen}")
         return seen
 
-    def says(self, samples: Tensor) -> Predictions:
+    def says(self, samples: Samples) -> Predictions:
         """What the method says of preprocessed samples, with their novelty: as it was scored, in one pass."""
+        taken = self._taken(samples)
         with torch.inference_mode():
-            own = torch.stack([network(samples) for network in self.networks]).float().cpu()
+            own = torch.stack([network(taken) for network in self.networks]).float().cpu()
         novelty = self.novelty.of(own, self.kind)
         scale = self.novelty.scale
         scaled = None if scale is None else scale(novelty.numpy())
@@ -95,6 +110,17 @@ class Bundle:
         return Predictions.from_logits(
             answer.logits, None, kind=self.kind, class_names=self.class_names, novelty=novelty
         )
+
+    def _taken(self, samples: Samples) -> Tensor:
+        """Samples where the networks are, in their weights' type; those that they cannot see are refused."""
+        given = from_array(samples, self.networks)
+        if isinstance(given, Tensor) and given.is_floating_point() and given.shape[1:] == self.shape:
+            return given.to(device_of(self.networks), float_type_of(self.networks))
+        got = f"a {type(samples).__name__}"
+        if isinstance(samples, Tensor | np.ndarray):
+            got = f"{samples.dtype} of shape {tuple(samples.shape)}".removeprefix("torch.")
+        needed = ", ".join(map(str, ("n", *self.shape)))
+        raise InputError(f"the samples are {got}; needed: floats of shape ({needed}), a tensor or an array")
 
     @property
     def name(self) -> str:

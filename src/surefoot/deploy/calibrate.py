@@ -8,13 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surefoot.calibrators import (
-    BudgetTemperature,
-    Temperature,
-    calibrator_named,
-    fit_calibration,
-)
-from surefoot.deploy.outputs import asked, device_of, logits_of, moved
+from surefoot.calibrators import CALIBRATORS, BudgetTemperature, Temperature, fit_calibration
+from surefoot.deploy.outputs import asked, logits_of, moved
 from surefoot.deploy.scikit import ScikitModel
 from surefoot.deploy.wrap import Calibrated, Report, as_module
 from surefoot.errors import InputError
@@ -49,8 +44,9 @@ def calibrate(
     tensor([0.7500, 0.2500])
     """
     if method not in METHODS:
-        calibrator_named(method)  # an unknown one is said to be that
-        raise InputError(f"method {method!r} does not fit one temperature; allowed: {', '.join(METHODS)}")
+        known = any(method == each.name for each in CALIBRATORS)
+        wrong = f"method {method!r} does not fit one temperature" if known else f"unknown method {method!r}"
+        raise InputError(f"{wrong}; allowed: {', '.join(METHODS)}")
     seen = collected(model, val, tick)
     fitted = fit_calibration(method, seen)
     assert isinstance(fitted, Temperature | BudgetTemperature)
@@ -66,7 +62,7 @@ def collected(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None
         scikit = next((part for part in module.modules() if isinstance(part, ScikitModel)), None)
         known = truth if scikit is None else scikit.label_indices(truth)
         with torch.no_grad(), evaluating([module]):
-            answer = logits_of(asked(module, moved(question, device_of(module)))).cpu()
+            answer = logits_of(asked(module, moved(question, module))).cpu()
         if len(answer) != len(known):
             raise InputError(f"a batch has {len(known)} labels and {len(answer)} logits; must be as many")
         logits.append(answer if answer.ndim == 2 else answer.unsqueeze(1))

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from surefoot.errors import InputError
 
+NUMBERS = "biuf"  # kinds of arrays that torch knows
+
 
 def logits_of(output: Any) -> Tensor:
     """The logits in a model's answer, (n,), (n, 1) or (n, classes): a tensor, or what holds one as `logits`.
@@ -39,17 +41,30 @@ def device_of(model: nn.Module) -> torch.device | None:
     return None if held is None else held.device
 
 
-def moved(value: Any, device: torch.device | None) -> Any:
-    """Tensors and arrays, also in lists, tuples and mappings, as tensors on the device; all else as it is."""
-    if isinstance(value, np.ndarray):
-        value = torch.as_tensor(value)
+def float_type_of(model: nn.Module) -> torch.dtype | None:
+    """The type of a model's first weights that are floats; None where it has none."""
+    return next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+
+
+def moved(value: Any, model: nn.Module) -> Any:
+    """Tensors and arrays, also in lists, tuples and mappings, on the model's device; all else as it is."""
     if isinstance(value, Tensor):
+        device = device_of(model)
         return value if device is None else value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
-        return {name: moved(each, device) for name, each in value.items()}
+        return {name: moved(each, model) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [moved(each, device) for each in value]
-    return value
+        return [moved(each, model) for each in value]
+    return from_array(value, model)
+
+
+def from_array(value: Any, model: nn.Module) -> Any:
+    """An array of numbers as a tensor on the model's device, floats in its type; all else as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in NUMBERS:
+        return value
+    own = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])  # others torch refuses, or warns of
+    dtype = float_type_of(model) if own.dtype.kind == "f" else None
+    return torch.as_tensor(own, dtype=dtype, device=device_of(model))
 
 
 def asked(model: nn.Module, question: Any) -> Any:

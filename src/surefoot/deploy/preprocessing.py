@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 from torch import Tensor
 
-from surefoot.decoding.images import read_pixels
-from surefoot.decoding.pixels import Fit, Size
+from surefoot.decoding.images import read_pixels, reason_of
+from surefoot.decoding.pixels import UNREADABLE, Fit, Size, pixels_of
 from surefoot.errors import InputError
 from surefoot.training.augment import MEAN, SPREAD
 from surefoot.training.batches import images_from
@@ -41,6 +42,13 @@ class Preprocessing:
             return "not a regular file"  # to open a pipe would be to wait for ever
         pixels = read_pixels(str(path), self.size)
         return pixels if isinstance(pixels, str) else self.of_pixels(pixels)
+
+    def of_image(self, image: Image) -> Tensor | str:
+        """The same of an image that Pillow has opened or made, which is left as it is."""
+        try:
+            return self.of_pixels(pixels_of(image, self.size))
+        except UNREADABLE as error:
+            return reason_of(error)
 
     def of_pixels(self, pixels: NDArray[np.uint8]) -> Tensor:
         """The same from decoded pixels (height, width, channels)."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from surefoot.calibrators import BudgetTemperature, Temperature
 from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.deploy.outputs import device_of, is_one_logit, logits_of
+from surefoot.deploy.outputs import device_of, from_array, is_one_logit, logits_of
 from surefoot.deploy.scikit import ScikitModel, is_scikit_classifier
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
@@ -58,7 +58,10 @@ class Answering(nn.Module):
     kind: LabelKind
 
     def logits(self, *inputs: Any, **named: Any) -> Tensor:
-        """What the forward pass gives, in evaluation mode, without gradients; all modes are left as found."""
+        """What the forward pass gives, in evaluation mode, without gradients; all modes are left as found.
+
+        NumPy arrays go in as well, as tensors where the model is.
+        """
         with torch.no_grad():
             if any(module.training for module in self.modules()):
                 with evaluating([self]):
@@ -66,7 +69,8 @@ class Answering(nn.Module):
             return self._answer(*inputs, **named)
 
     def _answer(self, *inputs: Any, **named: Any) -> Tensor:
-        answer: Tensor = self(*inputs, **named)
+        taken = {name: from_array(each, self) for name, each in named.items()}
+        answer: Tensor = self(*[from_array(each, self) for each in inputs], **taken)
         return answer
 
     def probabilities(self, *inputs: Any, **named: Any) -> Tensor:
