@@ -81,6 +81,8 @@ def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
         (("tiny", "distill"), "'tiny' has no networks for 'distill'; it was run with: single, ensemble-of-t"),
         (("huge", "single"), "no experiment 'huge' was run in"),
         (("tiny", "single", "--task", "toy"), "has no task 'toy'; say which by --task: colours with mlp"),
+        (("tiny", "single", "--network", "resnet"), "no network 'resnet'; say which by --network: colours with mlp"),
+        (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; say"),
         (("tiny", "single", "--thresholds", "gone.json"), "cannot read gone.json: No such file"),
     ],
 )  # fmt: skip

@@ -171,8 +171,43 @@ def test_the_card_is_plain_text_for_people(one):
     card = (one[1] / "README.md").read_text()
     assert "<b>" not in card
     assert "&lt;b&gt;blue\\|s&lt;/b&gt;" in card
+    assert "(Li & Hoiem, CVPR 2020)" in card
     assert "accepted from a confidence of 0.6 on, rejected below 0.35" in card
     assert "| NLL | " in card
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_card_s_own_words_need_no_escape(method):
+    """They are written as they are."""
+    assert not set(method.title + method.reference + method.origin + method.fitted_on) & set("<>\\`*_{}[]|#~")
+
+
+@pytest.mark.parametrize(
+    ("task", "network", "says"),
+    [
+        (None, None, "has several tasks; say which by --task: colours with mlp, colours with resnet18, sounds with mlp"),
+        (None, "mlp", "has several tasks; say which by --task: colours with mlp, sounds with mlp"),
+        ("colours", None, "has several networks; say which by --network: colours with mlp, colours with resnet18"),
+        ("sounds", "resnet18", "has no network 'resnet18' for 'sounds'; say which by --network: sounds with mlp"),
+        (None, "vgg", "has no network 'vgg'; say which by --network: colours with mlp, colours with resnet18, sounds with mlp"),
+        ("smells", "mlp", "has no task 'smells'; say which by --task: colours with mlp, colours with resnet18, sounds with mlp"),
+    ],
+)  # fmt: skip
+def test_where_there_are_several_what_is_wrong_is_named(one, task, network, says):
+    opened = one[0].opened
+    (part,), (plan,) = opened.experiment.parts, opened.plans
+    other = replace(plan.recipe, network="resnet18")
+    several = replace(
+        opened,
+        experiment=replace(
+            opened.experiment, parts=(part, replace(part, recipe=other), replace(part, task="sounds"))
+        ),
+        plans=(plan, replace(plan, recipe=other), replace(plan, task="sounds")),
+    )
+    with pytest.raises(InputError, match=f"experiment 'tiny' {says}$"):
+        chosen_method(several, "ensemble-of-t", task=task, network=network)
+    chosen = chosen_method(several, "ensemble-of-t", task="colours", network="mlp")
+    assert chosen.plan is plan
 
 
 def test_predictions_of_files_are_the_stored_ones(one, tmp_path):

@@ -53,17 +53,7 @@ class Chosen:
 def chosen_method(opened: Opened, method: str, *, task: str | None, network: str | None) -> Chosen:
     """The one task that fits, and the method's networks on it; a method that cannot be bundled says why."""
     row = method_named(method)
-    pairs = list(zip(opened.experiment.parts, opened.plans, strict=True))
-    fitting = [
-        (part, plan)
-        for part, plan in pairs
-        if task in (None, plan.task, part.task) and network in (None, plan.recipe.network)
-    ]
-    if len(fitting) != 1:
-        have = ", ".join(f"{plan.task} with {plan.recipe.network}" for _, plan in pairs)
-        wanted = "several tasks" if len(fitting) > 1 else f"no task {task!r}"
-        raise InputError(f"experiment {opened.experiment.name!r} has {wanted}; say which by --task: {have}")
-    ((part, plan),) = fitting
+    part, plan = _chosen_task(opened, task, network)
     found, without = replanned(plan, [row])
     if without:
         have = ", ".join(planned.method.name for planned in plan.methods)
@@ -75,6 +65,24 @@ def chosen_method(opened: Opened, method: str, *, task: str | None, network: str
     if reason is not None:
         raise InputError(reason)
     return Chosen(opened, part, plan, planned)
+
+
+def _chosen_task(opened: Opened, task: str | None, network: str | None) -> tuple[Part, Plan]:
+    pairs = list(zip(opened.experiment.parts, opened.plans, strict=True))
+    of_task = [(part, plan) for part, plan in pairs if task in (None, plan.task, part.task)]
+    fitting = [(part, plan) for part, plan in of_task if network in (None, plan.recipe.network)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not of_task:
+        got, option = f"no task {task!r}", "--task"
+    elif not fitting:
+        got, option = f"no network {network!r}" + ("" if task is None else f" for {task!r}"), "--network"
+    elif len({plan.task for _, plan in fitting}) > 1:
+        got, option = "several tasks", "--task"
+    else:
+        got, option = "several networks", "--network"
+    have = ", ".join(f"{plan.task} with {plan.recipe.network}" for _, plan in fitting or of_task or pairs)
+    raise InputError(f"experiment {opened.experiment.name!r} has {got}; say which by {option}: {have}")
 
 
 def why_not(method: Method, specs: Sequence[Spec] = ()) -> str | None:

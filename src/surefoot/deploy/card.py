@@ -19,10 +19,10 @@ def model_card(
     thresholds: Mapping[str, Any] | None,
     method: Method,
 ) -> str:
-    """Markdown; what came from users' files is escaped."""
+    """Markdown; what came from users' files is escaped, and what is ours is written to need no escape."""
     return "\n".join(
         [
-            f"# {_plain(about['task']['name'])}: {_plain(method.title)}",
+            f"# {_plain(about['task']['name'])}: {method.title}",
             "",
             f"Written by Surefoot {about['surefoot']} from run {about['run']} of experiment "
             f"{_plain(about['experiment'])}.",
@@ -54,7 +54,7 @@ def _facts(about: Mapping[str, Any], calibration: Mapping[str, Any], method: Met
     count = "1 network" if members == 1 else f"{members} networks"
     return [
         f"- **Answers** with {labels} {len(about['class_names'])} classes: {names}.",
-        f"- **Method**: `{method.name}`, `{method.formula}` ({_plain(method.reference)}); {method.origin}.",
+        f"- **Method**: `{method.name}`, `{method.formula}` ({method.reference}); {method.origin}.",
         f"- **Networks**: {count} ({_plain(recipe['network'])}), protocol `{recipe['protocol']}`, "
         f"seeds {', '.join(str(each['seed']) for each in about['networks'])}.",
         f"- **Calibration**: {_fitted(calibration)}; fitted on {method.fitted_on}.",
@@ -103,7 +103,7 @@ def _scores(evaluation: Evaluation, method: Method, about: Mapping[str, Any]) ->
         )
     lines.append(
         f"With 95% intervals from {evaluation.resamples:,} resamples, and exact ones of proportions; "
-        f"`metrics.json` has every metric. {_plain(method.title)} was judged on the task's own test sets, "
+        f"`metrics.json` has every metric. {method.title} was judged on the task's own test sets, "
         "and other unfamiliar data may be harder."
     )
     return lines
