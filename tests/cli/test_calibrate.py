@@ -42,6 +42,15 @@ def test_other_methods_are_fitted_said_and_used(method, tmp_path):
     assert np.array_equal(read_predictions(tmp_path / "out.npz").logits, calibrated.logits)
 
 
+def test_one_row_is_one(tmp_path, here):
+    val, new, file = tmp_path / "val.npz", tmp_path / "new.npz", tmp_path / "c.json"
+    write_predictions(draw_one_label(), val)
+    write_predictions(draw_one_label().take(slice(0, 1)), new)
+    here("calibrate", val, "-o", file)
+    done = here("apply", file, new, "-o", tmp_path / "out.npz")
+    assert done.stderr == f"calibrated predictions: {tmp_path / 'out.npz'} (1 row)\n"
+
+
 def test_novelty_scaling_asks_for_novelty(tmp_path):
     write_predictions(draw_one_label(), tmp_path / "val.npz")
     with pytest.raises(InputError, match="the predictions have no novelty; needed: "):

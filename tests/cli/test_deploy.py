@@ -200,6 +200,18 @@ def test_export_prints_the_difference(bundle, surefoot, tmp_path):
     assert len(names) == 2
 
 
+def test_a_file_that_is_there_is_replaced_and_a_folder_is_not(made, bundle, surefoot, tmp_path):
+    for name in ("out.csv", "model.pt2"):
+        (tmp_path / name).write_text("of yesterday")
+    surefoot("predict", bundle, made.images / "part0" / "000.png", "-o", tmp_path / "out.csv")
+    assert pyarrow.csv.read_csv(tmp_path / "out.csv").num_rows == 1
+    surefoot("export", bundle, "-o", tmp_path / "model.pt2")
+    assert torch.export.load(tmp_path / "model.pt2") is not None
+    said = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
+    assert said == f"surefoot: {tmp_path} is there already; allowed: a new folder, so that nothing is lost\n"
+    assert {file.name for file in tmp_path.iterdir()} == {"out.csv", "model.pt2"}
+
+
 def test_a_bundle_needs_neither_the_data_nor_the_store(made, bundle, tmp_path):
     """In a process of its own, from a copy elsewhere, with nothing but the bundle and an image."""
     shutil.copytree(bundle, tmp_path / "bundle")

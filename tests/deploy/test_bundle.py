@@ -379,7 +379,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is code of your own"),
         (lambda about: about["networks"][0]["recipe"].update(network="none"), "unknown network 'none'"),
         (lambda about: about.update(networks=[]), "there are 0 networks; allowed"),
-        (lambda about: about["networks"].pop(), "2 temperatures for 1 networks; allowed: one for each"),
+        (lambda about: about["networks"].pop(), "2 temperatures for 1 network; allowed: one for each"),
         (lambda about: about.pop("method"), "is damaged: missing or wrong 'method'"),
         (lambda about: about["method"].pop("name"), "is damaged: missing or wrong 'name'"),
         (lambda about: about.update(task="colours"), "is damaged: missing or wrong string indices"),

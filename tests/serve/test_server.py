@@ -3,10 +3,12 @@
 import asyncio
 import io
 import json
+import re
 import socket
 import struct
 import zlib
 from functools import cache
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -145,7 +147,7 @@ REFUSED = {
     "too large, said first": (bytes(MOST + 1), IMAGE, 413, "the request is larger than 300,000 bytes"),
     "too large, not said": (lambda: chunks(40), IMAGE, 413, "the request is larger than 300,000 bytes"),
     "too large an image": (lambda: chunks(5), IMAGE, 413, "the image is larger than 200,000 bytes"),
-    "too many images": (form(*[FILE % (b"a", b"b")] * 9), FORM, 413, "there are more than 8 images"),
+    "too many images": (form(*[FILE % (b"a", b"b")] * 9), FORM, 413, "the form has more than 8 images"),
     "too many fields": (form(*[FIELD % b""] * 200), FORM, 413, "the form has more than 108 parts"),
 }  # fmt: skip
 
@@ -202,6 +204,16 @@ def test_what_is_not_there(client):
     assert client.post("/health").status_code == 405
     assert client.head("/").status_code == 200
     assert client.get("/docs").status_code == 404, "that page would load scripts from elsewhere"
+
+
+def test_the_page_s_table_has_every_status(client):
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "commands" / "serve.md").read_text()
+    code = "".join(file.read_text() for file in (root / "src" / "surefoot" / "serve").glob("*.py"))
+    refused = {int(status) for status in re.findall(r"RefusedError\(\s*(\d+)", code)}
+    not_there = {client.get("/nowhere").status_code, client.get("/predict").status_code}
+    named = [int(status) for status in re.findall(r"^\| (\d{3}) \|", page, flags=re.MULTILINE)]
+    assert named == sorted(refused | not_there)
 
 
 def test_what_is_not_http(server):

@@ -50,6 +50,21 @@ def test_any_pieces_give_the_same_files(contents, cuts):
     assert room.held == 0
 
 
+def test_one_image_is_one():
+    room = Room(Limits(max_images=1, max_waiting=1))
+    with (
+        pytest.raises(RefusedError, match=r"^the form has more than 1 image, the most allowed$"),
+        room.guest() as guest,
+    ):
+        Form(b"edge", room.limits, guest).write(body([b"abc"] * 2))
+    with (
+        pytest.raises(RefusedError, match=r"^1 image is waiting already"),
+        room.admitted(1),
+        room.admitted(1),
+    ):
+        raise AssertionError("there was no room")
+
+
 def test_a_guest_that_fails_leaves_nothing_behind():
     room = Room(LIMITS)
     with pytest.raises(RefusedError), room.guest() as guest:

@@ -17,6 +17,7 @@ from surefoot.cli.streams import (
 )
 from surefoot.errors import InputError
 from surefoot.files import refuse_same_file
+from surefoot.plurals import count_of
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -99,4 +100,4 @@ def apply(
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=kind))
         write_predictions(calibrated, output)
-    typer.echo(f"calibrated predictions: {output} ({calibrated.n:,} rows)", err=True)
+    typer.echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)

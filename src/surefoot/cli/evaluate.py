@@ -19,6 +19,7 @@ from surefoot.cli.streams import (
 )
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
+from surefoot.plurals import count_of
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -159,7 +160,7 @@ def _streamed(
     rows = sum(scores.n for scores in found.evaluation.sides.values())
     often = "" if found.readings == 1 else f", in {found.readings} readings"
     rate = f"{rows / found.seconds / 1e6:.2f} million rows/s{often}"
-    notes().print(f"streamed {rows:,} rows in {found.seconds:.1f} s: {rate}")
+    notes().print(f"streamed {count_of(rows, 'row')} in {found.seconds:.1f} s: {rate}")
     return found.evaluation
 
 

@@ -8,6 +8,7 @@ import typer
 
 from surefoot.cli.terminal import busy
 from surefoot.decoding import default_cache
+from surefoot.plurals import count_of
 from surefoot.recipes import Spec
 from surefoot.store import Store
 from surefoot.store.remote import Remote, is_url
@@ -23,7 +24,7 @@ class Kept:
     def settle(self, specs: Sequence[Spec]) -> None:
         """Fetch and send what either side lacks of these networks."""
         if self.url is not None:
-            with busy(f"comparing {len(specs)} networks with {self.url}"):
+            with busy(f"comparing {count_of(len(specs), 'network')} with {self.url}"):
                 Remote(self.url).settle(specs, self.store)
 
     def send(self, folder: Path) -> None:

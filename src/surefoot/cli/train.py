@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefoot.errors import InputError
+from surefoot.plurals import count_of
 
 if TYPE_CHECKING:
     from surefoot.recipes import Recipe
@@ -36,7 +37,7 @@ def train(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
 ) -> None:
     """Train networks and keep their weights and logits. The same command goes on where it was stopped."""
-    from surefoot.cli.training_view import count_networks, watch
+    from surefoot.cli.training_view import watch
     from surefoot.engines.local import carry_out, sensible_workers
     from surefoot.engines.orders import Order, jobs_of
 
@@ -56,7 +57,7 @@ def train(
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
-    typer.echo(f"{count_networks(members)} of {task} in {store}")
+    typer.echo(f"{count_of(members, 'network')} of {task} in {store}")
 
 
 def tune(
@@ -105,7 +106,9 @@ def tune(
     comment = describe_trials(found.name, trials)
     typer.echo(comment)  # first: whatever becomes of the file, the search was not for nothing
     write_recipe(best, output, comment=comment)
-    typer.echo(f"best: learning rate {best.learning_rate:g}, {best.epochs} epochs; recipe: {output}")
+    typer.echo(
+        f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}"
+    )
     tried = [trial.learning_rate for trial in trials]
     if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
         end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)

@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from surefoot.cli.terminal import notes
+from surefoot.plurals import count_of
 from surefoot.report.tables import Table
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class _View:
 
     def counted(self) -> str:
         """Such as `toy: 3 of 12 networks`."""
-        return f"{self.title}: {self.finished} of {count_networks(self.networks)}"
+        return f"{self.title}: {self.finished} of {count_of(self.networks, 'network')}"
 
     def at(self, epoch: dict[str, Any]) -> str:
         """Such as `distilled, seed 1, final training: epoch 7 of 40, loss 0.1234`."""
@@ -182,7 +183,7 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
         if trial.diverged:
             lines.append(f"learning rate {trial.learning_rate:g}: diverged")
         else:
-            facts = f"{trial.epochs} epochs, error {trial.error:.4f}, NLL {trial.nll:.4f}"
+            facts = f"{count_of(trial.epochs, 'epoch')}, error {trial.error:.4f}, NLL {trial.nll:.4f}"
             lines.append(f"learning rate {trial.learning_rate:g}: {facts}")
     return "\n".join(lines)
 
@@ -199,12 +200,7 @@ def status_line(networks: "list[Found]") -> str:
 
     states = [found.state for found in networks]
     counts = [f"{states.count(state)} {state}" for state in State if state in states]
-    return f"{count_networks(len(states))}{': ' if counts else ''}{', '.join(counts)}"
-
-
-def count_networks(count: int) -> str:
-    """A number of networks, in words that fit it."""
-    return "1 network" if count == 1 else f"{count} networks"
+    return f"{count_of(len(states), 'network')}{': ' if counts else ''}{', '.join(counts)}"
 
 
 def _row(found: "Found") -> tuple[str, ...]:

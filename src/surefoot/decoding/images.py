@@ -24,6 +24,7 @@ from surefoot.decoding.cache import (
 from surefoot.decoding.parallel import in_parallel
 from surefoot.decoding.pixels import UNREADABLE, Size, decode
 from surefoot.errors import InputError
+from surefoot.plurals import count_of
 
 SHOWN = 5  # unreadable files that a message names
 HEADER = 128  # bytes of a .npy header whose array has one axis
@@ -61,7 +62,7 @@ def unreadable_text(unreadable: tuple[Unreadable, ...]) -> str:
     """How many, which, and why."""
     named = "; ".join(f"{each.path} ({each.reason})" for each in unreadable[:SHOWN])
     more = f"; and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
-    count = "1 image" if len(unreadable) == 1 else f"{len(unreadable)} images"
+    count = count_of(len(unreadable), "image")
     return f"{count} cannot be read: {named}{more}; needed: whole images, or --skip-unreadable"
 
 

@@ -37,6 +37,7 @@ from surefoot.kinds import LabelKind
 from surefoot.networks import build_network
 from surefoot.novelty import Scale
 from surefoot.novelty.scores import FROM_LOGITS
+from surefoot.plurals import count_of
 from surefoot.predictions import Predictions
 from surefoot.recipes import Bayesian, Recipe, recipe_from
 from surefoot.seeds import generator
@@ -203,17 +204,19 @@ def _check_parts(bundle: Bundle) -> None:
     """Refuse parts that cannot work together, and a description without what is asked of it later."""
     about, members, fitted, novelty = bundle.about, len(bundle.networks), bundle.calibration, bundle.novelty
     _ = bundle.name, about["surefoot"], about["method"]["name"], about["input"]["name"]
+    networks = count_of(members, "network")
     if not members:
         raise InputError("there are 0 networks; allowed: one or more")
     if isinstance(fitted, MemberTemperatures) and len(fitted.members) != members:
-        raise InputError(f"{len(fitted.members)} temperatures for {members} networks; allowed: one for each")
+        temperatures = count_of(len(fitted.members), "temperature")
+        raise InputError(f"{temperatures} for {networks}; allowed: one for each")
     if novelty.score not in FROM_LOGITS:
         raise InputError(f"unknown novelty score {novelty.score!r}; have: {', '.join(FROM_LOGITS)}")
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
         raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
     if isinstance(fitted, NoveltyScaling) and (members != 1 or novelty.scale is None):
         raise InputError(
-            f"novelty scaling of {members} networks, {'without' if novelty.scale is None else 'with'} a "
+            f"novelty scaling of {networks}, {'without' if novelty.scale is None else 'with'} a "
             "scale; allowed: of one, with a scale"
         )
 

@@ -14,6 +14,7 @@ from surefoot.deploy.scikit import ScikitModel
 from surefoot.deploy.wrap import Calibrated, Report, as_module
 from surefoot.errors import InputError
 from surefoot.kinds import LabelKind
+from surefoot.plurals import count_of
 from surefoot.predictions import Predictions
 from surefoot.training.predict import evaluating
 
@@ -64,7 +65,8 @@ def collected(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None
         with torch.no_grad(), evaluating([module]):
             answer = logits_of(asked(module, moved(question, module))).cpu()
         if len(answer) != len(known):
-            raise InputError(f"a batch has {len(known)} labels and {len(answer)} logits; must be as many")
+            got = f"{count_of(len(known), 'label')} and {count_of(len(answer), 'logit')}"
+            raise InputError(f"a batch has {got}; must be as many")
         logits.append(answer if answer.ndim == 2 else answer.unsqueeze(1))
         labels.append(known)
         tick(len(answer))
@@ -100,7 +102,7 @@ def _question_and_labels(batch: Any) -> tuple[Any, Any]:
         )
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], _array(batch[1])
-    got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
+    got = count_of(len(batch), "part") if isinstance(batch, list | tuple) else type(batch).__name__
     raise InputError(f"a batch is {got}; allowed: (x, y), or a mapping with 'labels'")
 
 

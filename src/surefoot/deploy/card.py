@@ -7,6 +7,7 @@ from typing import Any
 
 from surefoot.deploy.familiar import familiar_from
 from surefoot.methods import Method
+from surefoot.plurals import count_of
 from surefoot.scoring import Evaluation, Score
 
 SHOWN = ("nll", "brier", "label_error", "ece", "e99")
@@ -48,12 +49,13 @@ def model_card(
 
 
 def _facts(about: Mapping[str, Any], calibration: Mapping[str, Any], method: Method) -> list[str]:
-    recipe, members = about["networks"][0]["recipe"], len(about["networks"])
+    recipe = about["networks"][0]["recipe"]
+    count = count_of(len(about["networks"]), "network")
+    classes = count_of(len(about["class_names"]), "class", "classes")
     names = ", ".join(_plain(name) for name in about["class_names"])
     labels = "one of" if about["kind"] == "one_label" else "any of"
-    count = "1 network" if members == 1 else f"{members} networks"
     return [
-        f"- **Answers** with {labels} {len(about['class_names'])} classes: {names}.",
+        f"- **Answers** with {labels} {classes}: {names}.",
         f"- **Method**: `{method.name}`, `{method.formula}` ({method.reference}); {method.origin}.",
         f"- **Networks**: {count} ({_plain(recipe['network'])}), protocol `{recipe['protocol']}`, "
         f"seeds {', '.join(str(each['seed']) for each in about['networks'])}.",
@@ -102,9 +104,9 @@ def _scores(evaluation: Evaluation, method: Method, about: Mapping[str, Any]) ->
             "its own numbers differ by as much as the draw does."
         )
     lines.append(
-        f"With 95% intervals from {evaluation.resamples:,} resamples, and exact ones of proportions; "
-        f"`metrics.json` has every metric. {method.title} was judged on the task's own test sets, "
-        "and other unfamiliar data may be harder."
+        f"With 95% intervals from {count_of(evaluation.resamples, 'resample')}, and exact ones of "
+        f"proportions; `metrics.json` has every metric. {method.title} was judged on the task's own test "
+        "sets, and other unfamiliar data may be harder."
     )
     return lines
 

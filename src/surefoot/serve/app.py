@@ -63,7 +63,7 @@ class Service:
                 async with asyncio.timeout(self.limits.timeout):
                     uploads = await read_uploads(request, self.limits, guest)
             except TimeoutError:
-                late = f"the request did not arrive within {self.limits.timeout:g} seconds"
+                late = f"the request did not arrive within {self.limits.timeout:g} s"
                 raise RefusedError(408, late) from None
             with self.room.admitted(len(uploads)):
                 outcomes = await self._outcomes(uploads)
@@ -75,7 +75,7 @@ class Service:
             async with asyncio.timeout(self.limits.timeout):
                 return await asyncio.gather(*(self._outcome(upload) for upload in uploads))
         except TimeoutError:
-            raise RefusedError(504, f"there was no answer within {self.limits.timeout:g} seconds") from None
+            raise RefusedError(504, f"there was no answer within {self.limits.timeout:g} s") from None
 
     async def _outcome(self, upload: Upload) -> Outcome:
         if upload.refused is not None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from surefoot.errors import InputError
+from surefoot.plurals import count_of
 
 MEBIBYTE = 2**20
 AT_ONCE = 64  # images in a pass of the networks
@@ -64,7 +65,8 @@ class Room:
     def admitted(self, images: int) -> Iterator[None]:
         """Inside, so many images more are waiting."""
         if self.waiting + images > self.limits.max_waiting:
-            raise RefusedError(503, f"{self.waiting} images are waiting already; try again in a second")
+            waiting = count_of(self.waiting, "image is", "images are")
+            raise RefusedError(503, f"{waiting} waiting already; try again in a second")
         self.waiting += images
         try:
             yield

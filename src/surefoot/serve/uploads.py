@@ -6,6 +6,7 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from surefoot.plurals import count_of
 from surefoot.serve.limits import Guest, Limits, RefusedError
 
 FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
@@ -145,9 +146,8 @@ class Form:
         typed = self.headers.get(b"content-type", b"").lower().startswith(b"image/")
         if b"filename" in options or typed:
             if len(self.files) == self.limits.max_images:
-                raise RefusedError(
-                    413, f"there are more than {self.limits.max_images} images, the most allowed"
-                )
+                most = count_of(self.limits.max_images, "image")
+                raise RefusedError(413, f"the form has more than {most}, the most allowed")
             self.current = Upload(_name(options.get(b"filename", b"")))
             self.files.append(self.current)
 

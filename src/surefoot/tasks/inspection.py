@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from surefoot.plurals import count_of
 from surefoot.tasks.base import Split, Task
 from surefoot.tasks.fingerprints import Fingerprint, alike, fingerprints, near_pairs
 
@@ -46,7 +47,7 @@ def _unreadable(task: Task, prints: Prints) -> Iterator[Finding]:
         if each.unreadable
     ]
     if named:
-        yield Finding("unreadable", f"{_count(len(named), 'image')} cannot be read", tuple(named), True)
+        yield Finding("unreadable", f"{count_of(len(named), 'image')} cannot be read", tuple(named), True)
 
 
 def _shared(task: Task, prints: Prints) -> Iterator[Finding]:
@@ -62,7 +63,7 @@ def _shared(task: Task, prints: Prints) -> Iterator[Finding]:
                 text = f"{_name(task, one, first[one])} = {_name(task, other, first[other])}"
                 pairs[one, other].append(text)
     for (one, other), named in _in_order(pairs):
-        sentence = f"{_count(len(named), 'picture')} in both {one} and {other}: a leak"
+        sentence = f"{count_of(len(named), 'picture')} in both {one} and {other}: a leak"
         yield Finding("leak", sentence, tuple(named), True)
 
 
@@ -83,7 +84,7 @@ def _one_sided_labels(task: Task) -> Iterator[Finding]:
             counts = task.class_counts(split)
             empty = [name for name, count in zip(task.class_names, counts, strict=True) if not count]
             if empty:
-                sentence = f"{_count(len(empty), 'label')} never seen in {split}"
+                sentence = f"{count_of(len(empty), 'label')} never seen in {split}"
                 yield Finding("one_sided_label", sentence, tuple(empty))
 
 
@@ -95,7 +96,7 @@ def _repeated(task: Task, prints: Prints) -> Iterator[Finding]:
             if len(places) > 1:
                 named.append(" = ".join(str(task.splits[split].ids[row]) for _, row in places))
         if named:
-            sentence = f"{_count(len(named), 'picture')} more than once in {split}"
+            sentence = f"{count_of(len(named), 'picture')} more than once in {split}"
             yield Finding("repeated", sentence, tuple(named))
 
 
@@ -113,7 +114,7 @@ def _alike(task: Task, prints: Prints) -> Iterator[Finding]:
         if ours.content != theirs.content and alike(ours, theirs):
             pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, twin)}")
     for (one, other), named in _in_order(pairs):
-        sentence = f"{_count(len(named), 'pair')} of pictures that look alike in {one} and {other}"
+        sentence = f"{count_of(len(named), 'pair')} of pictures that look alike in {one} and {other}"
         yield Finding("look_alike", sentence, tuple(named))
 
 
@@ -132,11 +133,3 @@ def _in_order(pairs: Pairs) -> list[tuple[tuple[Split, Split], list[str]]]:
 
 def _name(task: Task, split: Split, row: int) -> str:
     return f"{split} {task.splits[split].ids[row]}"
-
-
-def _count(number: int, what: str) -> str:
-    """
-    >>> _count(1, "picture"), _count(1200, "picture")
-    ('1 picture', '1,200 pictures')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
