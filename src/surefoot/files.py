@@ -87,6 +87,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def refuse_unwritable(output: str | Path) -> None:
+    """Raise where `replacing` could not write: to be said before the work, not after it."""
+    target, folder = Path(output).resolve(), Path(output).parent
+    if target.is_dir():
+        raise InputError(f"cannot write {output}: it is a folder; allowed: a file, there or not")
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {output}: no folder {folder}; allowed: a file in one that is there")
+    replaced = target.is_file() or not target.exists()
+    if not os.access(target.parent if replaced else target, os.W_OK):
+        raise InputError(f"cannot write {output}: no permission in {folder}; allowed: a file in another")
+
+
 def refuse_same_file(given: str | Path, output: str | Path) -> None:
     """Raise if writing the output would lose the input."""
     if Path(given).resolve() == Path(output).resolve():

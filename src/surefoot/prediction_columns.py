@@ -20,6 +20,7 @@ from surefoot.errors import InputError
 from surefoot.kinds import IGNORE
 
 METADATA = b"surefoot"
+ANSWERS = frozenset({"path", "label", "confidence", "entropy", "novelty", "error"})  # of 'surefoot predict'
 WHOLE_NUMBER = re.compile(r"([+-]?\d+)(\.0+)?")
 
 
@@ -27,6 +28,28 @@ def refuse_repeated(names: Sequence[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(f"column {repeated[0]!r} occurs twice; allowed: different names")
+
+
+def are_answers(names: Sequence[str]) -> bool:
+    """Whether a file is what `surefoot predict` wrote, whose `label` is no truth."""
+    return ANSWERS.issubset(names)
+
+
+def refuse_answers(names: Sequence[str]) -> None:
+    """Where the truth is needed."""
+    if are_answers(names):
+        raise InputError("what 'surefoot predict' said, whose 'label' is its own answer; needed: true labels")
+
+
+def scores_of_answers(table: pa.Table) -> pa.Table:
+    """Of what `surefoot predict` wrote: probabilities and novelty of the images that could be read."""
+    if not any(name.startswith("prob_") for name in table.column_names):
+        raise InputError(
+            "what 'surefoot predict' said, without probabilities; needed: 'surefoot predict --probabilities'"
+        )
+    read = table.filter(table["confidence"].is_valid())
+    wanted = [name for name in read.column_names if name.startswith("prob_")]
+    return read.select([*wanted, "novelty"]).append_column("ids", read["path"])
 
 
 def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:

@@ -16,12 +16,15 @@ import pyarrow.parquet
 from surefoot.errors import InputError
 from surefoot.prediction_columns import (
     METADATA,
+    are_answers,
     csv_options,
     labels_in,
     numbers_in,
+    refuse_answers,
     refuse_gaps,
     refuse_repeated,
     scores_in,
+    scores_of_answers,
     stored_in,
 )
 from surefoot.predictions import LabelKind, Predictions
@@ -54,6 +57,10 @@ def write_csv(table: pa.Table, path: Path) -> None:
 def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predictions:
     """Predictions from a table; without labels only if `unlabelled` says of which kind they are."""
     refuse_repeated(table.column_names)
+    if unlabelled is None:
+        refuse_answers(table.column_names)
+    elif are_answers(table.column_names):
+        table = scores_of_answers(table)
     scale, scores, names, used = scores_in(table)
     stored = stored_in(table)
     names = stored.get("class_names") or names

@@ -1,7 +1,7 @@
 """Predictions -> numbers with error bars: familiar, unfamiliar, the gap, and what a calibration changed."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -54,8 +54,7 @@ def evaluate(
     and after.
     """
     given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
-    if unfamiliar is not None:
-        _refuse_unlike(familiar, unfamiliar)
+    refuse_unlike(given)
     for side, predictions in given.items():
         if not predictions.outcomes.total:
             raise InputError(f"the {side} predictions have no labels; needed: at least one")
@@ -199,14 +198,28 @@ def _group(name: str, outcomes: Outcomes, metrics: Sequence[Metric]) -> GroupSco
     return GroupScores(name, len(np.unique(outcomes.row)), scores)
 
 
-def _refuse_unlike(familiar: Predictions, unfamiliar: Predictions) -> None:
-    for what in ("kind", "classes", "class_names"):
-        ours, theirs = getattr(familiar, what), getattr(unfamiliar, what)
-        if ours != theirs and not (what == "class_names" and None in (ours, theirs)):
-            name = what.replace("_", " ")
-            raise InputError(
-                f"{name} differ: familiar {_short(ours)}, unfamiliar {_short(theirs)}; must be equal"
-            )
+class Answers(Protocol):
+    """What can be answered: of Predictions, or of the shape of those that are streamed."""
+
+    @property
+    def kind(self) -> LabelKind: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None: ...
+
+
+def refuse_unlike(sides: Mapping[str, Answers]) -> None:
+    """Refuse predictions, by the name of their side, that cannot come from the classifier of the first."""
+    (first, ours), *others = sides.items()
+    for side, theirs in others:
+        for what in ("kind", "classes", "class_names"):
+            a, b = getattr(ours, what), getattr(theirs, what)
+            if a != b and not (what == "class_names" and None in (a, b)):
+                name = what.replace("_", " ")
+                raise InputError(f"{name} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
 
 
 def _short(value: Any) -> str:

@@ -61,6 +61,52 @@ def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
     assert all((row["confidence"] >= 0.4) == (row["decision"] == "accept") for row in rows.values())
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, ending):
+    said, thresholds, folder, today = (
+        tmp_path / name for name in ("said", "thresholds.json", "bundle", f"today.{ending}")
+    )
+    store = ("--store", made.store.root)
+    surefoot("predictions", "tiny", "ensemble-of-t", "-o", said, *store)
+    surefoot("thresholds", said / "familiar.npz", "--target-error", 0.9, "-o", thresholds)
+    chosen = ("--thresholds", thresholds)
+    surefoot("bundle", "tiny", "ensemble-of-t", "-o", folder, *chosen, "--resamples", 0, *store)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no image")
+    predicted = ("predict", folder, made.images, bad, "-o", today, "--skip-unreadable")
+    surefoot(*predicted, "--probabilities")
+    look = surefoot("monitor", said / "familiar.npz", today, *chosen, "--format", "json")
+    found = json.loads(look.stdout)
+    assert found["n"]["current"] == ROWS, "what could not be read is left out"
+    again = package.read_predictions(today, unlabelled=package.LabelKind.ONE_LABEL)
+    stored = package.read_predictions(said / "unfamiliar.npz")
+    place = {str(path): row for row, path in enumerate(again.ids)}
+    rows = [place[str(made.images / path)] for path in stored.ids]
+    assert again.novelty.numpy()[rows] == pytest.approx(stored.novelty.numpy(), abs=1e-4)
+    assert again.probs().numpy()[rows] == pytest.approx(stored.probs().numpy(), abs=1e-5)
+    refused = surefoot("evaluate", today, check=2)
+    assert "what 'surefoot predict' said, whose 'label' is its own answer" in refused.stderr
+    streamed = surefoot("evaluate", f"{tmp_path}/*.{ending}", check=2)
+    assert "whose 'label' is its own answer" in streamed.stderr
+    surefoot(*predicted)
+    bare = surefoot("monitor", said / "familiar.npz", today, check=2)
+    assert "needed: 'surefoot predict --probabilities'" in bare.stderr
+
+
+def test_predictions_are_the_method_s_own(made, surefoot, tmp_path):
+    done = surefoot("predictions", "tiny", "single", "-o", tmp_path / "p", "--store", made.store.root)
+    assert done.stdout.count("rows)\n") == 2
+    stored = made.stored(method_named("single")).after
+    for split in ("familiar", "unfamiliar"):
+        found = package.read_predictions(tmp_path / "p" / f"{split}.npz")
+        assert torch.equal(found.logits, stored[f"test_{split}"].logits)
+        assert found.novelty is not None
+    again = surefoot(
+        "predictions", "tiny", "single", "-o", tmp_path / "p", "--store", made.store.root, check=2
+    )
+    assert again.stderr.count("\n") == 1
+
+
 def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
     for run in (0, 1):
         surefoot("bundle", made.folder, "single", "-o", tmp_path / str(run), "--run", run, "--resamples", 0)

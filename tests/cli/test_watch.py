@@ -5,18 +5,23 @@ import re
 import shutil
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from typer.testing import CliRunner
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.cli.app import app
 from surefoot.deploy.threshold_files import load_thresholds
+from tests.cli.command import surefoot as main
 from tests.conftest import draw_many_labels, draw_one_label
 
 CHROMIUM = shutil.which("chromium")
 NASTY = "<script>alert(1)</script>"
+PAGE = Path(__file__).parents[2] / "docs" / "commands" / "thresholds.md"
 
 
 def surefoot(*arguments):
@@ -101,6 +106,9 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
         (["--split", 0.5, "--calibration", "c.json"], "both --calibration and --split"),
         (["-o", "t.csv"], "names predictions"),
         (["--for-class", "2"], "needs many labels"),
+        (["-o", "no/t.json"], "cannot write no/t.json: no folder no"),
+        (["-o", "t.json", "--html", "no/t.html"], "cannot write no/t.html: no folder no"),
+        (["-o", "t.json", "--html", "."], "cannot write .: it is a folder"),
     ],
 )
 def test_bad_options_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
@@ -108,6 +116,67 @@ def test_bad_options_are_one_sentence(arguments, said, files, tmp_path, monkeypa
     with pytest.raises(InputError, match=re.escape(said)):
         surefoot("thresholds", files / "val.npz", *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def renamed(path, names, to):
+    write_predictions(replace(read_predictions(path), class_names=tuple(names)), to)
+    return to
+
+
+def test_predictions_of_other_classes_are_refused(files, tmp_path):
+    val = renamed(files / "val.npz", "abc", tmp_path / "val.npz")
+    file = tmp_path / "t.json"
+    for option, names in (("unfamiliar", "xyz"), ("familiar-test", "cba")):
+        other = renamed(files / "test.npz", names, tmp_path / f"{names}.npz")
+        said = (
+            f"class names differ: val a, b, c, {option.replace('-', ' ')} {', '.join(names)}; must be equal"
+        )
+        with pytest.raises(InputError, match=said):
+            surefoot("thresholds", val, f"--{option}", other, "-o", file)
+    assert not file.exists()
+    unnamed = files / "test.npz"
+    assert surefoot("thresholds", val, "--target-error", 0.1, "--unfamiliar", unnamed, "-o", file)[0] == 0
+
+
+def test_the_rows_of_a_given_calibration_are_a_condition(files, tmp_path):
+    surefoot("calibrate", files / "test.npz", "-o", tmp_path / "c.json")
+    given = ("--calibration", tmp_path / "c.json", "--target-error", 0.1, "-o", tmp_path / "t.json")
+    _, _, notes = surefoot("thresholds", files / "val.npz", *given)
+    assert "the promise holds if the calibration was fitted on other rows than these" in notes
+
+
+def application(file, logits):
+    """What the page's snippet does with every row of (members, n, classes)."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    code = compile(code.replace("thresholds.json", str(file)), str(PAGE), "exec")
+    done = []
+    for row in range(logits.shape[1]):
+        taken = []
+        known = {"json": json, "Path": Path, "np": np, "softmax": softmax, "answer": row}
+        acts = {"take": taken.append, "ask_a_person": lambda _: None}
+        exec(code, known | acts | {"logits": logits[:, row]})
+        done.append(bool(taken))
+    return np.array(done)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("method", [None, "temperature", "budget", "member-temperatures"])
+def test_the_page_s_snippet_accepts_what_the_thresholds_do(method, members, tmp_path):
+    """`ensemble-of-t` is members with member-temperatures."""
+    rng = np.random.default_rng(0)
+    ours = draw_one_label(1500, 3, sharpness=3)
+    unlike = np.array([0.5, 1.0, 2.0])[:members].reshape(-1, 1, 1)
+    logits = unlike * ours.logits.numpy() + rng.standard_normal((members, ours.n, 3))
+    val, file = tmp_path / "val.npz", tmp_path / "t.json"
+    write_predictions(Predictions.from_logits(logits, ours.labels), val)
+    options = []
+    if method is not None:
+        surefoot("calibrate", val, "--method", method, "-o", tmp_path / "c.json")
+        options = ["--calibration", tmp_path / "c.json"]
+    surefoot("thresholds", val, "--target-error", 0.2, *options, "-o", file)
+    expected = load_thresholds(file).accepted(read_predictions(val))
+    assert 0 < expected.sum() < len(expected)
+    assert np.array_equal(application(file, logits), expected)
 
 
 def test_a_broken_promise_is_said(files, tmp_path):
@@ -175,7 +244,13 @@ def test_a_novelty_that_cannot_be_compared_is_said(tmp_path):
     assert (
         "novelty in one file only" in surefoot("monitor", tmp_path / "has.npz", tmp_path / "has-not.npz")[2]
     )
-    assert "probabilities have no energy" in surefoot("monitor", tmp_path / "p.npz", tmp_path / "p.npz")[2]
+    assert "does not vary" in surefoot("monitor", tmp_path / "p.npz", tmp_path / "p.npz")[2]
+
+
+def test_one_row_is_refused_and_nothing_else_said_of_it(files, tmp_path):
+    write_predictions(read_predictions(files / "test.npz").take([0]), tmp_path / "one.npz")
+    done = main("monitor", files / "val.npz", tmp_path / "one.npz", check=2)
+    assert done.stderr == "surefoot: the current predictions have 1 row; allowed: two or more\n"
 
 
 def test_the_labels_of_what_is_watched_are_never_used(files, tmp_path):
@@ -214,16 +289,22 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
         (["--bound", 2], "--bound is 2; allowed: 0 to 1"),
         (["-o", "same", "--history", "same"], "the output same is the input"),
         (["--thresholds", "gone.json"], "cannot read gone.json"),
+        (["--thresholds", "t.json", "-o", "t.json"], "the output t.json is the input"),
+        (["--calibration", "c.json", "--history", "c.json"], "the output c.json is the input"),
+        (["--history", "h.jsonl", "-o", "no/m.html"], "cannot write no/m.html: no folder no"),
+        (["--history", "no/h.jsonl"], "cannot write no/h.jsonl: no folder no"),
+        (["--history", "."], "cannot write .: it is a folder"),
     ],
 )
 def test_bad_options_of_the_monitor_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(said)):
         surefoot("monitor", files / "val.npz", files / "test.npz", *arguments)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="is the input"):
         surefoot("monitor", files / "val.npz", files / "test.npz", "-o", files / "test.npz")
     write_predictions(draw_one_label(classes=5), tmp_path / "five.npz")
-    with pytest.raises(InputError, match="allowed: predictions of the same classifier"):
+    with pytest.raises(InputError, match="classes differ: reference 3, current 5; must be equal"):
         surefoot("monitor", files / "val.npz", tmp_path / "five.npz")
 
 
@@ -245,22 +326,29 @@ def check_page(path, *, figures):
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_both_pages_fit_a_telephone(files, tmp_path):
+def test_both_pages_fit_a_telephone_and_a_small_window(files, tmp_path):
     from playwright.sync_api import sync_playwright
 
     surefoot("thresholds", files / "val.npz", "--target-error", 0.05, "-o", tmp_path / "t.json", "--html",
              tmp_path / "t.html")  # fmt: skip
-    surefoot("monitor", files / "val.npz", files / "strange.npz", "-o", tmp_path / "m.html")
+    for _ in range(2):
+        surefoot("monitor", files / "val.npz", files / "strange.npz", "-o", tmp_path / "m.html",
+                 "--thresholds", tmp_path / "t.json", "--history", tmp_path / "h.jsonl")  # fmt: skip
     problems = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        for name, figures in (("t.html", 1), ("m.html", 2)):
+        for name, figures in (("t.html", 1), ("m.html", 3)):
             page.goto((tmp_path / name).as_uri())
             assert page.locator("figure svg").count() == figures
             assert page.evaluate("document.documentElement.scrollWidth") <= 390
             assert page.locator("#verdict p").first.bounding_box()["width"] > 250
+        page.locator("summary").click()
+        for width in (390, 720, 1000, 1300):
+            page.set_viewport_size({"width": width, "height": 800})
+            boxes = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
+            assert page.eval_on_selector_all(".scroll", boxes) == [0, 0]
         browser.close()
     assert problems == []

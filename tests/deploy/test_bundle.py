@@ -225,14 +225,14 @@ def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
     assert len(rows) == counted.images == ROWS + 1
     assert counted.unreadable == (f"{bad} (not an image)",)
     assert rows[str(bad)]["error"] == "not an image"
-    assert {rows[str(bad)][name] for name in ("label", "confidence", "decision", "p_red")} == {None}
+    assert {rows[str(bad)][name] for name in ("label", "confidence", "decision", "prob_red")} == {None}
     probs = stored.probs().numpy()
     for path, p in zip(stored.ids, probs, strict=True):
         row = rows[str(made.images / path)]
         assert row["label"] == COLOURS[p.argmax()]
         assert row["confidence"] == pytest.approx(p.max(), abs=CLOSE)
         assert row["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
-        assert [row[f"p_{name}"] for name in COLOURS] == pytest.approx(p, abs=CLOSE)
+        assert [row[f"prob_{name}"] for name in COLOURS] == pytest.approx(p, abs=CLOSE)
         decision = "accept" if p.max() >= 0.6 else "reject" if p.max() < 0.35 else "review"
         assert row["decision"] == decision
         assert row["error"] is None
@@ -253,7 +253,7 @@ def test_many_labels_in_a_row(tmp_path, tmp_path_factory):
     assert len(table) == ROWS // 2
     assert "decision" not in table[0], "no thresholds, no decision"
     for row in table:
-        p = np.array([row[f"p_{name}"] for name in bundle.class_names])
+        p = np.array([row[f"prob_{name}"] for name in bundle.class_names])
         assert row["label"] == ";".join(n for n, has in zip(bundle.class_names, p >= 0.5, strict=True) if has)
         assert row["confidence"] == pytest.approx(np.maximum(p, 1 - p).min())
         assert row["entropy"] == pytest.approx(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum())

@@ -12,7 +12,6 @@ from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
     Finding,
     Share,
-    check_same_kind,
     fingerprint,
     novelty_name,
     scores_of,
@@ -192,14 +191,7 @@ def test_many_labels_are_watched_row_by_row():
     assert take_look(scores, scores_of(blurred), share=ONLY).alarm
 
 
-def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(
-        InputError, match="4 classes, but the current predictions are one_label with 3 classes"
-    ):
-        check_same_kind(draw_one_label(classes=4), draw_one_label(classes=3))
-    named = [draw_one_label(classes=2, class_names=names) for names in (("a", "b"), ("b", "a"))]
-    with pytest.raises(InputError, match="other class names, or in another order"):
-        check_same_kind(*named)
+def test_one_row_is_refused():
     with pytest.raises(InputError, match="the current predictions have 1 row; allowed: two or more"):
         take_look(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), share=ONLY)
 

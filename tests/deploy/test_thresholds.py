@@ -9,6 +9,7 @@ from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 from scipy.stats import binomtest
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.deploy.card import _decisions as decisions
 from surefoot.deploy.confidences import confidences
 from surefoot.deploy.threshold_files import load_thresholds, save_thresholds
 from surefoot.deploy.thresholds import (
@@ -223,6 +224,12 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
         found.accepted(draw_one_label(classes=4))
     with pytest.raises(InputError, match="level is 1; allowed: above 0 and below 1"):
         Promise(level=1.0)
+
+
+@pytest.mark.parametrize("reject", [0.0, None])
+def test_a_card_says_that_nothing_is_rejected_where_nothing_is(reject):
+    (said,) = decisions({"accept": 0.9, "reject": reject})
+    assert "accepted from a confidence of 0.9 on, nothing is rejected" in said
 
 
 def test_a_split_is_by_lot_and_loses_no_row():

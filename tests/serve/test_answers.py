@@ -49,6 +49,7 @@ def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     page = Page.of(old, thresholds, Limits()).html
     assert "so there is no verdict" in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
+    assert "accepted from 0.9 on, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])

@@ -7,7 +7,7 @@ import typer
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.compare import compare
 from surefoot.cli.data import data
-from surefoot.cli.deploy import bundle, export, predict
+from surefoot.cli.deploy import bundle, export, predict, predictions
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
@@ -35,6 +35,7 @@ for command in (
     apply,
     thresholds,
     monitor,
+    predictions,
     bundle,
     predict,
     serve,

@@ -1,4 +1,4 @@
-"""`surefoot bundle`, `predict` and `export`: from an experiment that was run to its use elsewhere."""
+"""From an experiment that was run to its use elsewhere: `predictions`, `bundle`, `predict`, `export`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,15 +18,50 @@ AllowCode = Annotated[
 SHOWN = 5  # unreadable images that are named in the terminal
 
 
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="An experiment that was run ('surefoot ls runs').")
+]
+MethodName = Annotated[str, typer.Argument(help="A method ('surefoot ls methods').")]
+TaskName = Annotated[str | None, typer.Option(help="Which task, where the experiment has several.")]
+NetworkName = Annotated[str | None, typer.Option(help="Which network, where a task has several.")]
+RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
+NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; a new one.")]
+FILES = {"test_familiar": "familiar.npz", "test_unfamiliar": "unfamiliar.npz"}
+
+
+def predictions(
+    experiment: RunName,
+    method: MethodName,
+    output: NewFolder,
+    task: TaskName = None,
+    network: NetworkName = None,
+    run: RunNumber = 0,
+    store: StoreFolder = Path("runs"),
+) -> None:
+    """Write what a method of a run said of the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
+    from surefoot.deploy.bundling import chosen_method, method_predictions
+    from surefoot.files import new_folder
+    from surefoot.prediction_files import write_predictions
+    from surefoot.revisions import open_run
+    from surefoot.store import Store
+
+    opened = open_run(run_folder(Store(store), experiment))
+    chosen = chosen_method(opened, method, task=task, network=network)
+    said = method_predictions(chosen, run=run)
+    with new_folder(output) as new:
+        for split, each in said.items():
+            write_predictions(each, new / FILES[split])
+    for split, each in said.items():
+        typer.echo(f"{output / FILES[split]} ({each.n:,} rows)")
+
+
 def bundle(
-    experiment: Annotated[
-        str, typer.Argument(metavar="RUN", help="An experiment that was run ('surefoot ls runs').")
-    ],
-    method: Annotated[str, typer.Argument(help="A method ('surefoot ls methods').")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write; a new one.")],
-    task: Annotated[str | None, typer.Option(help="Which task, where the experiment has several.")] = None,
-    network: Annotated[str | None, typer.Option(help="Which network, where a task has several.")] = None,
-    run: Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")] = 0,
+    experiment: RunName,
+    method: MethodName,
+    output: NewFolder,
+    task: TaskName = None,
+    network: NetworkName = None,
+    run: RunNumber = 0,
     thresholds: Annotated[
         Path | None, typer.Option(help="JSON with 'accept' and 'reject': when to trust a prediction.")
     ] = None,

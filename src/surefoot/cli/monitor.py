@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.errors import InputError
-from surefoot.files import refuse_same_file
+from surefoot.files import refuse_same_file, refuse_unwritable
 from surefoot.kinds import LabelKind
 
 if TYPE_CHECKING:
@@ -55,22 +55,23 @@ def monitor(
     ] = LabelKind.ONE_LABEL,
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the ground is unfamiliar."""
-    _check(alpha, bound, [reference, current], [history, output])
+    _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.monitor import check_same_kind, fingerprint, scores_of, take_look
+    from surefoot.deploy.monitor import fingerprint, scores_of, take_look
     from surefoot.prediction_files import read_predictions
+    from surefoot.scoring import refuse_unlike
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
         known = read_predictions(reference, unlabelled=kind)
         seen = _without_labels(read_predictions(current, unlabelled=known.kind))
-        check_same_kind(known, seen)
+        refuse_unlike({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
-    _note_novelty(then, now)
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
         look = take_look(then, now, share=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
+    _note_novelty(then, now)
     _print(look, output_format)
     if output is not None:
         _page(look, then, now, past, {"reference": str(reference), "current": str(current)}, output)
@@ -78,15 +79,17 @@ def monitor(
         raise typer.Exit(1)
 
 
-def _check(alpha: float, bound: float | None, inputs: list[Path], outputs: list[Path | None]) -> None:
+def _check(alpha: float, bound: float | None, inputs: list[Path | None], outputs: list[Path | None]) -> None:
     if not 0 < alpha < 1:
         raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
     if bound is not None and not 0 <= bound <= 1:
         raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
     written = [each for each in outputs if each is not None]
-    for given in inputs:
-        for output in written:
-            refuse_same_file(given, output)
+    for output in written:
+        refuse_unwritable(output)
+        for given in inputs:
+            if given is not None:
+                refuse_same_file(given, output)
     if len(written) == 2:
         refuse_same_file(*written)
 
@@ -110,7 +113,11 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
 
     name = novelty_name(reference, current)
     if name is None:
-        typer.echo("note: no novelty in both files, and probabilities have no energy: not compared", err=True)
+        typer.echo(
+            "note: no novelty in both files, and an energy that does not vary, as that of probabilities: "
+            "novelty is not compared",
+            err=True,
+        )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
         typer.echo("note: novelty in one file only: the energy of the logits is compared instead", err=True)
 

@@ -13,6 +13,7 @@ from surefoot.errors import InputError
 
 if TYPE_CHECKING:
     from surefoot.cli.kept import Kept
+    from surefoot.cli.training_view import Log
     from surefoot.engines.orders import Order
     from surefoot.experiments import Experiment, Part
     from surefoot.plans import Plan
@@ -57,6 +58,7 @@ def run(
     The same command goes on where it was stopped.
     """
     from surefoot.cli.kept import opened
+    from surefoot.cli.training_view import Log
     from surefoot.runner import open_folder, plans_for, resolved
 
     with stoppable():
@@ -66,10 +68,11 @@ def run(
         kept = opened(store, cache)
         folder = open_folder(chosen, plans, kept.store)
         _remark(chosen, plans)
+        log = Log()
         with asked as made:
             for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
                 of_all = f"task {index} of {len(plans)}, " if len(plans) > 1 else ""
-                _make(part, plan, kept, cache, made, title=f"{of_all}{plan.task}")
+                _make(part, plan, kept, cache, made, log, title=f"{of_all}{plan.task}")
         if train_only:
             where = f"'surefoot report {folder.name} --store {kept.store.root}'"
             typer.echo(f"trained; {where} makes the report")
@@ -99,14 +102,16 @@ def _remark(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
             )
 
 
-def _make(part: "Part", plan: "Plan", kept: "Kept", cache: Path | None, made: Made, *, title: str) -> None:
+def _make(
+    part: "Part", plan: "Plan", kept: "Kept", cache: Path | None, made: Made, log: "Log", *, title: str
+) -> None:
     from surefoot.cli.training_view import watch
     from surefoot.runner import order_for
 
     specs = [plan.spec(job) for job in plan.jobs()]
     kept.settle(specs)
     order: Order = order_for(part, plan, store=kept.store, cache=cache, device=made.device, remote=kept.url)
-    with watch(order, title=title, done_before=len(specs) - len(order.jobs)) as tell:
+    with watch(order, title=title, done_before=len(specs) - len(order.jobs), log=log) as tell:
         made.carry_out(order, tell)
     if order.jobs:
         kept.settle(specs)

@@ -7,7 +7,7 @@ import typer
 
 from surefoot.cli.inputs import read
 from surefoot.errors import InputError
-from surefoot.files import refuse_same_file
+from surefoot.files import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -56,12 +56,14 @@ def thresholds(
     from surefoot.cli.terminal import busy
     from surefoot.deploy.threshold_files import save_thresholds
     from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds
+    from surefoot.scoring import refuse_unlike
 
     promise = Promise(target_error, reject_error, level)
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
     _check_outputs(paths, output, html, calibration, split)
     predictions = {name: read(path, None) for name, path in paths.items()}
+    refuse_unlike(predictions)
     fitted, used = _calibrated(predictions["val"], calibration, split, seed)
     with busy("choosing"):
         chosen = choose_thresholds(used, promise, calibration=fitted, for_class=for_class)
@@ -88,10 +90,11 @@ def _check_outputs(
         raise InputError("both --calibration and --split; allowed: one of the two")
     if split is not None and not 0 < split < 1:
         raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
-    for given in [*paths.values(), *([] if calibration is None else [calibration])]:
-        for written in (output, html):
-            if written is not None:
-                refuse_same_file(given, written)
+    inputs = [*paths.values(), *([] if calibration is None else [calibration])]
+    for written in [output, *([] if html is None else [html])]:
+        refuse_unwritable(written)
+        for given in inputs:
+            refuse_same_file(given, written)
     if html is not None:
         refuse_same_file(output, html)
 
@@ -107,7 +110,11 @@ def _calibrated(
         found = load_calibration(calibration)
         keeps_order = val.classes == 2 and isinstance(found, Temperature | BudgetTemperature)
         if not keeps_order:  # else the same rows are accepted, whatever the temperature
-            typer.echo("note: fit the calibration on other rows than these, or use --split", err=True)
+            typer.echo(
+                "note: the promise holds if the calibration was fitted on other rows than these, "
+                "as --split fits a temperature",
+                err=True,
+            )
         return found, val
     if split is None:
         return None, val

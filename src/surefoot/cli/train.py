@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefoot.errors import InputError
+from surefoot.files import refuse_unwritable
 from surefoot.plurals import count_of
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ def tune(
     from surefoot.training.tune import Bench
     from surefoot.training.tune import tune as search
 
-    if not output.parent.is_dir():  # said before the search, not after it
-        raise InputError(f"cannot write {output}: no folder {output.parent}")
+    refuse_unwritable(output)
     base = _recipe(recipe, values, weights)
     found = task_named(task, root=root)
     inputs = task_inputs(found, base, cache=cache or default_cache())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -33,7 +33,9 @@ SECONDS_BETWEEN_LINES = 60  # in a log
 
 
 @contextmanager
-def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+def watch(
+    order: "Order", *, title: str, done_before: int = 0, log: "Log | None" = None
+) -> Iterator[Callable[[dict[str, Any]], None]]:
     """The task, networks done of all, the last one's epoch and loss; a bar in epochs, and the time left.
 
     In a log instead of a terminal: a line a minute.
@@ -48,7 +50,7 @@ def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Calla
         done: dict[int, int] = {}
         earlier: dict[int, int] = {}  # epochs of another sitting
         reports: set[str] = set()
-        log = _Log(console)
+        lines = Log() if log is None else log
 
         def tell(event: dict[str, Any]) -> None:
             job = event.get("job", -1)
@@ -72,7 +74,7 @@ def watch(order: "Order", *, title: str, done_before: int = 0) -> Iterator[Calla
             known = sum(earlier.values())
             completed = sum(done.values()) - known
             bar.update(task, description=view.counted(), completed=completed, total=total - known)
-            log.say(f"{view.counted()}; {bar.below}; {TimeLeft().render(bar.tasks[0])}")
+            lines.say(f"{view.counted()}; {bar.below}; {TimeLeft().render(bar.tasks[0])}")
 
         yield tell
 
@@ -99,18 +101,17 @@ class _View:
         return f"{called}{final}: epoch {epoch['epoch']} of {epoch['epochs']}, loss {epoch['loss']:.4f}"
 
 
-class _Log:
-    """Lines now and then where nobody watches a bar."""
+class Log:
+    """Lines now and then where nobody watches a bar; one for all tasks of a command."""
 
-    last = time.monotonic()  # of the process: an experiment's tasks are watched one after another
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self) -> None:
+        self.console = notes()
+        self.last = time.monotonic()
 
     def say(self, line: str) -> None:
         """Where there is no terminal, and the last line is some time ago."""
         if not self.console.is_terminal and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
-            _Log.last = time.monotonic()
+            self.last = time.monotonic()
             self.console.print(line, markup=False)
 
 
@@ -165,7 +166,7 @@ def _bar(*columns: ProgressColumn) -> Progress:
 def watch_trials() -> Iterator[Callable[["Glimpse"], None]]:
     """The trial at work: learning rate, epoch, validation error and NLL."""
     with _bar(TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
-        task, log = bar.add_task("trying learning rates", total=None), _Log(bar.console)
+        task, log = bar.add_task("trying learning rates", total=None), Log()
 
         def tell(seen: "Glimpse") -> None:
             found = f"error {seen.error:.4f}, NLL {seen.nll:.4f}"

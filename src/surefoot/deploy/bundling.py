@@ -28,6 +28,7 @@ from surefoot.files import new_folder
 from surefoot.methods import ENERGY, KNN, MAX_PROBABILITY, ODIN, Method, method_named
 from surefoot.novelty import Scale
 from surefoot.plans import Plan, Planned, replanned
+from surefoot.predictions import Predictions
 from surefoot.recipes import Bayesian, Spec
 from surefoot.results import Reader, Run
 from surefoot.revisions import Opened
@@ -136,6 +137,16 @@ def write_bundle(
         digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
         _write_json({**about, "files": digests}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
+
+
+def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictions]:
+    """What a method's bundle would say of the test sets: calibrated, with the novelty that it reports."""
+    found = _run(chosen, run)
+    novelty = _novelty(chosen.planned.method, found, chosen.opened.store)
+    return {
+        split: replace(said, novelty=novelty.of(found.before[split].logits, chosen.plan.kind))
+        for split, said in found.after.items()
+    }
 
 
 def _run(chosen: Chosen, run: int) -> Run:

@@ -124,7 +124,7 @@ def _decisions(thresholds: Mapping[str, Any] | None) -> list[str]:
         return ["No thresholds were given: `surefoot predict` writes no decision."]
     accept, reject = (thresholds[name] for name in ("accept", "reject"))
     above = "nothing is accepted" if accept is None else f"accepted from a confidence of {accept:g} on"
-    below = "nothing is rejected" if reject is None else f"rejected below {reject:g}"
+    below = "nothing is rejected" if not reject else f"rejected below {reject:g}"
     return [f"Predictions are: {above}, {below}, reviewed otherwise. `thresholds.json` says where from."]
 
 

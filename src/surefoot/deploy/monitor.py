@@ -177,22 +177,6 @@ def fingerprint(reference: Scores) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_same_kind(reference: Predictions, current: Predictions) -> None:
-    """Refuse predictions that cannot come from the same classifier."""
-    a, b = ((each.kind, each.classes) for each in (reference, current))
-    if a != b:
-        raise InputError(
-            f"the reference is {a[0]} with {a[1]} classes, but the current predictions are {b[0]} with "
-            f"{b[1]} classes; allowed: predictions of the same classifier"
-        )
-    names = [each.class_names for each in (reference, current)]
-    if None not in names and names[0] != names[1]:
-        raise InputError(
-            "the reference and the current predictions have other class names, or in another order; allowed: "
-            "predictions of the same classifier"
-        )
-
-
 def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
     """Per labelled row, right less confident (many labels: the mean over its classes); and the accuracy."""
     outcomes = calibrated.outcomes

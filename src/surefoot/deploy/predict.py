@@ -113,7 +113,9 @@ class Table:
         columns = [("path", text), ("label", text), ("confidence", number), ("entropy", number)]
         columns += [("novelty", number)]
         columns += [("decision", text)] if self.thresholds is not None else []
-        columns += [(f"p_{name}", number) for name in self.bundle.class_names] if self.probabilities else []
+        columns += (
+            [(f"prob_{name}", number) for name in self.bundle.class_names] if self.probabilities else []
+        )
         return pa.schema([*columns, ("error", text)])
 
     def rows(self, paths: Sequence[str], seen: Sequence[Tensor | str], device: torch.device) -> Rows:
@@ -148,7 +150,7 @@ class Table:
         if self.thresholds is not None:
             said["decision"] = [self.thresholds.decide(each) for each in said["confidence"]]
         if self.probabilities:
-            said |= {f"p_{name}": column.tolist() for name, column in zip(names, probs.T, strict=True)}
+            said |= {f"prob_{name}": column.tolist() for name, column in zip(names, probs.T, strict=True)}
         return said
 
 

@@ -83,7 +83,7 @@ class Answerer:
 
     def _answer(self, row: dict[str, Any]) -> dict[str, Any]:
         names, familiar = self.bundle.class_names, self.bundle.familiar
-        probabilities = {name: row[f"p_{name}"] for name in names}
+        probabilities = {name: row[f"prob_{name}"] for name in names}
         one = self.bundle.kind is LabelKind.ONE_LABEL
         return {
             **({"label": row["label"]} if one else {"labels": [n for n in names if probabilities[n] >= 0.5]}),

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.kinds import IGNORE, LabelKind
-from surefoot.prediction_columns import csv_options, labels_in, refuse_repeated, scores_in, stored_in
+from surefoot.prediction_columns import (
+    csv_options,
+    labels_in,
+    refuse_answers,
+    refuse_repeated,
+    scores_in,
+    stored_in,
+)
 from surefoot.streaming.files import Part
 from surefoot.tally import Batch, Shape
 
@@ -71,6 +78,7 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
     ) as file:
         schema = file.schema_arrow
         refuse_repeated(schema.names)
+        refuse_answers(schema.names)
         wanted = [name for name in schema.names if _is_needed(name)]
         for batch in file.iter_batches(rows, row_groups=list(part.groups), columns=wanted, use_threads=False):
             yield pa.Table.from_batches([batch]).replace_schema_metadata(schema.metadata)
@@ -80,6 +88,7 @@ def _csv(part: Part) -> Iterator[pa.Table]:
     reading = pyarrow.csv.ReadOptions(block_size=READ_AHEAD, use_threads=False)
     with pyarrow.csv.open_csv(part.path, read_options=reading) as first:
         names = first.schema.names
+    refuse_answers([name.strip() for name in names])
     options = csv_options()
     scores = {name: pa.float64() for name in names if _is_score(name.strip())}  # also if the first are whole
     options.column_types = {**options.column_types, **scores}

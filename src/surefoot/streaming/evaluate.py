@@ -8,9 +8,9 @@ from pathlib import Path
 from time import monotonic
 
 from surefoot.defaults import RESAMPLES
-from surefoot.errors import InputError
 from surefoot.metrics import METRICS, Metric
 from surefoot.scores import Evaluation
+from surefoot.scoring import refuse_unlike
 from surefoot.streaming.batches import shape_of
 from surefoot.streaming.files import Part, parts_of
 from surefoot.streaming.local import Engine, Threads, Tick, usable_cores
@@ -68,7 +68,7 @@ def evaluate_files(
     watch: Watch = silently,
 ) -> Streamed:
     """`scoring.evaluate` over files, in memory that does not grow with their rows."""
-    _refuse_unlike([source.shape for source in sources.values()])
+    refuse_unlike({side: source.shape for side, source in sources.items()})
     engine = engine or Threads(usable_cores())
     start = monotonic()
     tallies = {
@@ -110,12 +110,3 @@ def _closer(found: Tally) -> Question | None:
 
 def _watched(watch: Watch, side: str, doing: str, total: int | None) -> AbstractContextManager[Tick]:
     return watch(f"{doing} {side}", total)
-
-
-def _refuse_unlike(shapes: Sequence[Shape]) -> None:
-    for other in shapes[1:]:
-        for what in ("kind", "classes", "class_names"):
-            ours, theirs = getattr(shapes[0], what), getattr(other, what)
-            if ours != theirs and not (what == "class_names" and None in (ours, theirs)):
-                name = what.replace("_", " ")
-                raise InputError(f"{name} differ: familiar {ours}, unfamiliar {theirs}; must be equal")
