@@ -149,10 +149,9 @@ def measured(folder: Path, rows: int) -> list[str]:
     off = abs(temperatures[0] / temperatures[1] - 1)
     lines += [
         "",
-        "Seconds are of the whole process, from start to exit, 1000 resamples or the fit included; CPU",
-    ]
-    lines += [
-        "seconds are of all its threads. The load is that of the machine just before: what else it did."
+        "Seconds are of the whole process, from start to exit, 1000 resamples (none with `--stream` and",
+        "`--no-stream`) or the fit included; CPU seconds are of all its threads. The load is that of the",
+        "machine just before: what else it did.",
     ]
     lines += ["", f"**Streamed against in memory**, on {some:,} rows:", ""]
     lines += differences(*(json.loads(said[f"evaluate --{how}"]) for how in ("stream", "no-stream")))

@@ -12,7 +12,7 @@ REFUSED = {
     "stem": ("tiny", "stem is 'tiny'; allowed: large, small"),
     "augmentation": ("much", "augmentation is 'much'; allowed: inception, none"),
     "epochs": (0, "epochs is 0; allowed: a whole number of at least 1"),
-    "batch": (1.5, "batch is 1.5; allowed: a whole number of at least 1"),
+    "batch": (1, "batch is 1; allowed: a whole number of at least 2"),
     "width": (True, "width is True; allowed: a whole number of at least 1"),
     "view": ("224", "view is '224'; allowed: a whole number of at least 1"),
     "learning_rate": (-0.1, "learning_rate is -0.1; allowed: a positive number"),

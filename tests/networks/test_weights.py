@@ -58,6 +58,17 @@ def test_places365_checkpoint(tmp_path):
     assert torch.equal(network.fc.weight, head)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_no_number_is_refused_by_name(tmp_path, number):
+    state, path = published(), tmp_path / "resnet18.pth"
+    state["layer2.0.conv1.weight"][0, 0, 0, 0] = number
+    torch.save(state, path)
+    with pytest.raises(
+        InputError, match=r"resnet18.pth: layer2.0.conv1.weight holds NaN or infinity; allowed"
+    ):
+        load_weights(network_for(), path)
+
+
 def test_torchvision_file_counts_batches(tmp_path):
     state, path = published(), tmp_path / "resnet18.pth"
     state["bn1.num_batches_tracked"].fill_(7)

@@ -79,6 +79,7 @@ BAD = {
     "huge": {"logits": [[1.0, 1e200]], "label": [0]},
     "no label": {"logits": [[1.0, 2.0]]},
     "no scores": {"label": [0]},
+    "other names": {"Logits": [[1.0, 2.0]], "target": [0]},
     "both": {"logits": [[1.0, 2.0]], "probs": [[0.5, 0.5]], "label": [0]},
     "label": {"logits": [[1.0, 2.0]], "label": [2]},
     "part of a label": {"logits": [[1.0, 2.0]], "label": [0.5]},
@@ -107,6 +108,13 @@ def test_what_is_refused_whole_is_refused_in_batches(name, tmp_path):
         read_predictions(file)
     with pytest.raises(InputError, match=r"p\.parquet.*: .*(allowed|needed|must be equal)"):
         rows_of([file])
+
+
+def test_a_file_of_other_columns_is_not_passed_over(tmp_path):
+    for name, table in (("a", TABLES["float labels"]), ("b", BAD["other names"])):
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet: got Logits, target; needed: exactly one of 'logits'"):
+        rows_of([tmp_path / "a.parquet", tmp_path / "b.parquet"])
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def _load(
     wanted = {**_backbone(network), **head}
     report = _compare(str(path), tensors, wanted, network.published_head)
     _refuse_wrong_file(network, report)
+    _refuse_not_finite(report, tensors)
     with torch.no_grad():
         for name in report.matched:
             wanted[name].copy_(tensors[name])  # converts float16, and moves to the network's device
@@ -119,6 +120,13 @@ def _refuse_wrong_file(network: Network, report: WeightsReport) -> None:
             f"{report.path} does not fit network {network.name!r}: {matched} of {matched + len(others)} "
             f"tensors match, not {_some(others)}; allowed: weights of the same architecture"
         )
+
+
+def _refuse_not_finite(report: WeightsReport, tensors: dict[str, Tensor]) -> None:
+    """A damaged file, which would look like a training that diverges."""
+    for name in report.matched:
+        if not torch.isfinite(tensors[name]).all():
+            raise InputError(f"{report.path}: {name} holds NaN or infinity; allowed: numbers")
 
 
 def _is_under(module: str, name: str) -> bool:

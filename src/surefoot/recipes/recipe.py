@@ -48,12 +48,13 @@ class Recipe:
             _text("pretrained", self.pretrained)
         _one_of("stem", self.stem, ("large", "small"))
         _one_of("augmentation", self.augmentation, ("inception", "none"))
-        for name in ("epochs", "batch", "view", "resize", "width"):
+        at_least = {"epochs": 1, "batch": 2, "view": 1, "resize": 1, "width": 1}  # BatchNorm needs two rows
+        for name, least in at_least.items():
             require(
                 name,
                 getattr(self, name),
-                lambda v: isinstance(v, int) and v >= 1,
-                "a whole number of at least 1",
+                lambda v, least=least: isinstance(v, int) and v >= least,  # type: ignore[misc]
+                f"a whole number of at least {least}",
             )
         require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
         for name in ("momentum", "dropout"):

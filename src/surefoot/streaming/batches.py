@@ -67,7 +67,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
             start += table.num_rows
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         if isinstance(error, InputError):
-            raise
+            raise InputError(f"{part.path}: {error}") from error
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
         raise InputError(f"{part.path}: data that cannot be read ({reason})") from error
 
@@ -80,6 +80,8 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
         refuse_repeated(schema.names)
         refuse_answers(schema.names)
         wanted = [name for name in schema.names if _is_needed(name)]
+        if not any(map(_is_score, wanted)):  # asked for no column, a file would say it has no rows
+            scores_in(schema.empty_table())
         for batch in file.iter_batches(rows, row_groups=list(part.groups), columns=wanted, use_threads=False):
             yield pa.Table.from_batches([batch]).replace_schema_metadata(schema.metadata)
 

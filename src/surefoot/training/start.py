@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from surefoot.errors import InputError
 from surefoot.networks import Network, WeightsReport, backbone_named, build_network, load_weights
+from surefoot.networks.foreign import UserNetwork
 from surefoot.recipes import Bayesian, Recipe
 from surefoot.seeds import generator
 from surefoot.tasks.base import Split, Task
 from surefoot.training.batches import Inputs, Points
+from surefoot.training.predict import evaluating
 
 
 def initial_network(
@@ -36,8 +40,28 @@ def initial_network(
 def drawn_network(recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int) -> Network:
     """All of it drawn from the seed."""
     start = generator(task.training_identity, recipe.digest, seed, "initialisation")
-    options = network_options(recipe, _shape(recipe, task, inputs[Split.TRAIN]))
-    return build_network(recipe.network, len(task.class_names), generator=start, **options)
+    shape = _shape(recipe, task, inputs[Split.TRAIN])
+    options = network_options(recipe, shape)
+    network = build_network(recipe.network, len(task.class_names), generator=start, **options)
+    if isinstance(network, UserNetwork):
+        _refuse_other_outputs(network, recipe.network, (2, *shape), len(task.class_names))
+    return network
+
+
+def _refuse_other_outputs(network: UserNetwork, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """Asked before the hours of training, not after."""
+    needed = f"needed: logits of shape (2, {classes})"
+    try:
+        with torch.inference_mode(), evaluating([network]):
+            answer: Any = network(torch.zeros(shape))
+    except Exception as error:  # whatever the user's code raises
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise InputError(
+            f"network {name!r} fails on samples of shape {shape} ({reason}); {needed}"
+        ) from error
+    if not isinstance(answer, torch.Tensor) or answer.shape != (2, classes):
+        got = f"shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else type(answer).__name__
+        raise InputError(f"network {name!r} gives {got} for samples of shape {shape}; {needed}")
 
 
 def weights_digest(path: Path) -> str:
