@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # From the ground up: a room may import from its own line and from the lines above it, never from below.
 STOREYS = (
     {"version", "errors", "defaults", "kinds", "plurals"},
-    {"files", "seeds", "threads"},
+    {"files", "likeness", "seeds", "threads"},
     {"recipes"},
     {"checks", "combine", "decoding", "prediction_columns"},
     {"outcomes"},

@@ -1,7 +1,6 @@
 """Predictions -> numbers with error bars: familiar, unfamiliar, the gap, and what a calibration changed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
+from surefoot.likeness import refuse_unlike
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics import error_above_metric as error_above_metric
 from surefoot.outcomes import Array, Outcomes
@@ -196,32 +196,3 @@ def _group(name: str, outcomes: Outcomes, metrics: Sequence[Metric]) -> GroupSco
         else:
             scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
     return GroupScores(name, len(np.unique(outcomes.row)), scores)
-
-
-class Answers(Protocol):
-    """What can be answered: of Predictions, or of the shape of those that are streamed."""
-
-    @property
-    def kind(self) -> LabelKind: ...
-
-    @property
-    def classes(self) -> int: ...
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None: ...
-
-
-def refuse_unlike(sides: Mapping[str, Answers]) -> None:
-    """Refuse predictions, by the name of their side, that cannot come from the classifier of the first."""
-    (first, ours), *others = sides.items()
-    for side, theirs in others:
-        for what in ("kind", "classes", "class_names"):
-            a, b = getattr(ours, what), getattr(theirs, what)
-            if a != b and not (what == "class_names" and None in (a, b)):
-                name = what.replace("_", " ")
-                raise InputError(f"{name} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
-
-
-def _short(value: Any) -> str:
-    text = ", ".join(value) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= 80 else text[:77] + "..."

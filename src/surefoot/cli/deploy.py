@@ -8,6 +8,7 @@ import typer
 from surefoot.cli.run import run_folder, stoppable
 from surefoot.cli.train import Device, StoreFolder, device_named
 from surefoot.defaults import RESAMPLES
+from surefoot.plurals import count_of
 
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
@@ -52,7 +53,7 @@ def predictions(
         for split, each in said.items():
             write_predictions(each, new / FILES[split])
     for split, each in said.items():
-        typer.echo(f"{output / FILES[split]} ({each.n:,} rows)")
+        typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 
 
 def bundle(
@@ -135,7 +136,7 @@ def predict(
                 device=device_named(device),
                 tick=tick,
             )
-    typer.echo(f"predictions: {output} ({counted.images:,} images)")
+    typer.echo(f"predictions: {output} ({count_of(counted.images, 'image')})")
     if counted.unreadable:
         named = "; ".join(counted.unreadable[:SHOWN])
         more = f"; and {len(counted.unreadable) - SHOWN} more" if len(counted.unreadable) > SHOWN else ""

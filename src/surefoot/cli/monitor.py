@@ -58,8 +58,8 @@ def monitor(
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import fingerprint, scores_of, take_look
+    from surefoot.likeness import refuse_unlike
     from surefoot.prediction_files import read_predictions
-    from surefoot.scoring import refuse_unlike
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):

@@ -56,7 +56,7 @@ def thresholds(
     from surefoot.cli.terminal import busy
     from surefoot.deploy.threshold_files import save_thresholds
     from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds
-    from surefoot.scoring import refuse_unlike
+    from surefoot.likeness import refuse_unlike
 
     promise = Promise(target_error, reject_error, level)
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}

@@ -8,9 +8,9 @@ from pathlib import Path
 from time import monotonic
 
 from surefoot.defaults import RESAMPLES
+from surefoot.likeness import refuse_unlike
 from surefoot.metrics import METRICS, Metric
 from surefoot.scores import Evaluation
-from surefoot.scoring import refuse_unlike
 from surefoot.streaming.batches import shape_of
 from surefoot.streaming.files import Part, parts_of
 from surefoot.streaming.local import Engine, Threads, Tick, usable_cores
