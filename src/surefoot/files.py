@@ -22,8 +22,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     followed. What is no regular file (a device, a pipe) is written to, never replaced.
     """
     target = Path(path).resolve()
-    regular = target.is_file() or not target.exists()
     try:
+        regular = target.is_file() or not target.exists()
         folder = target.parent if regular else None
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=target.suffix)
     except OSError as error:
@@ -90,6 +90,12 @@ def sync(path: Path) -> None:
 def refuse_unwritable(output: str | Path) -> None:
     """Raise where `replacing` could not write: to be said before the work, not after it."""
     target, folder = Path(output).resolve(), Path(output).parent
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a name too long, a folder that may not be looked into
+        raise InputError(f"cannot write {output}: {error.strerror}") from error
     if target.is_dir():
         raise InputError(f"cannot write {output}: it is a folder; allowed: a file, there or not")
     if not target.parent.is_dir():

@@ -32,13 +32,17 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def are_answers(names: Sequence[str]) -> bool:
     """Whether a file is what `surefoot predict` wrote, whose `label` is no truth."""
-    return ANSWERS.issubset(names)
+    others = ("logit", "labels", "label_")  # which it never writes
+    return ANSWERS.issubset(names) and not any(name.startswith(others) for name in names)
 
 
 def refuse_answers(names: Sequence[str]) -> None:
-    """Where the truth is needed."""
+    """Where answers will not do."""
     if are_answers(names):
-        raise InputError("what 'surefoot predict' said, whose 'label' is its own answer; needed: true labels")
+        raise InputError(
+            "what 'surefoot predict' said, whose 'label' is its own answer; needed: the truth there, and no "
+            "column 'confidence'"
+        )
 
 
 def scores_of_answers(table: pa.Table) -> pa.Table:

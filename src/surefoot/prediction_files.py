@@ -26,12 +26,19 @@ from surefoot.predictions import LabelKind, Predictions
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
 
 
-def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
-    """Read a predictions file; without labels only if `unlabelled` says of which kind it is."""
+def read_predictions(
+    path: str | Path, *, unlabelled: LabelKind | None = None, answers: bool = False
+) -> Predictions:
+    """Read a predictions file; without labels only if `unlabelled` says of which kind it is.
+
+    `answers`: what `surefoot predict` wrote will do, too; then without the images that it could not read.
+    """
     file = Path(path)
-    read = {".npz": _read_npz, ".parquet": _from(read_parquet), ".csv": _from(read_csv)}.get(
-        file.suffix.lower()
-    )
+    read = {
+        ".npz": _read_npz,
+        ".parquet": _from(read_parquet, answers=answers),
+        ".csv": _from(read_csv, answers=answers),
+    }.get(file.suffix.lower())
     if read is None:
         raise InputError(f"{path}: unknown file type {file.suffix!r}; have: .npz, .parquet, .csv")
     try:
@@ -73,8 +80,10 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
             write_csv(to_wide_table(predictions), temporary)
 
 
-def _from(read_table: Callable[[Path], pa.Table]) -> Callable[[Path, LabelKind | None], Predictions]:
-    return lambda path, unlabelled: from_table(read_table(path), unlabelled)
+def _from(
+    read_table: Callable[[Path], pa.Table], *, answers: bool
+) -> Callable[[Path, LabelKind | None], Predictions]:
+    return lambda path, unlabelled: from_table(read_table(path), unlabelled, answers=answers)
 
 
 def _first_line(error: Exception) -> str:

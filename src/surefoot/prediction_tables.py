@@ -54,10 +54,13 @@ def write_csv(table: pa.Table, path: Path) -> None:
     pyarrow.csv.write_csv(table, path)
 
 
-def from_table(table: pa.Table, unlabelled: LabelKind | None = None) -> Predictions:
-    """Predictions from a table; without labels only if `unlabelled` says of which kind they are."""
+def from_table(table: pa.Table, unlabelled: LabelKind | None = None, *, answers: bool = False) -> Predictions:
+    """Predictions from a table; without labels only if `unlabelled` says of which kind they are.
+
+    What `surefoot predict` wrote has none, and is read only where `answers` will do.
+    """
     refuse_repeated(table.column_names)
-    if unlabelled is None:
+    if not answers:
         refuse_answers(table.column_names)
     elif are_answers(table.column_names):
         table = scores_of_answers(table)

@@ -221,3 +221,17 @@ def test_a_closed_pipe_is_no_error(files):
     command = f"{sys.executable} -c '{code}' ls metrics | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("monitor", "{file}", "{file}", "-o", "{long}.html"), ("calibrate", "{file}", "-o", "{long}.json")],
+    ids=["monitor", "calibrate"],
+)
+def test_a_name_too_long_is_a_sentence(command, tmp_path, here):
+    file = tmp_path / "p.npz"
+    write_predictions(draw_one_label(n=60), file)
+    places = {"file": file, "long": tmp_path / ("x" * 300)}
+    said = here(*(word.format(**places) for word in command), check=2)
+    assert said.stderr.count("\n") == 1
+    assert "File name too long" in said.stderr

@@ -9,7 +9,7 @@ from surefoot.recipes import Recipe
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split
 from surefoot.training.batches import Images
-from surefoot.training.start import drawn_network
+from surefoot.training.start import initial_network
 
 HERE = __name__
 VIEW = 12
@@ -35,6 +35,24 @@ def maps(classes):
     return nn.Conv2d(3, classes, 3)
 
 
+class Keeping(nn.Module):
+    """Makes a tensor when it is first asked, and keeps it."""
+
+    kept = None
+
+    def __init__(self, classes):
+        super().__init__()
+        self.own = flat(classes)
+
+    def forward(self, images):
+        self.kept = torch.ones(1, device=images.device) if self.kept is None else self.kept
+        return self.own(images) * self.kept
+
+
+def keeping(classes):
+    return Keeping(classes)
+
+
 class Named(nn.Module):
     def forward(self, images):
         return {"logits": images}
@@ -54,13 +72,19 @@ def drawn(name, task):
     pixels = torch.zeros(4, 3, VIEW, VIEW, dtype=torch.uint8)
     size = torch.full((4,), VIEW)
     images = Images(pixels, size, size, view=VIEW, share=1.0, augmentation="none")
-    return drawn_network(recipe, task, {Split.TRAIN: images}, seed=0)
+    return initial_network(recipe, task, {Split.TRAIN: images}, seed=0, weights=None)
 
 
 def test_one_that_answers_rightly_is_left_as_it_was(letters):
     network = drawn("right", letters)
     assert network.training
     assert int(network.state_dict()["model.1.num_batches_tracked"]) == 0
+
+
+def test_one_that_keeps_tensors_is_trained_as_if_never_asked(letters):
+    network = drawn("keeping", letters)
+    assert network.model.kept is None
+    network(torch.zeros(2, 3, VIEW, VIEW)).sum().backward()
 
 
 WRONG = {

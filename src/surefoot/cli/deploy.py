@@ -52,6 +52,11 @@ def predictions(
     with new_folder(output) as new:
         for split, each in said.items():
             write_predictions(each, new / FILES[split])
+    if method.startswith("bayesian"):
+        _note(
+            "a bundle draws this method's samples once, and not for every row as here: choose thresholds and "
+            "references on what 'surefoot predict' says of labelled images"
+        )
     for split, each in said.items():
         typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 

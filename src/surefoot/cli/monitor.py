@@ -63,8 +63,8 @@ def monitor(
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_predictions(reference, unlabelled=kind)
-        seen = _without_labels(read_predictions(current, unlabelled=known.kind))
+        known = read_predictions(reference, unlabelled=kind, answers=True)
+        seen = _without_labels(read_predictions(current, unlabelled=known.kind, answers=True))
         refuse_unlike({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)

@@ -74,7 +74,8 @@ def watch(
             known = sum(earlier.values())
             completed = sum(done.values()) - known
             bar.update(task, description=view.counted(), completed=completed, total=total - known)
-            lines.say(f"{view.counted()}; {bar.below}; {TimeLeft().render(bar.tasks[0])}")
+            said = (view.counted(), bar.below, TimeLeft().render(bar.tasks[0]).plain)
+            lines.say("; ".join(filter(None, said)))
 
         yield tell
 

@@ -121,14 +121,15 @@ class Calibrated(Answering):
         self.training = self.model.training
         self.report = report
         there = device_of(self.model)
-        self.register_buffer(
-            "temperature", torch.tensor(float(temperature), dtype=torch.float32, device=there)
-        )
+        if there is not None and there.type == "meta":  # offloaded weights; T keeps its value
+            there = None
+        value = torch.tensor(float(temperature), dtype=torch.float32, device=there)
+        self.register_buffer("temperature", value)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """z / T, in the shape of z, float32 or float64."""
         logits = logits_of(self.model(*inputs, **named))
-        return logits / self.temperature.to(logits.dtype)
+        return logits / self.temperature.to(logits)
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):.5g}, kind={self.kind}"

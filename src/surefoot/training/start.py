@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def initial_network(
     `heard` is told which of the pretrained weights were loaded.
     """
     network = drawn_network(recipe, task, inputs, seed=seed)
+    if isinstance(network, UserNetwork):
+        shape = (2, *_shape(recipe, task, inputs[Split.TRAIN]))
+        _refuse_other_outputs(deepcopy(network), recipe.network, shape, len(task.class_names))
     if recipe.pretrained is not None:
         heard(load_weights(network, right_weights(recipe.pretrained, weights)))
     return network
@@ -40,20 +44,16 @@ def initial_network(
 def drawn_network(recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int) -> Network:
     """All of it drawn from the seed."""
     start = generator(task.training_identity, recipe.digest, seed, "initialisation")
-    shape = _shape(recipe, task, inputs[Split.TRAIN])
-    options = network_options(recipe, shape)
-    network = build_network(recipe.network, len(task.class_names), generator=start, **options)
-    if isinstance(network, UserNetwork):
-        _refuse_other_outputs(network, recipe.network, (2, *shape), len(task.class_names))
-    return network
+    options = network_options(recipe, _shape(recipe, task, inputs[Split.TRAIN]))
+    return build_network(recipe.network, len(task.class_names), generator=start, **options)
 
 
-def _refuse_other_outputs(network: UserNetwork, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """Asked before the hours of training, not after."""
+def _refuse_other_outputs(copy: UserNetwork, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """Asked before the hours of training, not after; a copy, for a network may keep what it was asked."""
     needed = f"needed: logits of shape (2, {classes})"
     try:
-        with torch.inference_mode(), evaluating([network]):
-            answer: Any = network(torch.zeros(shape))
+        with torch.no_grad(), evaluating([copy]):
+            answer: Any = copy(torch.zeros(shape))
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise InputError(
