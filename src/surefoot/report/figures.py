@@ -61,7 +61,7 @@ def histogram_figure(sides: Mapping[str, Histogram]) -> str:
                 shown.share, shown.edges, color=COLOURS[side], linestyle=LINES[side], linewidth=2, label=side
             )
         axes.set(xlabel="confidence", ylabel="share of answers")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
         return svg_of(figure, "histogram", "Histogram of confidences")
 

@@ -72,7 +72,7 @@ def _histogram(name: str, reference: Array, current: Array) -> str:
             style: Any = {"color": COLOURS[look], "linestyle": LINES[look], "linewidth": 2, "label": side}
             axes.stairs(counts / counts.sum(), edges, **style)
         axes.set(xlabel=TITLES[name], ylabel="share of rows")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="best")
         return svg_of(figure, f"monitor-{name}", f"Histogram of {TITLES[name]}, reference and current")
 
