@@ -1,7 +1,7 @@
 """From an experiment that was run to its use elsewhere: `predictions`, `bundle`, `predict`, `export`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from surefoot.cli.run import run_folder, stoppable
 from surefoot.cli.train import Device, StoreFolder, device_named
 from surefoot.defaults import RESAMPLES
 from surefoot.plurals import count_of
+
+if TYPE_CHECKING:
+    from surefoot.deploy.bundling import Chosen
 
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
@@ -40,23 +43,16 @@ def predictions(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write what a method of a run said of the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
-    from surefoot.deploy.bundling import chosen_method, method_predictions
+    from surefoot.deploy.bundling import method_predictions, remark_on_predictions
     from surefoot.files import new_folder
     from surefoot.prediction_files import write_predictions
-    from surefoot.revisions import open_run
-    from surefoot.store import Store
 
-    opened = open_run(run_folder(Store(store), experiment))
-    chosen = chosen_method(opened, method, task=task, network=network)
+    chosen = _chosen(store, experiment, method, task, network)
     said = method_predictions(chosen, run=run)
     with new_folder(output) as new:
         for split, each in said.items():
             write_predictions(each, new / FILES[split])
-    if method.startswith("bayesian"):
-        _note(
-            "a bundle draws this method's samples once, and not for every row as here: choose thresholds and "
-            "references on what 'surefoot predict' says of labelled images"
-        )
+    _note(remark_on_predictions(chosen))
     for split, each in said.items():
         typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 
@@ -78,13 +74,10 @@ def bundle(
 ) -> None:
     """Put a method's networks, calibration, preprocessing and metrics into one folder, to use elsewhere."""
     from surefoot.cli.terminal import progress
-    from surefoot.deploy.bundling import chosen_method, write_bundle
+    from surefoot.deploy.bundling import write_bundle
     from surefoot.deploy.decision import read_thresholds_file, remark_on
-    from surefoot.revisions import open_run
-    from surefoot.store import Store
 
-    opened = open_run(run_folder(Store(store), experiment))
-    chosen = chosen_method(opened, method, task=task, network=network)
+    chosen = _chosen(store, experiment, method, task, network)
     classes = len(chosen.plan.class_names)
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
@@ -92,6 +85,15 @@ def bundle(
     _note(None if given is None else remark_on(given, fitted))
     size = sum(file.stat().st_size for file in output.iterdir())
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
+
+
+def _chosen(store: Path, experiment: str, method: str, task: str | None, network: str | None) -> "Chosen":
+    from surefoot.deploy.bundling import chosen_method
+    from surefoot.revisions import open_run
+    from surefoot.store import Store
+
+    opened = open_run(run_folder(Store(store), experiment))
+    return chosen_method(opened, method, task=task, network=network)
 
 
 def _note(remark: str | None) -> None:

@@ -140,13 +140,24 @@ def write_bundle(
 
 
 def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictions]:
-    """What a method's bundle would say of the test sets: calibrated, with the novelty that it reports."""
+    """What a method said of the test sets: calibrated, with the novelty that its bundle reports."""
     found = _run(chosen, run)
     novelty = _novelty(chosen.planned.method, found, chosen.opened.store)
     return {
         split: replace(said, novelty=novelty.of(found.before[split].logits, chosen.plan.kind))
         for split, said in found.after.items()
     }
+
+
+def remark_on_predictions(chosen: Chosen) -> str | None:
+    """What to know where a bundle does not quite say what was stored; else None."""
+    variants = [spec.recipe.variant for run in chosen.planned.runs for spec in run]
+    if not any(isinstance(variant, Bayesian) for variant in variants):
+        return None
+    return (
+        "a bundle draws this method's samples once, and not for every row as here: choose thresholds and "
+        "references on what 'surefoot predict' says of labelled images"
+    )
 
 
 def _run(chosen: Chosen, run: int) -> Run:
