@@ -1,14 +1,19 @@
-"""The pages of docs/results from reports that were made: scores, tables and a few figures of each task.
+"""The pages of docs/results from reports that were made: scores, fitted values, tables and figures.
 
     python experiments/publish.py STORE/experiments/NAME ... [--out docs/results]
+    python experiments/publish.py STORE/experiments/cat-dog --methods docs/methods
+    python experiments/publish.py --other-recipes STORE/experiments/NAME ...
 
-Each folder is an experiment's, as `surefoot report` leaves it. No photograph is copied: the data sets' terms
-do not allow all of them to be passed on.
+Each folder is an experiment's, as `surefoot report` leaves it. `--methods` writes its scores into the tables
+of the methods' pages. `--other-recipes` makes one page, recipes.md, of the questions' answers alone. No
+photograph is copied: the data sets' terms do not allow all of them to be passed on.
 """
 
 import argparse
+import csv
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +24,31 @@ FIGURES = {
     "reliability-methods": "Reliability, first run",
     "risk-coverage-methods": "Risk and coverage, first run",
 }
+FITTED = ("temperature", "t0", "t1")
+SHOWN = ("nll", "label_error", "ece", "e99")  # on a method's page
+SIDES = ("familiar", "unfamiliar")
+FROM_SINGLE = ("from_baseline", "from_baseline_low", "from_baseline_high")
+MINUS = "\N{MINUS SIGN}"
+HEAD = "| method | runs | NLL | error | ECE | E99 | from single |"
+AFTER_THE_QUESTIONS = "**Table 1."
+
+
+def parts(folder: Path) -> list[dict[str, Any]]:
+    """What a report says of each of its tasks."""
+    return json.loads((folder / "report.json").read_text())["parts"]
 
 
 def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
     """A task's page and its files."""
     name = part["name"]
     shutil.copy(folder / "tables" / f"{name}-scores.csv", out / f"{name}-scores.csv")
+    with (out / f"{name}-fitted.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("method", "run", "value", "number"), *fitted(part)])
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
     lines += [
         f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without",
         f"intervals are made again by `surefoot report docs/results/{name}-scores.csv -o tables`.",
+        f"The temperatures of each run, and how well novelty is told, are in `{name}-fitted.csv`.",
         "",
     ]
     in_the_plane = (folder / "figures" / f"{name}-toy.svg").exists()
@@ -43,15 +63,90 @@ def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
     return page
 
 
+def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:
+    """Method, run, what, number: all that was fitted, and the AUROC of novelty."""
+    for method in part["methods"]:
+        for run in method["fitted"]:
+            calibration = run["calibration"] or {}
+            for value in FITTED:
+                if value in calibration:
+                    yield method["name"], run["run"], value, calibration[value]
+            for place, member in enumerate(calibration.get("members", [])):
+                yield method["name"], run["run"], f"temperature of member {place}", member["temperature"]
+            if run["novelty_auroc"] is not None:
+                yield method["name"], run["run"], "novelty_auroc", run["novelty_auroc"]
+
+
+def fill_methods(summary: Path, folder: Path) -> list[Path]:
+    """The rows of the methods' own tables written anew; the pages that have some."""
+    with summary.open(newline="") as file:
+        cells = {(row["method"], row["metric"], row["side"]): row for row in csv.DictReader(file)}
+    filled = []
+    for page in sorted(folder.glob("*.md")):
+        lines, inside = page.read_text().split("\n"), False
+        for place, line in enumerate(lines):
+            inside = line == HEAD or (inside and line.startswith("|"))
+            if inside and line.startswith("| `"):
+                lines[place] = method_row(line.split("`")[1], cells)
+        if HEAD in lines:
+            page.write_text("\n".join(lines))
+            filled.append(page)
+    return filled
+
+
+def method_row(method: str, cells: dict[tuple[str, str, str], dict[str, str]]) -> str:
+    """A method's scores, familiar / unfamiliar, and its unfamiliar NLL less the single network's."""
+    means = [[float(cells[method, metric, side]["mean"]) for side in SIDES] for metric in SHOWN]
+    scores = " | ".join(" / ".join(f"{mean:.4f}" for mean in pair) for pair in means)
+    away = cells[method, "nll", "unfamiliar"]
+    change = [float(away[name]) for name in FROM_SINGLE if away[name]]
+    shown = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*change).replace("-", MINUS) if change else ""
+    return f"| `{method}` | {away['runs']} | {scores} | {shown} |"
+
+
+def other_recipes(folders: list[Path], out: Path) -> Path:
+    """The answers to the paper's questions under each recipe, on one page; scores beside it."""
+    lines = [
+        "# Other recipes",
+        "",
+        "The same tasks, trained otherwise than for the pages of this folder. What follows from it:",
+        "[How much the recipe matters](README.md#how-much-the-recipe-matters).",
+        "Made by `experiments/publish.py --other-recipes`.",
+        "",
+    ]
+    (out / "recipes").mkdir(exist_ok=True)
+    for folder in folders:
+        asked = json.loads((folder / "report.json").read_text())["experiment"]
+        for part, of in zip(parts(folder), asked["parts"], strict=True):
+            name, rate, epochs = part["name"], of["recipe"]["learning_rate"], of["recipe"]["epochs"]
+            scores = f"recipes/{name}-{rate}x{epochs}-scores.csv"
+            shutil.copy(folder / "tables" / f"{name}-scores.csv", out / scores)
+            tables = (folder / "tables" / f"{name}-tables.md").read_text()
+            lines += [f"## {name}: learning rate {rate}, {epochs} epochs", ""]
+            lines += [f"{asked['runs']} runs, {asked['members']} members; [scores]({scores})", ""]
+            lines += [tables.split(AFTER_THE_QUESTIONS)[0].rstrip(), ""]
+    page = out / "recipes.md"
+    page.write_text("\n".join(lines))
+    return page
+
+
 def main() -> None:
     """Every folder that was named."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--methods", type=Path, help="the methods' pages, to be filled")
+    parser.add_argument("--other-recipes", action="store_true")
     chosen = parser.parse_args()
+    if chosen.other_recipes:
+        print(other_recipes(chosen.folders, chosen.out))
+        return
     for folder in chosen.folders:
-        for part in json.loads((folder / "report.json").read_text())["parts"]:
+        for part in parts(folder):
             print(publish(folder, part, chosen.out))
+            if chosen.methods:
+                summary = folder / "tables" / f"{part['name']}-summary.csv"
+                print(*fill_methods(summary, chosen.methods), sep="\n")
 
 
 if __name__ == "__main__":

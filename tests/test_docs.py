@@ -1,6 +1,9 @@
-"""The pages of docs lead where they say, and none is missing for a method or a command."""
+"""The pages of docs lead where they say, none is missing, and their scores are the published ones."""
 
+import csv
 import re
+import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,33 @@ def test_every_command_has_a_page(name):
 def test_a_method_s_page_fits_a_screen_and_names_no_machine(page):
     assert len(page.read_text().splitlines()) <= 40
     assert MACHINE.search(page.read_text()) is None
+
+
+def published_means(task):
+    """Of each method, metric and side, over runs, as the methods' pages write them."""
+    values = defaultdict(list)
+    with (DOCS / "results" / f"{task}-scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            values[row["method"], row["metric"], row["side"]].append(float(row["value"]))
+    return {key: f"{sum(numbers) / len(numbers):.4f}" for key, numbers in values.items()}
+
+
+def test_the_methods_pages_show_the_published_scores():
+    means, seen = published_means("cat-dog"), set()
+    for page in METHOD_PAGES:
+        for method, *cells in re.findall(r"^\| `(.+?)` \| \d+ \|" + r" (.+?) \|" * 4, page.read_text(), re.M):
+            seen.add(method)
+            shown = [tuple(cell.split(" / ")) for cell in cells]
+            metrics = ("nll", "label_error", "ece", "e99")
+            assert shown == [(means[method, m, "familiar"], means[method, m, "unfamiliar"]) for m in metrics]
+    assert {method for method, _, _ in means} - seen == {"novelty-max-probability"}  # in that page's text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_an_experiment_has_the_best_recipe_that_was_found(path):
+    trials = re.findall(r"^# learning rate (\S+): (\d+) epochs, error (\S+), NLL", path.read_text(), re.M)
+    rate, epochs, _ = min(trials, key=lambda trial: float(trial[2]))
+    recipe = tomllib.loads(path.read_text())["recipe"]
+    assert (recipe["learning_rate"], recipe["epochs"]) == (float(rate), int(epochs))
+    tried = sorted(float(trial[0]) for trial in trials)
+    assert tried[0] < float(rate) < tried[-1]
