@@ -1,5 +1,6 @@
 """`surefoot train`, `tune` and `status` as people use them: processes, their output, their exit codes."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_tune_reports_each_rate_and_writes_a_recipe(folder):
     assert "that is the lowest rate tried; --rate 0.03 may be better still" in said
     assert (recipe.network, recipe.width, recipe.learning_rate) == ("mlp", 16, 0.1)
     assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
+
+
+def test_tune_names_the_rates_that_validation_cannot_tell_apart(tmp_path):
+    the_same_twice = ("--rate", 0.1, "--rate", 0.1, "--rate", 1e-9, "--most-epochs", 2)
+    said = in_a_process("tune", "toy", *SMALL, *the_same_twice, "-o", tmp_path / "r.toml").stdout
+    error = float(re.search(r"learning rate 0.1: .*error (\S+),", said)[1])
+    found = re.search(r"standard error \((\S+) on 1,200 validation samples\): learning rate (.+)\n", said)
+    assert float(found[1]) == pytest.approx((error * (1 - error) / 1200) ** 0.5, abs=1e-4)
+    assert found[2] == "0.1"
 
 
 def test_the_tuned_recipe_trains(folder):

@@ -11,7 +11,7 @@ from surefoot.recipes import Recipe
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split
 from surefoot.training.inputs import task_inputs
-from surefoot.training.tune import LADDER, RATES, Bench, Trial, rate_beyond, try_rate, tune
+from surefoot.training.tune import LADDER, RATES, Bench, Trial, rate_beyond, try_rate, tune, within_noise
 
 RECIPE = Recipe(network="mlp", width=32, weight_decay=1e-4)
 
@@ -111,3 +111,12 @@ def test_a_search_left_alone_ends_inside_of_what_it_tried(bench):
     assert len(tried) > len(RATES)  # one step of 0.1 is too small
     assert min(tried) < best.learning_rate < max(tried)
     assert tried[: len(RATES)] == list(RATES)
+
+
+def test_rates_within_the_best_one_s_standard_error_are_named():
+    trials = [Trial(0.3, 9, 0.25, 1.0), Trial(0.1, 9, 0.20, 1.0), Trial(0.03, 9, 0.219, 1.0)]
+    diverged = Trial(1.0, 9, math.nan, math.nan, diverged=True)
+    noise, others = within_noise([*trials, diverged], samples=400)
+    assert noise == pytest.approx(0.02)  # the root of 0.2 x 0.8 / 400
+    assert others == [trials[2]]
+    assert within_noise(trials, samples=40_000)[1] == []

@@ -8,6 +8,7 @@ import typer
 
 from surefoot.errors import InputError
 from surefoot.files import refuse_unwritable
+from surefoot.kinds import LabelKind
 from surefoot.plurals import count_of
 
 if TYPE_CHECKING:
@@ -85,10 +86,11 @@ def tune(
     _refuse_bad_rates(rate or [])
     import torch
 
-    from surefoot.cli.training_view import describe_trials, watch_trials
+    from surefoot.cli.training_view import describe_noise, describe_trials, watch_trials
     from surefoot.decoding import default_cache
     from surefoot.recipes import write_recipe
     from surefoot.tasks import task_named
+    from surefoot.tasks.base import Split
     from surefoot.training.inputs import task_inputs
     from surefoot.training.tune import Bench
     from surefoot.training.tune import tune as search
@@ -109,6 +111,9 @@ def tune(
     typer.echo(
         f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}"
     )
+    one_label = found.kind is LabelKind.ONE_LABEL  # of many labels the error is no share of samples
+    if one_label and (noise := describe_noise(trials, len(found.splits[Split.VAL]))):
+        typer.echo(noise)
     tried = [trial.learning_rate for trial in trials]
     if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
         end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)

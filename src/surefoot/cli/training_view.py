@@ -190,6 +190,18 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
     return "\n".join(lines)
 
 
+def describe_noise(trials: "list[Trial]", samples: int) -> str | None:
+    """Which rates the validation data cannot tell from the best."""
+    from surefoot.training.tune import within_noise
+
+    noise, others = within_noise(trials, samples)
+    if not others:
+        return None
+    rates = ", ".join(f"{trial.learning_rate:g}" for trial in others)
+    level = f"within its error's standard error ({noise:.4f} on {count_of(samples, 'validation sample')})"
+    return f"as good as the best, {level}: learning rate {rates}"
+
+
 def status_table(root: Path, networks: "list[Found]") -> Table:
     """A row per network."""
     rows = tuple(_row(found) for found in networks)

@@ -92,6 +92,13 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda t: (t.diverged, t.learning_rate) if t.diverged else (False, t.error, t.nll))
 
 
+def within_noise(trials: Sequence[Trial], samples: int) -> tuple[float, list[Trial]]:
+    """The standard error of the best trial's error on so many samples, and the others that are within it."""
+    best = best_of(trials)
+    noise = math.sqrt(best.error * (1 - best.error) / samples)
+    return noise, [trial for trial in trials if trial is not best and trial.error <= best.error + noise]
+
+
 def rate_beyond(trials: Sequence[Trial]) -> float | None:
     """The next rate of LADDER where the best so far is the highest or the lowest tried."""
     tried = [trial.learning_rate for trial in trials]
