@@ -1,0 +1,115 @@
+"""The six questions as one figure, from the published pages: as tuned, under other recipes, and the paper's.
+
+    python experiments/answers.py [--pages docs/results]
+
+Reads the first table of each task's page and those of recipes.md; writes answers.svg beside them.
+"""
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_below, percent_ticks
+
+TASKS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64", "objects": "objects96"}
+NUMBER = r"[+-]?\d+\.\d+"
+ROW = re.compile(
+    rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| [^|]+ \| {NUMBER} \| (?P<without>{NUMBER}) "
+    rf"\| \**(?P<change>{NUMBER})\** \\\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\\] "
+    r"\| [^|]+ \| (?P<paper>-?\d+)% \|$",
+    re.MULTILINE,
+)
+TITLE = "How each step changes the unfamiliar NLL, of what it was without; left of 0 is better."
+PANEL_LETTERS = 34  # of a panel's title
+OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
+LOOKS: dict[str, dict[str, Any]] = {
+    OURS: {"color": "#0072b2", "marker": "o", "markersize": 5},
+    OTHER: {"color": "#56b4e9", "marker": "o", "markersize": 3.5, "markerfacecolor": "none"},
+    PAPER: {"color": "#d55e00", "marker": "D", "markersize": 4.5},
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question's answer on a task: how much of the NLL without is added, with its interval."""
+
+    question: str
+    change: float
+    low: float
+    high: float
+    paper: float
+
+
+def answers(text: str) -> Iterator[Answer]:
+    """Of one table."""
+    for row in ROW.finditer(text):
+        without = float(row["without"])
+        changes = (float(row[name]) / without for name in ("change", "low", "high"))
+        yield Answer(row["question"], *changes, paper=-float(row["paper"]) / 100)
+
+
+def drawn(pages: Path) -> Picture:
+    """A panel for each question, a line for each task."""
+    recipes = re.split(r"^## ", (pages / "recipes.md").read_text(), flags=re.MULTILINE)
+    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
+    others = {
+        task: [answer for part in recipes if part.startswith(f"{name}:") for answer in answers(part)]
+        for task, name in TASKS.items()
+    }
+    questions = [answer.question for answer in ours["gender"]]
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 4.9), layout="constrained")
+        panels: Any = figure.subplots(2, 3, sharey=True)
+        for axes, question in zip(panels.flat, questions, strict=True):
+            draw_panel(axes, question, ours, others)
+        keys = [Line2D([], [], linestyle="none", label=name, **look) for name, look in LOOKS.items()]
+        key_below(figure, keys, columns=3)
+        return finished(figure, "answers", TITLE)
+
+
+def draw_panel(
+    axes: Axes, question: str, ours: dict[str, list[Answer]], others: dict[str, list[Answer]]
+) -> None:
+    """Ours first, other recipes below it, the paper's last."""
+    axes.set_title(textwrap.fill(question, PANEL_LETTERS), loc="left", fontsize=9)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    for place, task in enumerate(ours):
+        [answer] = [each for each in ours[task] if each.question == question]
+        draw_answer(axes, place - 0.22, answer, LOOKS[OURS])
+        besides = [each for each in others[task] if each.question == question]
+        for below, other in enumerate(besides):
+            draw_answer(axes, place - 0.04 + 0.14 * below, other, LOOKS[OTHER])
+        axes.plot(answer.paper, place + 0.34, linestyle="none", **LOOKS[PAPER])
+    axes.set_yticks(range(len(ours)), list(ours))
+    axes.set_ylim(len(ours) - 0.45, -0.55)
+    axes.margins(x=0.08)
+    percent_ticks(axes.xaxis)
+
+
+def draw_answer(axes: Axes, place: float, answer: Answer, look: dict[str, Any]) -> None:
+    """A point and its interval."""
+    axes.plot([answer.low, answer.high], [place, place], color=look["color"], linewidth=1.2)
+    axes.plot(answer.change, place, linestyle="none", markeredgecolor=look["color"], **look)
+
+
+def main() -> None:
+    """The figure, beside the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pages", type=Path, default=Path("docs/results"))
+    pages = parser.parse_args().pages
+    path = pages / "answers.svg"
+    path.write_text(drawn(pages).svg())
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
