@@ -30,7 +30,7 @@ QUESTIONS = (
         "ensemble-of-t",
         better="yes, and more",
         same="yes",
-        level="as far as can be told",
+        level="a loss cannot be told",
         worse="not all of it",
     ),
     Question("Do unlabelled images help distillation?", "g-distill-t", "distill-t"),

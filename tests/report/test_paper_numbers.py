@@ -1,7 +1,14 @@
 import pytest
 
 from surefoot.report.comparison_tables import percent_reduction
-from surefoot.report.paper_numbers import _complete, _entropies, paper_entropy, paper_value
+from surefoot.report.paper_numbers import (
+    STUDENTS,
+    _complete,
+    _entropies,
+    paper_choice,
+    paper_entropy,
+    paper_value,
+)
 
 # Read from the paper's pages by hand: its first table, in percent, and its complete table.
 TABLE_1 = {
@@ -30,6 +37,33 @@ def test_reductions_are_those_of_the_first_table(task, method):
     for (metric, side), percent in zip(PLACES, TABLE_1[task, method], strict=True):
         pair = [paper_value("resnet18", task, row, metric, side) for row in ("Single Model", method)]
         assert percent_reduction(*pair) == f"{percent}%", (metric, side)
+
+
+# Its first table, read by hand: students are divided by T only where T is 1 or more.
+STUDENTS_OF_TABLE_1 = {
+    ("gender", "Distill + T-scaling"): (8, 33, 3, 4, 3, -7, 41, 21),
+    ("gender", "G-distill + T-scaling"): (13, 38, 5, 6, 9, -5, 31, 31),
+    ("cat-dog", "Distill + T-scaling"): (-13, 22, -9, 1, -18, -4, 55, 26),
+    ("animals", "Distill + T-scaling"): (7, 24, 1, 5, -1, 0, 66, 45),
+    ("animals", "G-distill + T-scaling"): (14, 26, 5, 7, 7, 2, 56, 49),
+    ("objects", "Distill + T-scaling"): (-1, 5, 0, 2, 1, 0, -31, 10),
+}
+
+
+@pytest.mark.parametrize(("task", "method"), STUDENTS_OF_TABLE_1)
+def test_what_students_are_compared_by_is_in_the_first_table(task, method):
+    for (metric, side), percent in zip(PLACES, STUDENTS_OF_TABLE_1[task, method], strict=True):
+        single = paper_value("resnet18", task, "Single Model", metric, side)
+        assert (
+            percent_reduction(single, paper_choice("resnet18", task, method, metric, side)) == f"{percent}%"
+        )
+
+
+def test_other_rows_are_compared_by_themselves():
+    for (backbone, task, method, metric, side), value in _complete().items():
+        if method not in STUDENTS:
+            assert paper_choice(backbone, task, method, metric, side) == value
+    assert paper_choice("resnet18", "gender", "Energy", "nll", "familiar") is None
 
 
 def test_what_the_paper_does_not_say():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.stats import t as student
 from scipy.stats import ttest_ind_from_stats
 
 from surefoot.comparison.values import Cell, Mark, MethodRuns, RunScore
@@ -36,6 +37,26 @@ def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread)
     if deviation == 0 == other_deviation:  # no variance at all: any difference is one
         return 0.0
     return float(ttest_ind_from_stats(mean, deviation, n, other_mean, other_deviation, other_n).pvalue)
+
+
+def margin_over_runs(cell: Cell, other: Cell, *, paired: bool) -> float:
+    """Half the 95% interval of the difference of two means over training runs.
+
+    Of the differences of equal runs where they are paired, else Welch's. A method that was run once is taken
+    as it is, its variance not being known; NaN where neither was run twice.
+    """
+    if paired:
+        values = {score.run: score.value for score in other.runs}
+        gaps = [RunScore(s.run, s.value - values[s.run]) for s in cell.runs if s.run in values]
+        cells = [summary(gaps)]
+    else:
+        cells = [cell, other]
+    spreads = [(each.deviation**2 / each.defined, each.defined - 1) for each in cells if each.defined > 1]
+    variance = sum(of_mean for of_mean, _ in spreads)
+    if not variance:
+        return 0.0 if spreads else NAN
+    freedom = variance**2 / sum(of_mean**2 / free for of_mean, free in spreads)
+    return float(student.ppf(1 - SIGNIFICANCE / 2, freedom) * variance**0.5)
 
 
 def marked(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:

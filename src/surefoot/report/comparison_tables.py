@@ -9,7 +9,7 @@ from surefoot.errors import InputError
 from surefoot.metrics import Metric
 from surefoot.report.comparison_notes import table_notes
 from surefoot.report.grid import Grid, GridCell, GridRow, Section
-from surefoot.report.paper_numbers import ENTROPY_ROWS, paper_entropy, paper_value
+from surefoot.report.paper_numbers import ENTROPY_ROWS, paper_choice, paper_entropy, paper_value
 
 DASH = "–"  # noqa: RUF001  undefined is never 0
 CHEATING = "cheating: tuned on unfamiliar data"
@@ -43,6 +43,11 @@ class Setting:
         asked = (self.backbone, self.paper_task or self.task, method.about.paper, metric.name, side)
         complete = paper_value(*asked)
         return paper_entropy(*asked) if complete is None else complete
+
+    def paper_choice(self, method: MethodScores, metric: Metric, side: str) -> float | None:
+        """The number that the paper itself compares the method by."""
+        task = self.paper_task or self.task
+        return paper_choice(self.backbone, task, method.about.paper, metric.name, side)
 
 
 def comparison_grids(comparison: Comparison, setting: Setting) -> list[Grid]:

@@ -2,7 +2,7 @@
 
 import math
 
-from surefoot.comparison import DECIDING, Comparison, Difference
+from surefoot.comparison import DECIDING, Cell, Comparison, Difference, margin_over_runs
 from surefoot.metrics import Metric
 from surefoot.questions import BEYOND, QUESTIONS, REFERENCE, Question
 from surefoot.report.comparison_tables import DASH, Setting, gap_cell, percent_reduction
@@ -14,8 +14,9 @@ ASKED = DECIDING
 SHOWN = ("nll", "brier", "ece", "e99", "aurc")
 NEGLIGIBLE = 0.005  # of the number without it
 ANSWERS = (
-    "Answered by the 95% interval of the paired bootstrap over images, or over their groups where the task "
-    "names some; it speaks of other images, not of other training runs."
+    "Answered by two 95% intervals together. In brackets: the paired bootstrap over images, or over their "
+    "groups where the task names some; it speaks of other images. Over runs: of other trainings by the same "
+    "recipe; a method that was run once is taken as it is. The same: all of both is within 0.5%."
 )
 
 
@@ -26,15 +27,17 @@ def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
     return [grid for grid in (_questions(comparison, setting), _beyond(comparison, setting)) if grid.sections]
 
 
-def answer(question: Question, gap: Difference, without: float) -> str:
-    """The question's answer as far as the interval gives one; `without` is the other method's own number."""
+def answer(question: Question, gap: Difference, margin: float, without: float) -> str:
+    """As far as the intervals give one; `margin` is over runs, `without` is the other method's own number."""
     if math.isnan(gap.low):
         return "cannot be told"
-    if max(abs(gap.low), abs(gap.high)) < NEGLIGIBLE * without:
+    spread = 0.0 if math.isnan(margin) else margin
+    low, high = min(gap.low, gap.value - spread), max(gap.high, gap.value + spread)
+    if max(abs(low), abs(high)) < NEGLIGIBLE * without:
         return question.same
-    if gap.high < 0:
+    if high < 0:
         return question.better
-    return question.worse if gap.low > 0 else question.level
+    return question.worse if low > 0 else question.level
 
 
 def _questions(comparison: Comparison, setting: Setting) -> Grid:
@@ -45,7 +48,7 @@ def _questions(comparison: Comparison, setting: Setting) -> Grid:
     )
     return Grid(
         f"Six questions, unfamiliar NLL: {setting.title}",
-        ("Answer", "With", "Without", "Difference", "Less by", "In the paper"),
+        ("Answer", "With", "Without", "Difference", "Over runs", "Less by", "In the paper"),
         ("",),
         (Section(None, rows),) if rows else (),
         (ANSWERS, *_kept(comparison)),
@@ -58,13 +61,16 @@ def _row(question: Question, comparison: Comparison, setting: Setting) -> GridRo
     place = (UNFAMILIAR, ASKED)
     metric = next(metric for metric in comparison.metrics if metric.name == ASKED)
     with_it, without = (method.cells[place].mean for method in (ours, theirs))
-    papers = [setting.paper(method, metric, UNFAMILIAR) for method in (theirs, ours)]
+    papers = [setting.paper_choice(method, metric, UNFAMILIAR) for method in (theirs, ours)]
     gap = comparison.pairs[question.method, question.other][place]
+    paired = not (ours.about.together or theirs.about.together)
+    margin = margin_over_runs(ours.cells[place], theirs.cells[place], paired=paired)
     cells = (
-        GridCell(answer(question, gap, without)),
+        GridCell(answer(question, gap, margin, without)),
         GridCell(f"{with_it:.4f}"),
         GridCell(f"{without:.4f}"),
         gap_cell(gap),
+        GridCell(DASH if math.isnan(margin) else f"±{margin:.4f}"),
         GridCell(percent_reduction(without, with_it)),
         GridCell(DASH if None in papers else percent_reduction(*(value or 0.0 for value in papers))),
     )
@@ -73,17 +79,23 @@ def _row(question: Question, comparison: Comparison, setting: Setting) -> GridRo
 
 
 def _kept(comparison: Comparison) -> tuple[str, ...]:
-    """Which share of what the ensemble gains over one network its student keeps."""
+    """Which share of what the ensemble gains over one network its student keeps, and how sure that is."""
     names = ("single-t", "distill-t", REFERENCE)
     if not {name for pair in comparison.pairs for name in pair}.issuperset(names):
         return ()
-    one, student, all_of_them = (comparison.method(name).cells[UNFAMILIAR, ASKED].mean for name in names)
-    if not one > all_of_them:
+    one, student, all_of_them = (comparison.method(name).cells[UNFAMILIAR, ASKED] for name in names)
+    gain = one.mean - all_of_them.mean
+    if not gain > 0:
         return ()
-    share = (one - student) / (one - all_of_them)
-    return (
-        f"Of the unfamiliar NLL that the ensemble gains over one network, its student keeps {share:.0%}.",
-    )
+    share = (one.mean - student.mean) / gain
+    said = f"Of the unfamiliar NLL that the ensemble gains over one network, its student keeps {share:.0%}"
+    error = math.hypot((1 - share) * _standard_error(one), _standard_error(student)) / gain
+    spread = "" if math.isnan(error) else f", with a standard error over runs of {100 * error:.0f} points"
+    return (f"{said}{spread}.",)
+
+
+def _standard_error(cell: Cell) -> float:
+    return cell.deviation / math.sqrt(cell.defined) if cell.defined > 1 else math.nan
 
 
 def _beyond(comparison: Comparison, setting: Setting) -> Grid:
