@@ -25,7 +25,7 @@ NUMBER = r"[+-]?\d+\.\d+"
 ROW = re.compile(
     rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| [^|]+ \| {NUMBER} \| (?P<without>{NUMBER}) "
     rf"\| \**(?P<change>{NUMBER})\** \\\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\\] "
-    r"\| [^|]+ \| (?P<paper>-?\d+)% \|$",
+    r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \| [^|]+ \| (?P<paper>-?\d+)% \|$",
     re.MULTILINE,
 )
 TITLE = "How each step changes the unfamiliar NLL, of what it was without; left of 0 is better."
@@ -40,12 +40,13 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A question's answer on a task: how much of the NLL without is added, with its interval."""
+    """A question's answer on a task: what part of the NLL without is added, with its intervals."""
 
     question: str
     change: float
-    low: float
+    low: float  # over images
     high: float
+    margin: float  # over runs, to both sides
     paper: float
 
 
@@ -53,7 +54,7 @@ def answers(text: str) -> Iterator[Answer]:
     """Of one table."""
     for row in ROW.finditer(text):
         without = float(row["without"])
-        changes = (float(row[name]) / without for name in ("change", "low", "high"))
+        changes = (float(row[name] or "nan") / without for name in ("change", "low", "high", "margin"))
         yield Answer(row["question"], *changes, paper=-float(row["paper"]) / 100)
 
 
@@ -96,7 +97,9 @@ def draw_panel(
 
 
 def draw_answer(axes: Axes, place: float, answer: Answer, look: dict[str, Any]) -> None:
-    """A point and its interval."""
+    """A point on its interval over images, on a wider line its interval over runs."""
+    runs = [answer.change - answer.margin, answer.change + answer.margin]
+    axes.plot(runs, [place, place], color=look["color"], linewidth=4.5, alpha=0.3, solid_capstyle="butt")
     axes.plot([answer.low, answer.high], [place, place], color=look["color"], linewidth=1.2)
     axes.plot(answer.change, place, linestyle="none", markeredgecolor=look["color"], **look)
 
