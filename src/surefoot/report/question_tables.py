@@ -14,9 +14,10 @@ ASKED = DECIDING
 SHOWN = ("nll", "brier", "ece", "e99", "aurc")
 NEGLIGIBLE = 0.005  # of the number without it
 ANSWERS = (
-    "Answered by two 95% intervals together. In brackets: the paired bootstrap over images, or over their "
-    "groups where the task names some; it speaks of other images. Over runs: of other trainings by the same "
-    "recipe; a method that was run once is taken as it is. The same: all of both is within 0.5%."
+    "Answered by two 95% intervals together. In brackets, bold where it does not hold 0: the paired "
+    "bootstrap over images, or over their groups where the task names some; it speaks of other images. Over "
+    "runs: of other trainings by the same recipe; a method that was run once is taken as it is. The same: "
+    "all of both is within 0.5%."
 )
 
 
