@@ -6,6 +6,7 @@ Reads the first table of each task's page and those of recipes.md; writes answer
 """
 
 import argparse
+import math
 import re
 import textwrap
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from surefoot.methods import method_named
+from surefoot.questions import QUESTIONS
+from surefoot.report.paper_numbers import paper_choice
 from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_below, percent_ticks
 
 TASKS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64", "objects": "objects96"}
@@ -25,7 +29,7 @@ NUMBER = r"[+-]?\d+\.\d+"
 ROW = re.compile(
     rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| [^|]+ \| {NUMBER} \| (?P<without>{NUMBER}) "
     rf"\| \**(?P<change>{NUMBER})\** \\\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\\] "
-    r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \| [^|]+ \| (?P<paper>-?\d+)% \|$",
+    r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
 TITLE = "How each step changes the unfamiliar NLL, of what it was without; left of 0 is better."
@@ -47,7 +51,6 @@ class Answer:
     low: float  # over images
     high: float
     margin: float  # over runs, to both sides
-    paper: float
 
 
 def answers(text: str) -> Iterator[Answer]:
@@ -55,7 +58,15 @@ def answers(text: str) -> Iterator[Answer]:
     for row in ROW.finditer(text):
         without = float(row["without"])
         changes = (float(row[name] or "nan") / without for name in ("change", "low", "high", "margin"))
-        yield Answer(row["question"], *changes, paper=-float(row["paper"]) / 100)
+        yield Answer(row["question"], *changes)
+
+
+def of_the_paper(question: str, task: str) -> float:
+    """The same change, of the numbers that the paper compares by."""
+    asked = next(each for each in QUESTIONS if each.text == question)
+    rows = (method_named(name).paper for name in (asked.other, asked.method))
+    without, with_it = (paper_choice("resnet18", task, row, "nll", "unfamiliar") or math.nan for row in rows)
+    return with_it / without - 1
 
 
 def drawn(pages: Path) -> Picture:
@@ -89,7 +100,7 @@ def draw_panel(
         besides = [each for each in others[task] if each.question == question]
         for below, other in enumerate(besides):
             draw_answer(axes, place - 0.04 + 0.14 * below, other, LOOKS[OTHER])
-        axes.plot(answer.paper, place + 0.34, linestyle="none", **LOOKS[PAPER])
+        axes.plot(of_the_paper(question, task), place + 0.34, linestyle="none", **LOOKS[PAPER])
     axes.set_yticks(range(len(ours)), list(ours))
     axes.set_ylim(len(ours) - 0.45, -0.55)
     axes.margins(x=0.08)

@@ -4,9 +4,10 @@
     python experiments/publish.py STORE/experiments/cat-dog --methods docs/methods
     python experiments/publish.py --other-recipes STORE/experiments/NAME ...
 
-Each folder is an experiment's, as `surefoot report` leaves it. `--methods` writes its scores into the tables
-of the methods' pages. `--other-recipes` makes one page, recipes.md, of the questions' answers alone. No
-photograph is copied: the data sets' terms do not allow all of them to be passed on.
+Each folder is an experiment's, as `surefoot report` leaves it. `--methods` writes the scores of one task
+into the tables of the methods' pages. `--other-recipes` makes one page, recipes.md, of the questions'
+answers and of the methods beyond the paper. No photograph is copied: the data sets' terms do not allow all
+of them to be passed on.
 """
 
 import argparse
@@ -124,7 +125,7 @@ def other_recipes(folders: list[Path], out: Path) -> Path:
             tables = (folder / "tables" / f"{name}-tables.md").read_text()
             lines += [f"## {name}: learning rate {rate}, {epochs} epochs", ""]
             lines += [f"{asked['runs']} runs, {asked['members']} members; [scores]({scores})", ""]
-            lines += [tables.split(AFTER_THE_QUESTIONS)[0].rstrip(), ""]
+            lines += [tables[: tables.index(AFTER_THE_QUESTIONS)].rstrip(), ""]
     page = out / "recipes.md"
     page.write_text("\n".join(lines))
     return page
@@ -141,6 +142,8 @@ def main() -> None:
     if chosen.other_recipes:
         print(other_recipes(chosen.folders, chosen.out))
         return
+    if chosen.methods and [len(parts(folder)) for folder in chosen.folders] != [1]:
+        parser.error("--methods takes the scores of one task; allowed: one folder of one task")
     for folder in chosen.folders:
         for part in parts(folder):
             print(publish(folder, part, chosen.out))

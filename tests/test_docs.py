@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from experiments.answers import answers
 from surefoot.cli.app import app
 from surefoot.methods import METHODS
+from surefoot.questions import QUESTIONS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -97,9 +99,20 @@ def test_the_methods_pages_show_the_published_scores():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
 def test_an_experiment_has_the_best_recipe_that_was_found(path):
-    trials = re.findall(r"^# learning rate (\S+): (\d+) epochs, error (\S+), NLL", path.read_text(), re.M)
-    rate, epochs, _ = min(trials, key=lambda trial: float(trial[2]))
+    trials = re.findall(
+        r"^# learning rate (\S+): (\d+) epochs, error (\S+), NLL (\S+)$", path.read_text(), re.M
+    )
+    rate, epochs, *_ = min(trials, key=lambda trial: (float(trial[2]), float(trial[3])))
     recipe = tomllib.loads(path.read_text())["recipe"]
     assert (recipe["learning_rate"], recipe["epochs"]) == (float(rate), int(epochs))
     tried = sorted(float(trial[0]) for trial in trials)
     assert tried[0] < float(rate) < tried[-1]
+
+
+@pytest.mark.parametrize("task", ["gender-utkface", "cat-dog", "animals64", "objects96"])
+def test_the_figure_of_answers_finds_all_six_on_a_page(task):
+    said = list(answers((DOCS / "results" / f"{task}.md").read_text()))
+    assert [answer.question for answer in said] == [question.text for question in QUESTIONS]
+    assert all(answer.low <= answer.change <= answer.high and answer.margin >= 0 for answer in said)
+    svg = (DOCS / "results" / "answers.svg").read_text()
+    assert all(question.text.split()[-1] in svg for question in QUESTIONS)

@@ -14,7 +14,7 @@ class Question:
     text: str
     method: str
     other: str
-    better: str = "yes"  # the answer where the interval is below 0
+    better: str = "yes"  # the answer where all that is likely is below 0
     same: str = "no: the same"  # where the difference is too small to matter
     level: str = "cannot be told"
     worse: str = "no: worse"

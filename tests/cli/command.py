@@ -34,6 +34,13 @@ def surefoot(*arguments, check=0):
     return said
 
 
+def started(*arguments):
+    """The command in a process that goes on; it hears Ctrl-C also where a shell's `&` has us ignore it."""
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{hears}; from surefoot.cli import main; main()", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def in_a_process(*arguments, check=0):
     """Run the command in a process of its own, where a warning is an error."""
     environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "100"}

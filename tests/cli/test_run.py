@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import tomllib
@@ -19,7 +18,7 @@ from surefoot.engines import local
 from surefoot.experiments import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.methods import METHODS
 from surefoot.store import State, Store
-from tests.cli.command import in_a_process
+from tests.cli.command import in_a_process, started
 
 TINY = """
 name = "tiny"
@@ -195,8 +194,7 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
         "cpu",
         "--train-only",
     ]
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with started(*arguments) as process:
         end = time.monotonic() + 60
         while not epochs(store):
             assert process.poll() is None

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,7 +11,7 @@ from safetensors.torch import save_file
 from surefoot.recipes import Recipe, Spec, read_recipe
 from surefoot.store import State, Store
 from surefoot.tasks.base import Split
-from tests.cli.command import in_a_process
+from tests.cli.command import in_a_process, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
 
@@ -47,11 +45,13 @@ def test_tune_reports_each_rate_and_writes_a_recipe(folder):
     assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
 
 
-def test_tune_names_the_rates_that_validation_cannot_tell_apart(tmp_path):
+def test_tune_names_the_rates_within_a_standard_error_of_the_best(tmp_path):
     the_same_twice = ("--rate", 0.1, "--rate", 0.1, "--rate", 1e-9, "--most-epochs", 2)
     said = in_a_process("tune", "toy", *SMALL, *the_same_twice, "-o", tmp_path / "r.toml").stdout
     error = float(re.search(r"learning rate 0.1: .*error (\S+),", said)[1])
-    found = re.search(r"standard error \((\S+) on 1,200 validation samples\): learning rate (.+)\n", said)
+    found = re.search(
+        r"standard error of the best \((\S+) of error on 1,200 .+\): learning rate (.+)\n", said
+    )
     assert float(found[1]) == pytest.approx((error * (1 - error) / 1200) ** 0.5, abs=1e-4)
     assert found[2] == "0.1"
 
@@ -137,11 +137,6 @@ def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
 
 def epochs(store):
     return [entry["epoch"] for found in Store(store).found() for entry in found.log if "epoch" in entry]
-
-
-def started(*arguments):
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def stop(process):

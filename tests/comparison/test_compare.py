@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from surefoot import InputError, Predictions
 from surefoot.comparison import HEADLINE, Mark, MethodRuns, RunScore, Said, compare, compared, differences
@@ -340,3 +341,26 @@ def test_runs_of_several_networks_meet_all_runs_of_one_each():
     gap = cells["ensemble"].from_baseline
     assert gap.pairs == 8
     assert gap.value == pytest.approx(cells["ensemble"].mean - cells["single"].mean)
+    one, other = ([score.value for score in cells[name].runs] for name in ("ensemble", "single"))
+    expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert gap.margin == pytest.approx((expected.high - expected.low) / 2)
+
+
+@pytest.mark.parametrize("runs", [1, 4])
+def test_the_margin_over_runs_is_of_pairs_or_of_the_method_that_was_run_again(runs):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    methods = [
+        MethodRuns(name, name, tuple(Said(run, drawn(rng, labels)) for run in range(count)))
+        for name, count in (("single", 4), ("bayesian", runs))
+    ]
+    single, bayesian = (m.cells["familiar", "nll"] for m in compare(methods, resamples=20).methods)
+    gaps = [other.value for other in single.runs]
+    if runs > 1:
+        gaps = [one.value - other.value for one, other in zip(bayesian.runs, single.runs, strict=True)]
+    expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert bayesian.from_baseline.margin == pytest.approx((expected.high - expected.low) / 2)
+
+
+def drawn(rng, labels):
+    return Predictions.from_logits(rng.normal(size=(len(labels), 3)), labels)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from surefoot.comparison.significance import best_of, margin_over_runs, marked, summary, t_test
+from surefoot.comparison.significance import (
+    best_of,
+    margin_of_means,
+    margin_of_pairs,
+    marked,
+    summary,
+    t_test,
+)
 from surefoot.comparison.values import Mark, MethodRuns, RunScore
 
 samples = st.lists(st.floats(0, 1).map(lambda v: round(v, 3)), min_size=2, max_size=12)
@@ -122,25 +129,26 @@ def of_runs(*values):
     return summary([RunScore(run, value) for run, value in enumerate(values)])
 
 
-def test_a_margin_over_paired_runs_is_that_of_their_differences():
-    one, other = (1.0, 1.4, 0.9, 1.3), (0.8, 1.3, 0.6, 1.2)
-    expected = stats.ttest_1samp(np.subtract(one, other), 0).confidence_interval(0.95)
-    found = margin_over_runs(of_runs(*one), of_runs(*other), paired=True)
-    assert found == pytest.approx((expected.high - expected.low) / 2)
+def half(interval):
+    return (interval.high - interval.low) / 2
 
 
-def test_a_margin_over_unpaired_runs_is_welchs():
+def test_the_margin_of_pairs_is_that_of_their_differences():
+    gaps = [0.2, 0.1, 0.3, 0.1]
+    assert margin_of_pairs(gaps) == pytest.approx(half(stats.ttest_1samp(gaps, 0).confidence_interval(0.95)))
+    assert margin_of_pairs([0.5, 0.5]) == 0.0
+    assert math.isnan(margin_of_pairs([0.5]))
+
+
+def test_the_margin_of_means_is_welchs():
     one, other = (1.0, 1.4, 0.9, 1.3, 1.1), (0.8, 1.3)
     expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    found = margin_over_runs(of_runs(*one), of_runs(*other), paired=False)
-    assert found == pytest.approx((expected.high - expected.low) / 2)
+    assert margin_of_means(of_runs(*one), of_runs(*other)) == pytest.approx(half(expected))
 
 
-def test_a_method_run_once_is_taken_as_it_is():
+def test_of_a_method_run_once_only_the_other_s_variance_counts():
     one = (1.0, 1.4, 0.9, 1.3)
-    expected = stats.ttest_1samp(one, 0).confidence_interval(0.95)
-    found = margin_over_runs(of_runs(7.0), of_runs(*one), paired=False)
-    assert found == pytest.approx((expected.high - expected.low) / 2)
-    assert math.isnan(margin_over_runs(of_runs(7.0), of_runs(8.0), paired=False))
-    assert math.isnan(margin_over_runs(of_runs(7.0), of_runs(8.0), paired=True))
-    assert margin_over_runs(of_runs(1.0, 2.0), of_runs(2.0, 3.0), paired=True) == 0.0
+    expected = half(stats.ttest_1samp(one, 0).confidence_interval(0.95))
+    assert margin_of_means(of_runs(7.0), of_runs(*one)) == pytest.approx(expected)
+    assert margin_of_means(of_runs(7.0), of_runs(*one, math.inf)) == pytest.approx(expected)
+    assert math.isnan(margin_of_means(of_runs(7.0), of_runs(8.0)))

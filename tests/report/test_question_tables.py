@@ -1,7 +1,10 @@
 """The six questions are answered by their intervals, and by nothing else."""
 
 import math
+import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
@@ -10,13 +13,14 @@ from surefoot.methods import method_named
 from surefoot.questions import BEYOND, PAIRS, QUESTIONS
 from surefoot.report.question_tables import answer, question_grids
 from surefoot.report.study_tables import setting_of
+from tests.report.studies import Row, by_hand
 
 
 @pytest.mark.parametrize(
     ("low", "high", "margin", "said"),
     [
         (-0.3, -0.1, 0.1, "yes"),
-        (-0.3, -0.1, 0.3, "cannot be told"),  # other trainings might have given something else
+        (-0.3, -0.1, 0.18, "cannot be told"),  # 0.1 and 0.18 add to 0.206
         (-0.3, -0.1, math.nan, "yes"),  # of one run each, so nothing is known of others
         (-0.3, 0.1, 0.0, "cannot be told"),
         (0.1, 0.3, 0.1, "no: worse"),
@@ -27,8 +31,8 @@ from surefoot.report.study_tables import setting_of
     ],
 )
 def test_an_answer_is_what_both_intervals_allow(low, high, margin, said):
-    gap = Difference((low + high) / 2, low, high)
-    assert answer(QUESTIONS[0], gap, margin, 1.0) == said
+    gap = Difference((low + high) / 2, low, high, margin=margin)
+    assert answer(QUESTIONS[0], gap, 1.0) == said
 
 
 def test_questions_ask_of_honest_methods_and_each_pair_once():
@@ -65,6 +69,46 @@ def test_a_study_answers_those_whose_methods_it_has(made):
     ]
     assert gap.value == pytest.approx(runs[0] - runs[1])
     assert gap.low <= gap.value <= gap.high
+
+
+GAPS = {("ensemble-of-t", "single-t"): (-0.3, -0.4, -0.2), ("distill-t", "ensemble-of-t"): (0.1, 0.0, 0.2)}
+
+
+def notes_on_students(*ensembles, margin=0.1):
+    runs = {"single-t": (1.0, 1.2, 1.1, 1.3), "distill-t": (0.9, 1.1, 1.0), "ensemble-of-t": ensembles}
+    part = by_hand({name: Row(unfamiliar=values) for name, values in runs.items()}, pairs=GAPS)
+    pairs = {
+        pair: {place: replace(gap, margin=margin) for place, gap in of_pair.items()}
+        for pair, of_pair in part.comparison.pairs.items()
+    }
+    comparison = replace(part.comparison, pairs=pairs, resamples=10)
+    (asked,) = question_grids(comparison, setting_of(part))
+    return asked.notes[1:]
+
+
+def test_what_students_keep_is_said_with_its_error_over_runs():
+    said = "Of the unfamiliar NLL that ensembles gain over one network students keep 43%"
+    rng = np.random.default_rng(0)
+    one = rng.normal(1.15, np.std([1.0, 1.2, 1.1, 1.3], ddof=1) / 2, 200_000)
+    student = rng.normal(1.0, 0.1 / 3**0.5, 200_000)
+    keeps = (
+        np.median(np.abs((one - student) / (one - 0.8) - 0.15 / 0.35)) / 0.6745
+    )  # robust: a ratio has tails
+    (note,) = notes_on_students(0.8)
+    points = int(re.fullmatch(rf"{said} \(standard error over runs (\d+) points\)\.", note)[1])
+    assert points == pytest.approx(100 * keeps, abs=2)
+
+
+def test_two_ensembles_are_named_and_make_it_less_certain():
+    taught, note = notes_on_students(0.7, 0.9)
+    assert (
+        taught == "Students all have the teachers of the first ensemble; they are set against the mean of 2."
+    )
+    assert int(note.split()[-2]) > int(notes_on_students(0.8)[0].split()[-2])
+
+
+def test_nothing_is_kept_of_a_gain_that_is_not_certain():
+    assert notes_on_students(0.8, margin=0.4) == ()
 
 
 def test_without_a_bootstrap_nothing_is_answered(made):

@@ -11,7 +11,16 @@ from surefoot.recipes import Recipe
 from surefoot.tasks import task_named
 from surefoot.tasks.base import Split
 from surefoot.training.inputs import task_inputs
-from surefoot.training.tune import LADDER, RATES, Bench, Trial, rate_beyond, try_rate, tune, within_noise
+from surefoot.training.tune import (
+    LADDER,
+    RATES,
+    Bench,
+    Trial,
+    rate_beyond,
+    try_rate,
+    tune,
+    within_one_standard_error,
+)
 
 RECIPE = Recipe(network="mlp", width=32, weight_decay=1e-4)
 
@@ -116,7 +125,12 @@ def test_a_search_left_alone_ends_inside_of_what_it_tried(bench):
 def test_rates_within_the_best_one_s_standard_error_are_named():
     trials = [Trial(0.3, 9, 0.25, 1.0), Trial(0.1, 9, 0.20, 1.0), Trial(0.03, 9, 0.219, 1.0)]
     diverged = Trial(1.0, 9, math.nan, math.nan, diverged=True)
-    noise, others = within_noise([*trials, diverged], samples=400)
-    assert noise == pytest.approx(0.02)  # the root of 0.2 x 0.8 / 400
+    error, others = within_one_standard_error([*trials, diverged], samples=400)
+    assert error == pytest.approx(0.02)  # the root of 0.2 x 0.8 / 400
     assert others == [trials[2]]
-    assert within_noise(trials, samples=40_000)[1] == []
+    assert within_one_standard_error(trials, samples=40_000)[1] == []
+
+
+def test_no_wrong_sample_is_not_known_better_than_one_wrong_sample():
+    trials = [Trial(0.3, 9, 0.02, 1.0), Trial(0.1, 9, 0.0, 1.0), Trial(0.03, 9, 0.01, 1.0)]
+    assert within_one_standard_error(trials, samples=100) == (0.01, [trials[2]])

@@ -86,7 +86,7 @@ def tune(
     _refuse_bad_rates(rate or [])
     import torch
 
-    from surefoot.cli.training_view import describe_noise, describe_trials, watch_trials
+    from surefoot.cli.training_view import describe_rivals, describe_trials, watch_trials
     from surefoot.decoding import default_cache
     from surefoot.recipes import write_recipe
     from surefoot.tasks import task_named
@@ -112,8 +112,8 @@ def tune(
         f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}"
     )
     one_label = found.kind is LabelKind.ONE_LABEL  # of many labels the error is no share of samples
-    if one_label and (noise := describe_noise(trials, len(found.splits[Split.VAL]))):
-        typer.echo(noise)
+    if one_label and (rivals := describe_rivals(trials, len(found.splits[Split.VAL]))):
+        typer.echo(rivals)
     tried = [trial.learning_rate for trial in trials]
     if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
         end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)

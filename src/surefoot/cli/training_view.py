@@ -190,16 +190,16 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
     return "\n".join(lines)
 
 
-def describe_noise(trials: "list[Trial]", samples: int) -> str | None:
-    """Which rates the validation data cannot tell from the best."""
-    from surefoot.training.tune import within_noise
+def describe_rivals(trials: "list[Trial]", samples: int) -> str | None:
+    """Which rates are within one standard error of the best."""
+    from surefoot.training.tune import within_one_standard_error
 
-    noise, others = within_noise(trials, samples)
+    error, others = within_one_standard_error(trials, samples)
     if not others:
         return None
     rates = ", ".join(f"{trial.learning_rate:g}" for trial in others)
-    level = f"within its error's standard error ({noise:.4f} on {count_of(samples, 'validation sample')})"
-    return f"as good as the best, {level}: learning rate {rates}"
+    of_error = f"{error:.4f} of error on {count_of(samples, 'validation sample')}"
+    return f"within one standard error of the best ({of_error}): learning rate {rates}"
 
 
 def status_table(root: Path, networks: "list[Found]") -> Table:

@@ -8,7 +8,6 @@ from surefoot.comparison.scores import (
     scores_text,
     write_scores,
 )
-from surefoot.comparison.significance import margin_over_runs
 from surefoot.comparison.values import (
     Cell,
     Comparison,
@@ -36,7 +35,6 @@ __all__ = [
     "changes",
     "compare",
     "comparison_from_scores",
-    "margin_over_runs",
     "read_scores",
     "scores_text",
     "write_scores",

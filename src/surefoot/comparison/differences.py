@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from surefoot.comparison.significance import margin_of_means, margin_of_pairs
 from surefoot.comparison.values import Cell, Difference, RunScore
 from surefoot.outcomes import Array
 from surefoot.statistics import NAN, Interval, Proportion, centred_interval, difference_of_proportions
@@ -32,7 +33,8 @@ def difference(
     pairs = _pairs(column[name].runs, column[other].runs, crossed)
     if not pairs:
         return Difference(NAN)
-    value = float(np.mean([ours.value - theirs.value for ours, theirs in pairs]))
+    gaps = [ours.value - theirs.value for ours, theirs in pairs]
+    value = float(np.mean(gaps))
     drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
     drawn = [differences for differences in drawn if np.isfinite(differences).any()]
     spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
@@ -43,7 +45,9 @@ def difference(
         shift = value - exact.value
         low, high = min(interval.low, exact.low + shift), max(interval.high, exact.high + shift)
         interval = Interval(value, low, high)
-    return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn))
+    unpaired = crossed or 1 in (len(column[name].runs), len(column[other].runs))
+    margin = margin_of_means(column[name], column[other]) if unpaired else margin_of_pairs(gaps)
+    return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn), margin)
 
 
 def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> list[Pair]:

@@ -1,10 +1,11 @@
-"""The paper's test: an unpaired two-tailed t-test at the 5% level of every method against the best."""
+"""Over runs: the paper's test, an unpaired two-tailed t-test at the 5% level of each method against the best;
+and how far off the difference of two methods might be."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.stats import t as t_distribution
 from scipy.stats import ttest_ind_from_stats
 
 from surefoot.comparison.values import Cell, Mark, MethodRuns, RunScore
@@ -39,24 +40,27 @@ def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread)
     return float(ttest_ind_from_stats(mean, deviation, n, other_mean, other_deviation, other_n).pvalue)
 
 
-def margin_over_runs(cell: Cell, other: Cell, *, paired: bool) -> float:
-    """Half the 95% interval of the difference of two means over training runs.
+def margin_of_pairs(differences: Sequence[float]) -> float:
+    """Half the 95% interval of the mean of paired runs' differences; NaN for fewer than two."""
+    return _margin([summary([RunScore(place, value) for place, value in enumerate(differences)])])
 
-    Of the differences of equal runs where they are paired, else Welch's. A method that was run once is taken
-    as it is, its variance not being known; NaN where neither was run twice.
+
+def margin_of_means(cell: Cell, other: Cell) -> float:
+    """Half the 95% interval of the difference of two means over runs that are not paired, by Welch's t.
+
+    A method that was run once is taken as it is, its variance not being known; NaN where both are.
     """
-    if paired:
-        values = {score.run: score.value for score in other.runs}
-        gaps = [RunScore(s.run, s.value - values[s.run]) for s in cell.runs if s.run in values]
-        cells = [summary(gaps)]
-    else:
-        cells = [cell, other]
-    spreads = [(each.deviation**2 / each.defined, each.defined - 1) for each in cells if each.defined > 1]
-    variance = sum(of_mean for of_mean, _ in spreads)
+    return _margin([cell, other])
+
+
+def _margin(cells: Sequence[Cell]) -> float:
+    several = [cell for cell in cells if cell.defined > 1]
+    variances = [cell.deviation**2 / cell.defined for cell in several]  # of each mean
+    variance = sum(variances)
     if not variance:
-        return 0.0 if spreads else NAN
-    freedom = variance**2 / sum(of_mean**2 / free for of_mean, free in spreads)
-    return float(student.ppf(1 - SIGNIFICANCE / 2, freedom) * variance**0.5)
+        return 0.0 if several else NAN
+    parts = sum(each**2 / (cell.defined - 1) for each, cell in zip(variances, several, strict=True))
+    return float(t_distribution.ppf(1 - SIGNIFICANCE / 2, variance**2 / parts) * variance**0.5)
 
 
 def marked(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:

@@ -1,5 +1,6 @@
 """What is compared, and what a comparison found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -73,6 +74,14 @@ class Difference:
     high: float = NAN
     pairs: int = 0  # runs that the value is averaged over
     resampled: int = 0  # those of them that the interval was made from
+    margin: float = NAN  # half the interval over runs; NaN where neither method was run twice
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of an interval for other images and other runs: both that are known, as independent ones add."""
+        margin = 0.0 if math.isnan(self.margin) else self.margin
+        below, above = self.value - self.low, self.high - self.value
+        return self.value - math.hypot(below, margin), self.value + math.hypot(above, margin)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Cell:
     @property
     def defined(self) -> int:
         """In how many runs the metric is defined."""
-        return sum(score.value == score.value for score in self.runs)
+        return sum(math.isfinite(score.value) for score in self.runs)
 
     @property
     def bold(self) -> bool:

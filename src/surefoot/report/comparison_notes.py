@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from surefoot.comparison import Cell, Comparison, Mark, MethodScores
 from surefoot.metrics import Metric
 from surefoot.report.grid import GridCell
-from surefoot.report.paper_numbers import STUDENTS
 
 TESTED = (
     "Bold: the best of all methods compared, or not significantly worse than it "
@@ -16,8 +15,8 @@ STARRED = "*: the best number, but with too few runs for a test; no significance
 COUNTED = "k/n: wrong of sure decisions, summed over runs."
 PAPER = "paper, or in parentheses: the number in Li & Hoiem, CVPR 2020."
 SHARPENED = (
-    "The paper's students with T are divided by T below 1 too; where it compares methods, as here, "
-    "they are not."
+    "The paper's students with T are divided by T below 1 too, in this table only; its Table 1 takes them "
+    "without T then, as ours are."
 )
 DIFFERENCE = (
     "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals. "
@@ -39,8 +38,7 @@ def table_notes(
     if any(cell.bold for cell in cells):
         notes += (*_untested(comparison, methods, metrics), *_borrowed(comparison, methods))
     notes += [COUNTED] if any("/" in (cell.detail or "") for cell in cells) else []
-    if any(cell.paper for cell in cells):
-        notes += [PAPER, *([SHARPENED] if any(method.about.paper in STUDENTS for method in methods) else [])]
+    notes += [PAPER] if any(cell.paper for cell in cells) else []
     return (*notes, *_missing(methods))
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from surefoot.comparison import Cell, Comparison, Difference, Mark, MethodScores
 from surefoot.errors import InputError
 from surefoot.metrics import Metric
-from surefoot.report.comparison_notes import table_notes
+from surefoot.report.comparison_notes import PAPER, SHARPENED, table_notes
 from surefoot.report.grid import Grid, GridCell, GridRow, Section
-from surefoot.report.paper_numbers import ENTROPY_ROWS, paper_choice, paper_entropy, paper_value
+from surefoot.report.paper_numbers import ENTROPY_ROWS, STUDENTS, paper_choice, paper_entropy, paper_value
 
 DASH = "–"  # noqa: RUF001  undefined is never 0
 CHEATING = "cheating: tuned on unfamiliar data"
@@ -68,7 +68,7 @@ def reduction_grid(comparison: Comparison, setting: Setting) -> Grid:
 
     def cell(method: MethodScores, metric: Metric, side: str) -> GridCell:
         place = (side, metric.name)
-        paper = setting.paper(method, metric, side)
+        paper = setting.paper_choice(method, metric, side)
         if method is baseline:
             return absolute(method, metric, side)
         text = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
@@ -107,7 +107,10 @@ def complete_grid(comparison: Comparison, setting: Setting) -> Grid:
     number = 4 if setting.backbone == "resnet18" else 5
     title = f"All methods: {setting.title}"
     names = (*ERRORS, *_asked_for(comparison))
-    return replace(_grid(comparison, title, names, comparison.methods, cell), number=number)
+    grid = _grid(comparison, title, names, comparison.methods, cell)
+    taught = any(method.about.paper in STUDENTS for method in comparison.methods)
+    notes = (*grid.notes, SHARPENED) if taught and PAPER in grid.notes else grid.notes
+    return replace(grid, number=number, notes=notes)
 
 
 def headline_grid(comparison: Comparison, setting: Setting) -> Grid:

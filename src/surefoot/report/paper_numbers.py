@@ -26,16 +26,17 @@ def paper_value(backbone: str, task: str, method: str | None, metric: str, side:
 
 
 def paper_choice(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
-    """What the paper compares by: students are divided by T only where T is 1 or more.
+    """What the paper compares by (its Table 1): students are divided by T only where T is 1 or more.
 
-    The complete tables divide them everywhere; where T is below 1 the unfamiliar NLL is the higher for it.
+    The complete tables divide them everywhere and do not name T. It is inferred: below 1 it sharpens, and the
+    unfamiliar NLL is the higher for it.
 
     >>> paper_choice("resnet18", "gender", "Distill + T-scaling", "nll", "unfamiliar")
     0.36426
     """
     plain = STUDENTS.get(method or "")
-    away = [paper_value(backbone, task, row, "nll", "unfamiliar") for row in (plain, method)]
-    sharpened = plain is not None and None not in away and (away[0] or 0.0) < (away[1] or 0.0)
+    before, after = (paper_value(backbone, task, row, "nll", "unfamiliar") for row in (plain, method))
+    sharpened = before is not None and after is not None and before < after
     return paper_value(backbone, task, plain if sharpened else method, metric, side)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from surefoot.comparison import DECIDING, Cell, Comparison, Difference, margin_over_runs
+from surefoot.comparison import DECIDING, Cell, Comparison, Difference
 from surefoot.metrics import Metric
 from surefoot.questions import BEYOND, QUESTIONS, REFERENCE, Question
 from surefoot.report.comparison_tables import DASH, Setting, gap_cell, percent_reduction
@@ -14,11 +14,12 @@ ASKED = DECIDING
 SHOWN = ("nll", "brier", "ece", "e99", "aurc")
 NEGLIGIBLE = 0.005  # of the number without it
 ANSWERS = (
-    "Answered by two 95% intervals together. In brackets, bold where it does not hold 0: the paired "
-    "bootstrap over images, or over their groups where the task names some; it speaks of other images. Over "
-    "runs: of other trainings by the same recipe; a method that was run once is taken as it is. The same: "
-    "all of both is within 0.5%."
+    "In brackets the 95% interval for other images: the paired bootstrap over them, or over their groups "
+    "where the task names some; bold where it does not hold 0. Over runs: that for other trainings by the "
+    "same recipe; a method that was run once is taken as it is, and a dash is for two such. The answer is by "
+    "both together, as independent ones add. The same: all of that is within 0.5%."
 )
+STUDENTS = "Students all have the teachers of the first ensemble; they are set against the mean of {}."
 
 
 def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
@@ -28,12 +29,11 @@ def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
     return [grid for grid in (_questions(comparison, setting), _beyond(comparison, setting)) if grid.sections]
 
 
-def answer(question: Question, gap: Difference, margin: float, without: float) -> str:
-    """As far as the intervals give one; `margin` is over runs, `without` is the other method's own number."""
-    if math.isnan(gap.low):
+def answer(question: Question, gap: Difference, without: float) -> str:
+    """As far as other images and other runs allow one; `without` is the other method's own number."""
+    low, high = gap.ends
+    if math.isnan(low):
         return "cannot be told"
-    spread = 0.0 if math.isnan(margin) else margin
-    low, high = min(gap.low, gap.value - spread), max(gap.high, gap.value + spread)
     if max(abs(low), abs(high)) < NEGLIGIBLE * without:
         return question.same
     if high < 0:
@@ -52,7 +52,7 @@ def _questions(comparison: Comparison, setting: Setting) -> Grid:
         ("Answer", "With", "Without", "Difference", "Over runs", "Less by", "In the paper"),
         ("",),
         (Section(None, rows),) if rows else (),
-        (ANSWERS, *_kept(comparison)),
+        (ANSWERS, *_of_students(comparison)),
         names=("question", "pairs of runs"),
     )
 
@@ -64,14 +64,12 @@ def _row(question: Question, comparison: Comparison, setting: Setting) -> GridRo
     with_it, without = (method.cells[place].mean for method in (ours, theirs))
     papers = [setting.paper_choice(method, metric, UNFAMILIAR) for method in (theirs, ours)]
     gap = comparison.pairs[question.method, question.other][place]
-    paired = not (ours.about.together or theirs.about.together)
-    margin = margin_over_runs(ours.cells[place], theirs.cells[place], paired=paired)
     cells = (
-        GridCell(answer(question, gap, margin, without)),
+        GridCell(answer(question, gap, without)),
         GridCell(f"{with_it:.4f}"),
         GridCell(f"{without:.4f}"),
         gap_cell(gap),
-        GridCell(DASH if math.isnan(margin) else f"±{margin:.4f}"),
+        GridCell(DASH if math.isnan(gap.margin) else f"±{gap.margin:.4f}"),
         GridCell(percent_reduction(without, with_it)),
         GridCell(DASH if None in papers else percent_reduction(*(value or 0.0 for value in papers))),
     )
@@ -79,24 +77,26 @@ def _row(question: Question, comparison: Comparison, setting: Setting) -> GridRo
     return GridRow(title, str(gap.pairs), cells)
 
 
-def _kept(comparison: Comparison) -> tuple[str, ...]:
-    """Which share of what the ensemble gains over one network its student keeps, and how sure that is."""
+def _of_students(comparison: Comparison) -> tuple[str, ...]:
+    """Which share of what ensembles gain over one network students keep, where that gain is certain."""
     names = ("single-t", "distill-t", REFERENCE)
     if not {name for pair in comparison.pairs for name in pair}.issuperset(names):
         return ()
-    one, student, all_of_them = (comparison.method(name).cells[UNFAMILIAR, ASKED] for name in names)
-    gain = one.mean - all_of_them.mean
-    if not gain > 0:
-        return ()
+    one, student, ensemble = (comparison.method(name).cells[UNFAMILIAR, ASKED] for name in names)
+    taught = (STUDENTS.format(len(ensemble.runs)),) if len(ensemble.runs) > 1 else ()
+    if not comparison.pairs[REFERENCE, "single-t"][UNFAMILIAR, ASKED].ends[1] < 0:
+        return taught
+    gain = one.mean - ensemble.mean
     share = (one.mean - student.mean) / gain
-    said = f"Of the unfamiliar NLL that the ensemble gains over one network, its student keeps {share:.0%}"
-    error = math.hypot((1 - share) * _standard_error(one), _standard_error(student)) / gain
-    spread = "" if math.isnan(error) else f", with a standard error over runs of {100 * error:.0f} points"
-    return (f"{said}{spread}.",)
+    slopes = ((1 - share, one), (1.0, student), (share, ensemble))
+    error = math.hypot(*(slope * _standard_error(cell) for slope, cell in slopes)) / gain
+    said = f"Of the unfamiliar NLL that ensembles gain over one network students keep {share:.0%}"
+    return (*taught, f"{said}{f' (standard error over runs {100 * error:.0f} points)' if error else ''}.")
 
 
 def _standard_error(cell: Cell) -> float:
-    return cell.deviation / math.sqrt(cell.defined) if cell.defined > 1 else math.nan
+    """Of the mean over runs; 0 for one run, which is taken as it is."""
+    return cell.deviation / math.sqrt(cell.defined) if cell.defined > 1 else 0.0
 
 
 def _beyond(comparison: Comparison, setting: Setting) -> Grid:

@@ -92,11 +92,14 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda t: (t.diverged, t.learning_rate) if t.diverged else (False, t.error, t.nll))
 
 
-def within_noise(trials: Sequence[Trial], samples: int) -> tuple[float, list[Trial]]:
-    """The standard error of the best trial's error on so many samples, and the others that are within it."""
+def within_one_standard_error(trials: Sequence[Trial], samples: int) -> tuple[float, list[Trial]]:
+    """The standard error of the best trial's error on so many samples, and the others no further off.
+
+    At least one sample's share, also where none is wrong.
+    """
     best = best_of(trials)
-    noise = math.sqrt(best.error * (1 - best.error) / samples)
-    return noise, [trial for trial in trials if trial is not best and trial.error <= best.error + noise]
+    error = max(math.sqrt(best.error * (1 - best.error) / samples), 1 / samples)
+    return error, [trial for trial in trials if trial is not best and trial.error <= best.error + error]
 
 
 def rate_beyond(trials: Sequence[Trial]) -> float | None:
