@@ -102,7 +102,7 @@ def test_what_students_keep_is_said_with_its_error_over_runs():
 def test_two_ensembles_are_named_and_make_it_less_certain():
     taught, note = notes_on_students(0.7, 0.9)
     assert (
-        taught == "Students all have the teachers of the first ensemble; they are set against the mean of 2."
+        taught == "The first ensemble taught all students; they are set against the mean of the 2 ensembles."
     )
     assert int(note.split()[-2]) > int(notes_on_students(0.8)[0].split()[-2])
 

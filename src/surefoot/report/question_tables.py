@@ -19,7 +19,7 @@ ANSWERS = (
     "same recipe; a method that was run once is taken as it is, and a dash is for two such. The answer is by "
     "both together, as independent ones add. The same: all of that is within 0.5%."
 )
-STUDENTS = "Students all have the teachers of the first ensemble; they are set against the mean of {}."
+STUDENTS = "The first ensemble taught all students; they are set against the mean of the {} ensembles."
 
 
 def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
