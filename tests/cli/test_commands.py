@@ -23,6 +23,7 @@ def files(tmp_path_factory):
     write_predictions(draw_one_label(200, sharpness=4, seed=1, attributes=site), folder / "f.parquet")
     write_predictions(draw_one_label(200, sharpness=9, seed=2, attributes=site), folder / "u.parquet")
     write_predictions(draw_many_labels(200, 3, members=2), folder / "many.npz")
+    (folder / "a.pkl").write_bytes(b"")
     return folder
 
 
@@ -204,16 +205,38 @@ def test_lists_and_help_and_version(files):
     assert surefoot("--version").stdout.startswith("surefoot 0.")
 
 
-def test_help_loads_nothing_that_takes_long():
-    heavy = ("torch", "numpy", "scipy", "matplotlib", "pyarrow", "PIL", "ray", "mapie", "fastapi")
+def loaded_by(*words):
+    """What a command said, its exit code, and which modules it loaded of those that take long."""
+    heavy = {"torch", "numpy", "scipy", "matplotlib", "pyarrow", "PIL", "ray", "mapie", "fastapi"}
     code = (
-        "import sys; from surefoot.cli import main; sys.argv = ['surefoot', '--help']\n"
+        f"import sys; from surefoot.cli import main; sys.argv = {['surefoot', *words]}\n"
         "try: main()\n"
-        f"finally: sys.stderr.write(' '.join(set(sys.modules) & {set(heavy)}))"
+        f"finally: print(*sorted(set(sys.modules) & {heavy}), sep=',')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Usage" in done.stdout
-    assert done.stderr == ""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    *said, loaded = done.stdout.splitlines()
+    return "\n".join(said) + done.stderr, done.returncode, loaded
+
+
+def test_help_loads_nothing_that_takes_long():
+    said, code, loaded = loaded_by("--help")
+    assert "Usage" in said
+    assert (code, loaded) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", __file__, "gone.npz"),
+        ("calibrate", "gone.npz", "-o", "c.json"),
+        ("apply", __file__, "gone.npz", "-o", "p.npz"),
+        ("thresholds", __file__, "--unfamiliar", "gone.npz", "--target-error", "0.1", "-o", "t.json"),
+        ("monitor", __file__, "gone.npz"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_that_is_not_there_is_said_at_once(words):
+    assert loaded_by(*words) == ("surefoot: gone.npz: No such file or directory\n", 2, "")
 
 
 def test_a_closed_pipe_is_no_error(files):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read_all
+from surefoot.cli.inputs import read_all, refuse_missing
 from surefoot.cli.streams import (
     ADDRESS,
     ENGINE,
@@ -42,6 +42,7 @@ def calibrate(
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
     """Fit a calibration on validation predictions. Never on the data it will be judged by."""
+    refuse_missing(val)
     from surefoot.calibrators import calibrator_named, save_calibration
     from surefoot.streaming.files import files_named
 
@@ -90,6 +91,7 @@ def apply(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .npz, .parquet or .csv.")],
 ) -> None:
     """Calibrate predictions: the same rows with calibrated logits."""
+    refuse_missing(predictions)
     from surefoot.calibrators import MemberTemperatures, load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.prediction_files import read_predictions, write_predictions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.conditions import Condition
-from surefoot.cli.inputs import ONE_HOT, read_all
+from surefoot.cli.inputs import ONE_HOT, read_all, refuse_missing
 from surefoot.cli.streams import (
     ADDRESS,
     ENGINE,
@@ -82,11 +82,12 @@ def evaluate(
 ) -> None:
     """Every metric on familiar and unfamiliar predictions, with error bars and the gap between them."""
     conditions = [Condition.parse(text) for text in fail_if or ()]
-    from surefoot.streaming.files import files_named
-
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
         condition.require(paths)
+    refuse_missing(familiar, unfamiliar)
+    from surefoot.streaming.files import files_named
+
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}
     fitted, predictions = None, {}

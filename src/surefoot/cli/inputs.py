@@ -1,5 +1,6 @@
 """Reading what a command was given."""
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,17 @@ ONE_HOT = (
     "note: {}: every row has exactly one label, and each class is scored by itself (sigmoid); "
     "if the classes exclude each other, give the labels as class indices (softmax)"
 )
+
+
+def refuse_missing(*paths: Path | None) -> None:
+    """Predictions that are not there, before seconds go by with loading; patterns are looked at later."""
+    for path in paths:
+        if path is None or glob.has_magic(str(path)):
+            continue
+        try:
+            path.stat()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":

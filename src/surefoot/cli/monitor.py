@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.inputs import refuse_missing
 from surefoot.errors import InputError
 from surefoot.files import refuse_same_file, refuse_unwritable
 from surefoot.kinds import LabelKind
@@ -56,6 +57,7 @@ def monitor(
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the ground is unfamiliar."""
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
+    refuse_missing(reference, current)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import fingerprint, scores_of, take_look
     from surefoot.likeness import refuse_unlike

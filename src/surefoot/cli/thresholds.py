@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read
+from surefoot.cli.inputs import read, refuse_missing
 from surefoot.errors import InputError
 from surefoot.files import refuse_same_file, refuse_unwritable
 
@@ -53,6 +53,7 @@ def thresholds(
     ] = None,
 ) -> None:
     """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
+    refuse_missing(val, familiar_test, unfamiliar)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.threshold_files import save_thresholds
     from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds

@@ -125,12 +125,12 @@ def status(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """What is done, running, stopped or ordered and missing, with times."""
+    if not store.is_dir():
+        raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' made")
     from surefoot.cli.terminal import print_tables
     from surefoot.cli.training_view import status_line, status_table
     from surefoot.store import Store
 
-    if not store.is_dir():
-        raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' made")
     networks = Store(store).found()
     print_tables([status_table(store, networks)])
     typer.echo(status_line(networks))
