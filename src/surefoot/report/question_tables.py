@@ -19,7 +19,7 @@ ANSWERS = (
     "same recipe; a method that was run once is taken as it is, and a dash is for two such. The answer is by "
     "both together, as independent ones add. The same: all of that is within 0.5%."
 )
-STUDENTS = "The first ensemble taught all students; they are set against the mean of the {} ensembles."
+TAUGHT = "The first ensemble taught all students; they are set against the mean of the {} ensembles."
 
 
 def question_grids(comparison: Comparison, setting: Setting) -> list[Grid]:
@@ -83,7 +83,7 @@ def _of_students(comparison: Comparison) -> tuple[str, ...]:
     if not {name for pair in comparison.pairs for name in pair}.issuperset(names):
         return ()
     one, student, ensemble = (comparison.method(name).cells[UNFAMILIAR, ASKED] for name in names)
-    taught = (STUDENTS.format(len(ensemble.runs)),) if len(ensemble.runs) > 1 else ()
+    taught = (TAUGHT.format(len(ensemble.runs)),) if len(ensemble.runs) > 1 else ()
     if not comparison.pairs[REFERENCE, "single-t"][UNFAMILIAR, ASKED].ends[1] < 0:
         return taught
     gain = one.mean - ensemble.mean
