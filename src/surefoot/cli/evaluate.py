@@ -39,35 +39,39 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+Familiar = Annotated[
+    Path,
+    typer.Argument(help="Predictions on familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."),
+]
+Unfamiliar = Annotated[Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")]
+CalibrationFile = Annotated[
+    Path | None, typer.Option(help="Calibrate first with this file, and show what changed.")
+]
+GroupBy = Annotated[
+    str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
+]
+MetricNames = Annotated[
+    list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
+]
+Confidences = Annotated[
+    list[float] | None, typer.Option(help="Also the error above this confidence; repeat for more.")
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(help="Exit with 1 if true, e.g. 'unfamiliar.e99>0.02'; repeat for more."),
+]
+ReportFolder = Annotated[Path | None, typer.Option(help="Write report.html and report.json to this folder.")]
+
+
 def evaluate(
-    familiar: Annotated[
-        Path,
-        typer.Argument(
-            help="Predictions on familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
-        ),
-    ],
-    unfamiliar: Annotated[
-        Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Calibrate first with this file, and show what changed.")
-    ] = None,
-    group_by: Annotated[
-        str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
-    ] = None,
-    error_above: Annotated[
-        list[float] | None, typer.Option(help="Also the error above this confidence; repeat for more.")
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(help="Exit with 1 if true, e.g. 'unfamiliar.e99>0.02'; repeat for more."),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write report.html and report.json to this folder.")
-    ] = None,
+    familiar: Familiar,
+    unfamiliar: Unfamiliar = None,
+    calibration: CalibrationFile = None,
+    group_by: GroupBy = None,
+    metric: MetricNames = None,
+    error_above: Confidences = None,
+    fail_if: Conditions = None,
+    report: ReportFolder = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from surefoot.predictions import Predictions
 
 
+FamiliarTest = Annotated[
+    Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
+]
+Unfamiliar = Annotated[
+    Path | None, typer.Option(help="Unfamiliar predictions, to see how far it fails there.")
+]
+CalibrationFile = Annotated[
+    Path | None, typer.Option(help="Calibrate first with this file; the thresholds file holds it.")
+]
+Share = Annotated[
+    float | None, typer.Option(help="Fit a temperature on this share of VAL, the thresholds on the rest.")
+]
+ClassName = Annotated[str | None, typer.Option(help="Many labels: the class that the thresholds are for.")]
+Page = Annotated[Path | None, typer.Option(help="Also write a page with the risk-coverage picture.")]
+
+
 def thresholds(
     val: Annotated[
         Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
@@ -32,25 +48,13 @@ def thresholds(
         float, typer.Option(help="Reject where at least this share of the answers is wrong.")
     ] = 0.5,
     level: Annotated[float, typer.Option(help="The probability with which each promise is kept.")] = 0.95,
-    familiar_test: Annotated[
-        Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
-    ] = None,
-    unfamiliar: Annotated[
-        Path | None, typer.Option(help="Unfamiliar predictions, to see how far it fails there.")
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Calibrate first with this file; the thresholds file holds it.")
-    ] = None,
-    split: Annotated[
-        float | None, typer.Option(help="Fit a temperature on this share of VAL, the thresholds on the rest.")
-    ] = None,
+    familiar_test: FamiliarTest = None,
+    unfamiliar: Unfamiliar = None,
+    calibration: CalibrationFile = None,
+    split: Share = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split.")] = 0,
-    for_class: Annotated[
-        str | None, typer.Option(help="Many labels: the class that the thresholds are for.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write a page with the risk-coverage picture.")
-    ] = None,
+    for_class: ClassName = None,
+    html: Page = None,
 ) -> None:
     """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
     refuse_missing(val, familiar_test, unfamiliar)

@@ -45,19 +45,24 @@ def difference(
         shift = value - exact.value
         low, high = min(interval.low, exact.low + shift), max(interval.high, exact.high + shift)
         interval = Interval(value, low, high)
-    unpaired = crossed or 1 in (len(column[name].runs), len(column[other].runs))
+    unpaired = _each_with_each(column[name].runs, column[other].runs, crossed)
     margin = margin_of_means(column[name], column[other]) if unpaired else margin_of_pairs(gaps)
     return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn), margin)
 
 
 def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> list[Pair]:
-    """Runs of the same number; a method run once stands against every run of the other."""
-    if crossed or 1 in (len(ours), len(theirs)):
+    """Runs of the same number, or each with each."""
+    if _each_with_each(ours, theirs, crossed):
         paired = [(a, b) for a in ours for b in theirs]
     else:
         by_run = {b.run: b for b in theirs}
         paired = [(a, by_run[a.run]) for a in ours if a.run in by_run]
     return [(a, b) for a, b in paired if np.isfinite(a.value) and np.isfinite(b.value)]
+
+
+def _each_with_each(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> bool:
+    """A method run once stands against every run of the other."""
+    return crossed or 1 in (len(ours), len(theirs))
 
 
 def _exact(pairs: Sequence[Pair]) -> Interval | None:
