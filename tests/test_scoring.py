@@ -83,6 +83,41 @@ def test_the_gap_of_a_count_of_zero_is_honest():
     assert gap.high == pytest.approx(rate + (high_u - rate))
 
 
+def sure(wrong, of, *, n=400):
+    """Of n rows `of` are sure, the first so many of them wrongly; the others are right with 0.9."""
+    probabilities = [[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (of - wrong) + [[0.9, 0.1]] * (n - of)
+    return Predictions.from_probs(probabilities, [0] * n)
+
+
+def upper(n):
+    """The exact upper end of 0 of n, in closed form."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def test_the_gap_is_unfamiliar_less_familiar_where_one_has_no_errors():
+    found = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
+    low, high = clopper_pearson(20, 100)
+    assert found.value == pytest.approx(-0.2)
+    assert found.low == pytest.approx(-high)
+    assert found.high == pytest.approx(-0.2 + math.hypot(0.2 - low, upper(150)))
+
+
+def test_the_gap_of_no_errors_on_both_sides_is_as_wide_as_they_leave_open():
+    found = evaluate(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20).gap["e99"]
+    assert found.value == 0
+    assert (found.low, found.high) == pytest.approx((-upper(43), upper(200)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
+    some, none = sure(20, 100), sure(0, 150)
+    found = paired_differences(*(some, none)[::sign], metrics=PAPER, resamples=20)["e99"]
+    low, high = clopper_pearson(20, 100)
+    ends = (0.2 - math.hypot(0.2 - low, upper(150)), high)
+    assert found.value == pytest.approx(sign * 0.2)
+    assert (found.low, found.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
+
+
 def test_proportions_have_exact_intervals():
     predictions = draw_one_label(300, sharpness=8)
     score = evaluate(predictions, resamples=20).sides["familiar"].metrics["e99"]

@@ -9,7 +9,7 @@ from surefoot import InputError, Predictions
 from surefoot.comparison import HEADLINE, Mark, MethodRuns, RunScore, Said, compare, compared, differences
 from surefoot.metrics import metric_named
 from surefoot.scoring import paired_differences
-from surefoot.statistics import centred_interval, few_samples_factor
+from surefoot.statistics import centred_interval, clopper_pearson, few_samples_factor
 
 SIDES = ("familiar", "unfamiliar")
 RESAMPLES = 8
@@ -188,6 +188,65 @@ def test_no_errors_among_the_sure_is_not_certainty():
         .from_baseline
     )
     assert (twin.value, twin.low, twin.high) == (0, 0, 0)
+
+
+def sure(wrong, of, *, n=400):
+    """Of n rows `of` are sure, the first so many of them wrongly; the others are right with 0.9."""
+    probabilities = [[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (of - wrong) + [[0.9, 0.1]] * (n - of)
+    return Predictions.from_probs(probabilities, [0] * n)
+
+
+def upper(n):
+    """The exact upper end of 0 of n, in closed form."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def e99_gap(ours, theirs, *, resamples=100):
+    """Ours less theirs: each a run per pair of counts, wrong and sure."""
+    runs = [
+        MethodRuns(name, name, tuple(Said(run, sure(*count)) for run, count in enumerate(counts)))
+        for name, counts in (("single", theirs), ("other", ours))
+    ]
+    found = compare(runs, [metric_named("e99")], resamples=resamples).method("other")
+    return found.cells["familiar", "e99"].from_baseline
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_difference_from_no_errors_has_the_exact_interval_and_its_sign(sign):
+    gap = e99_gap(*([(2, 100)], [(0, 150)])[::sign])
+    low, high = clopper_pearson(2, 100)
+    ends = (0.02 - math.hypot(0.02 - low, upper(150)), high)
+    assert gap.value == pytest.approx(sign * 0.02)
+    assert (gap.low, gap.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
+
+
+def test_no_errors_in_either_differ_by_what_each_leaves_open():
+    gap = e99_gap([(0, 43)], [(0, 200)])
+    assert gap.value == 0
+    assert (gap.low, gap.high) == pytest.approx((-upper(200), upper(43)))
+    all_wrong = e99_gap([(43, 43)], [(0, 200)])
+    assert (all_wrong.value, all_wrong.high) == (1, 1)
+    assert all_wrong.low == pytest.approx(1 - math.hypot(upper(43), upper(200)))
+
+
+def test_exact_ends_of_several_runs_are_of_their_mean_counts_around_the_mean_value():
+    """1 of 100 and 8 of 200 are 4 or 5 of 150 together, and 0.025 on average."""
+    gap = e99_gap([(1, 100), (8, 200)], [(0, 100), (0, 300)])
+    assert gap.value == pytest.approx(0.025)
+    low, high = clopper_pearson(round(4.5), 150)
+    rate = round(4.5) / 150
+    assert gap.low == pytest.approx(0.025 - math.hypot(rate - low, upper(200)))
+    assert gap.high == pytest.approx(0.025 + high - rate)
+
+
+def test_one_error_in_one_run_is_not_none_at_all():
+    """0 of 100 and 1 of 100 count as 1 of 100 in the mean, as 99 and 100 of 100 count as 99."""
+    rare, certain = ([(k, 100), (k + 1, 100)] for k in (0, 99))
+    low, high = clopper_pearson(1, 100)
+    gap = e99_gap(rare, [(0, 100), (0, 100)])
+    assert (gap.low, gap.high) == pytest.approx((0.005 - math.hypot(0.01 - low, upper(100)), high - 0.005))
+    mirror = e99_gap(certain, [(100, 100), (100, 100)])
+    assert (mirror.low, mirror.high) == pytest.approx((-gap.high, -gap.low))
 
 
 def test_undefined_stays_undefined():
