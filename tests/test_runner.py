@@ -9,7 +9,11 @@ import pytest
 from surefoot import runner
 from surefoot.errors import InputError
 from surefoot.experiments import Experiment, Part, read_experiment
+from surefoot.methods import method_named
+from surefoot.metrics import metric_named
+from surefoot.plans import Planned
 from surefoot.recipes import Recipe
+from surefoot.revisions import Opened, revision
 from surefoot.runner import (
     open_folder,
     order_for,
@@ -85,6 +89,87 @@ def test_missing_networks_are_named_and_never_averaged_in(copy, made):
     assert left["single"].cells[place].mean == whole["single"].cells[place].runs[0].value
     assert left["ensemble"].cells.get(place) is None or left["ensemble"].cells[place].defined == 0
     assert left["single"].about.missing == (name,)
+
+
+def opened(made, **runs):
+    """An experiment of these methods, each with the networks of its runs: `single=[0, 1]` has two runs."""
+    specs = [
+        run[0] for planned in made.plan.methods if planned.method.name == "single" for run in planned.runs
+    ]
+    methods = tuple(
+        Planned(method_named(name.replace("_", "-")), tuple((specs[place],) for place in places))
+        for name, places in runs.items()
+    )
+    plan = replace(made.plan, methods=methods)
+    experiment = replace(made.experiment, methods=tuple(each.method.name for each in methods))
+    return Opened(made.store.root, experiment, (plan,), made.store)
+
+
+def unfamiliar_nll(method):
+    (found,) = [c for c in method.changes if (c.side, c.metric.name) == ("unfamiliar", "nll")]
+    return found
+
+
+def nll_of(made, place):
+    (single,) = [planned for planned in made.plan.methods if planned.method.name == "single"]
+    return metric_named("nll").function(made.store.predictions(single.runs[place][0], "test_unfamiliar"))
+
+
+def test_runs_and_methods_that_only_the_later_experiment_has(made):
+    """Runs that both have are compared; a method in one only is named."""
+    before = opened(made, single_t=[0], single=[0, 0])
+    after = opened(made, oracle_t=[0], single=[1, 0, 1], single_t=[0])
+    (task,) = revision(before, after, resamples=10).tasks
+    assert [method.name for method in task.methods] == ["single-t", "single"]
+    assert (task.only_before, task.only_after, task.missing) == ((), ("oracle-t",), ())
+    change = unfamiliar_nll(task.methods[1])
+    first, second = nll_of(made, 0), nll_of(made, 1)
+    assert change.before == pytest.approx(first)
+    assert change.after == pytest.approx((second + first) / 2), "without its third run"
+    assert (change.runs, change.difference.pairs) == (2, 2)
+    (mirror,) = revision(after, before, resamples=10).tasks
+    assert (mirror.only_before, mirror.only_after) == (("oracle-t",), ())
+    assert unfamiliar_nll(mirror.methods[0]).difference.value == pytest.approx(-change.difference.value)
+
+
+def test_networks_that_only_the_later_store_has_are_named_and_left_out(made, copy):
+    shutil.rmtree(copy.store.folder(copy.plan.spec(copy.plan.jobs()[1])))
+    before, after = (opened(each, single=[0, 1, 0], single_t=[0, 1]) for each in (copy, made))
+    (task,) = revision(before, after, resamples=10).tasks
+    assert task.missing == ("plain network of toy/small, seed 1",), "once, though two methods lack it"
+    single, _ = task.methods
+    change = unfamiliar_nll(single)
+    assert change.before == change.after == pytest.approx(nll_of(made, 0)), "runs 0 and 2, which both have"
+    assert change.runs == 2
+
+
+def test_metrics_are_those_that_either_experiment_asks_for(made):
+    one = opened(made, single=[0])
+    few, other = (
+        replace(one, experiment=replace(one.experiment, metrics=names))
+        for names in (("nll",), ("brier", "nll"))
+    )
+    for pair in ((few, other), (other, few)):
+        (task,) = revision(*pair, resamples=0).tasks
+        assert {change.metric.name for change in task.methods[0].changes} == {"nll", "brier"}
+
+
+def test_tasks_that_only_one_experiment_has_are_named_with_their_network(made):
+    one = opened(made, single=[0])
+    plan = one.plans[0]
+    other = replace(plan, recipe=replace(plan.recipe, network="resnet18"))
+    elsewhere = replace(plan, task="toy/elsewhere")
+    part = one.experiment.parts[0]
+    three = replace(
+        one,
+        plans=(elsewhere, other, replace(plan)),
+        experiment=replace(one.experiment, parts=(part, part, part)),
+    )
+    found = revision(one, three, resamples=0)
+    assert [task.task for task in found.tasks] == ["toy/small"]
+    assert (found.only_before, found.only_after) == ((), ("toy/elsewhere (mlp)", "toy/small (resnet18)"))
+    mirror = revision(three, one, resamples=0)
+    assert (mirror.only_before, mirror.only_after) == (found.only_after, ())
 
 
 def test_the_folder_has_the_values_and_the_plans(made, tmp_path):

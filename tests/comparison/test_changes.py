@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from surefoot import InputError
 from surefoot.comparison import MethodRuns, Said, changes
 from surefoot.metrics import metric_named
 from surefoot.scoring import paired_differences
@@ -79,6 +80,59 @@ def test_means_are_over_the_runs_that_both_have():
     once = changes(old, method((NEW,)), METRICS[:1], resamples=10)[0]
     assert once.before == pytest.approx((nll(OLD) + nll(NEW) + nll(third)) / 3), "one stands against all"
     assert (once.runs, once.difference.pairs) == (3, 3)
+
+
+THIRD = draw_one_label(sharpness=2.0)
+STRANGERS = [draw_one_label(250, seed=7, sharpness=sharpness) for sharpness in (1.0, 3.0, 0.5)]
+
+
+def numbered(**said):
+    """A method whose runs have these numbers: `r2=...` is run 2."""
+    return MethodRuns("m", "M", tuple(Said(int(run[1:]), each) for run, each in said.items()))
+
+
+@pytest.mark.parametrize(("new", "paired"), [([NEW, THIRD, OLD], True), (STRANGERS, False)])
+def test_runs_that_only_the_after_has_are_left_out(new, paired):
+    old = numbered(r0=OLD, r2=THIRD)
+    nll = METRICS[0].function
+    change = changes(old, numbered(r0=new[0], r1=new[1], r2=new[2]), METRICS[:1], resamples=50)[0]
+    assert change.paired is paired
+    assert change.before == pytest.approx((nll(OLD) + nll(THIRD)) / 2)
+    assert change.after == pytest.approx((nll(new[0]) + nll(new[2])) / 2)
+    assert (change.runs, change.difference.pairs, change.difference.resampled) == (2, 2, 2)
+    assert change.difference.value == pytest.approx(change.after - change.before)
+    alone = changes(old, numbered(r0=new[0], r2=new[2]), METRICS[:1], resamples=50)[0]
+    assert change.difference == alone.difference, "as if it had never been run"
+
+
+@pytest.mark.parametrize("new", [[NEW, THIRD, OLD], STRANGERS])
+def test_one_run_before_stands_against_every_run_after(new):
+    nll = METRICS[0].function
+    change = changes(method((OLD,)), method(*((each,) for each in new)), METRICS[:1], resamples=50)[0]
+    assert change.before == pytest.approx(nll(OLD))
+    assert change.after == pytest.approx(np.mean([nll(each) for each in new]))
+    assert (change.runs, change.difference.pairs) == (3, 3)
+    assert change.difference.value == pytest.approx(change.after - change.before)
+
+
+def test_a_single_group_on_either_side_leaves_no_interval():
+    grouped = replace(OTHER, groups=np.array(["same"] * OTHER.n))
+    for pair in ((OLD, grouped), (grouped, OLD)):
+        (change,) = changes(*(method((each,)) for each in pair), METRICS[:1], resamples=20)
+        assert not change.paired
+        assert np.isnan(change.difference.low)
+
+
+def test_runs_of_no_common_number_have_no_changes():
+    old, new = numbered(r0=OLD, r1=NEW), numbered(r2=OLD, r3=NEW)
+    assert changes(old, new, METRICS, resamples=10) == ()
+
+
+def test_runs_after_of_other_samples_than_each_other_are_refused():
+    old, new = method((OLD,), (OLD,)), method((NEW,), (OTHER,))
+    for pair in ((old, new), (new, old)):
+        with pytest.raises(InputError, match="has other familiar rows or labels than run 0"):
+            changes(*pair, METRICS[:1], resamples=10)
 
 
 def test_nothing_is_clear_without_resamples_or_between_equals():
