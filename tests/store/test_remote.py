@@ -9,6 +9,7 @@ import sys
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from surefoot.errors import InputError
 from surefoot.store import Store
@@ -132,6 +133,144 @@ def test_hidden_files_and_names_that_lead_out_stay_there(made, tmp_path):
     assert content(copy) == content(made)
 
 
+@pytest.fixture
+def remembering(tmp_path):
+    """A folder by way of a file system that remembers what it listed until it is told to forget, as s3fs does."""
+
+    class Remembering(LocalFileSystem):
+        protocol = ("remembering",)
+        cachable = False
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.listed = {}
+
+        def ls(self, path, detail=False, **options):
+            if path not in self.listed:
+                try:
+                    self.listed[path] = super().ls(path, detail=True, **options)
+                except FileNotFoundError:
+                    self.listed[path] = None
+            if self.listed[path] is None:
+                raise FileNotFoundError(path)
+            return self.listed[path] if detail else [each["name"] for each in self.listed[path]]
+
+        def exists(self, path):
+            return path in self.ls(path.rpartition("/")[0])
+
+        def invalidate_cache(self):
+            self.listed.clear()
+
+    fsspec.register_implementation("remembering", Remembering, clobber=True)
+    (tmp_path / "bucket").mkdir()
+    return Remote(f"remembering://{tmp_path}/bucket"), Remote(f"file://{tmp_path}/bucket")
+
+
+def test_a_network_that_another_machine_finished_since_the_last_listing_is_seen(remembering, made, tmp_path):
+    here, elsewhere = remembering
+    copy = Store(tmp_path / "copy")
+    assert not here.is_done(SPEC, copy)
+    assert not here.fetch(SPEC, copy)
+    elsewhere.send(SPEC, made)
+    assert here.is_done(SPEC, copy)
+    assert here.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_files_that_another_machine_added_since_the_last_listing_are_fetched(remembering, made, tmp_path):
+    here, elsewhere = remembering
+    copy = Store(tmp_path / "copy")
+    elsewhere.send(SPEC, made)
+    here.fetch(SPEC, copy)
+    made.save_beside(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    elsewhere.send(SPEC, made)
+    assert here.fetch(SPEC, copy)
+    assert copy.beside(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+
+
+def test_what_another_machine_sent_since_the_last_listing_is_never_replaced(remembering, made, tmp_path):
+    here, elsewhere = remembering
+    other = Store(tmp_path / "other")
+    make(other)
+    other.folder(SPEC).joinpath("done.json").write_text(json.dumps({"seconds": 99.0}))
+    assert not here.is_done(SPEC, other)
+    elsewhere.send(SPEC, made)
+    here.send(SPEC, other)
+    copy = Store(tmp_path / "copy")
+    here.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_a_network_that_another_machine_removed_is_not_there(remembering, made, tmp_path):
+    here, elsewhere = remembering
+    elsewhere.send(SPEC, made)
+    assert here.is_done(SPEC, made)
+    shutil.rmtree(tmp_path / "bucket" / "networks")
+    copy = Store(tmp_path / "copy")
+    assert not here.is_done(SPEC, copy)
+    assert not here.fetch(SPEC, copy)
+
+
+def test_a_mark_that_another_machine_left_since_the_last_listing_is_seen(remembering):
+    here, elsewhere = remembering
+    assert not here.sees("none")
+    with elsewhere.marked() as mark:
+        assert here.sees(mark)
+    assert not here.sees(mark)
+
+
+def test_files_of_a_network_that_another_machine_never_finished_are_replaced(remote, made, tmp_path):
+    """Without done.json nothing there counts, whatever the files are called."""
+    system, root = fsspec.core.url_to_fs(remote.place)
+    folder = f"{root}/{made.folder(SPEC).relative_to(made.root).as_posix()}"
+    system.makedirs(folder, exist_ok=True)
+    system.pipe_file(f"{folder}/val.npz", b"half of it")
+    remote.send(SPEC, made)
+    copy = Store(tmp_path / "copy")
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_a_folder_that_another_machine_made_in_a_network_is_left_there(remote, made, tmp_path):
+    remote.send(SPEC, made)
+    system, root = fsspec.core.url_to_fs(remote.place)
+    folder = f"{root}/{made.folder(SPEC).relative_to(made.root).as_posix()}/plots"
+    system.makedirs(folder, exist_ok=True)
+    system.pipe_file(f"{folder}/a.svg", b"drawn")
+    copy = Store(tmp_path / "copy")
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_another_machine_sees_nothing_of_a_network_until_all_of_it_is_there(made, tmp_path):
+    elsewhere, seen = Remote(f"file://{tmp_path}/bucket"), []
+
+    class Watched(LocalFileSystem):
+        protocol = ("watched",)
+
+        def mv(self, path1, path2, **options):
+            super().mv(path1, path2, **options)
+            seen.append(elsewhere.is_done(SPEC, made))
+
+    fsspec.register_implementation("watched", Watched, clobber=True)
+    Remote(f"watched://{tmp_path}/bucket").send(SPEC, made)
+    assert seen == [False] * (len(content(made)) - 1) + [True]
+
+
+def test_a_file_that_another_machine_removed_after_the_listing_is_a_sentence(made, tmp_path):
+    class Removed(Remote):
+        def _get(self, path, to, size):
+            shutil.rmtree(tmp_path / "bucket", ignore_errors=True)
+            super()._get(path, to, size)
+
+    remote, copy = Removed(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    with pytest.raises(InputError, match=r"cannot read the store at .*\.(json|npz|safetensors|jsonl)$"):
+        remote.fetch(SPEC, copy)
+    assert not copy.is_done(SPEC)
+    assert list(copy.root.glob(".*")) == []
+
+
 def test_a_mark_is_seen_while_it_lasts(remote):
     with remote.marked() as mark:
         assert remote.sees(mark)
@@ -177,7 +316,7 @@ def test_a_url_that_cannot_be_used_is_a_sentence(place, said):
 
 
 def test_a_file_cut_short_on_the_way_is_refused(made, tmp_path):
-    class Cut(fsspec.implementations.local.LocalFileSystem):
+    class Cut(LocalFileSystem):
         protocol = ("cut",)
 
         def get_file(self, path, local, **_):
