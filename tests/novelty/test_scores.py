@@ -4,6 +4,7 @@ import torch
 from scipy.special import expit, logsumexp, softmax
 from sklearn.neighbors import NearestNeighbors
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from surefoot import InputError, LabelKind
 from surefoot.networks.foreign import UserNetwork
@@ -66,6 +67,38 @@ def test_distances_are_scikit_learn_s(n, k, monkeypatch):
     within = distances_within(torch.from_numpy(reference), device=CPU)
     expected = [nearest(reference[[i]], np.delete(reference, i, axis=0), k)[0] for i in range(n)]
     assert np.allclose(within.numpy(), expected, rtol=1e-9)
+
+
+class Far(TorchFunctionMode):
+    """Lets tensors of the "meta" device come back to the CPU, as zeros, and notes where distances are made."""
+
+    def __init__(self):
+        super().__init__()
+        self.products = set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.cpu and args[0].device.type == "meta":
+            return torch.zeros(args[0].shape, dtype=args[0].dtype)
+        result = function(*args, **(kwargs or {}))
+        if function is torch.addmm:
+            self.products.add(result.device.type)
+        return result
+
+
+@pytest.mark.parametrize("n", [300, 41])
+@pytest.mark.parametrize("own", [False, True])
+def test_distances_are_made_on_the_device_and_come_back(own, n, monkeypatch):
+    """The "meta" device stands for a GPU: like one it refuses tensors of the CPU, so nothing may be made there."""
+    monkeypatch.setattr(knn, "QUERIES_AT_ONCE", 32)
+    monkeypatch.setattr(knn, "REFERENCES_AT_ONCE", 40)
+    features, reference = torch.from_numpy(draw(70, 6)), torch.from_numpy(draw(n, 6))
+    with Far() as far:
+        if own:
+            found = distances_within(reference, device=torch.device("meta"))
+        else:
+            found = neighbour_distances(features, reference, device=torch.device("meta"))
+    assert far.products == {"meta"}
+    assert (found.device, found.shape, found.dtype) == (CPU, (n if own else 70,), torch.float64)
 
 
 def test_equal_samples_are_neighbours_but_not_of_themselves():
