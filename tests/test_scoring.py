@@ -118,6 +118,14 @@ def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
     assert (found.low, found.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
 
 
+def test_paired_differences_of_no_errors_in_either_are_as_wide_as_they_leave_open():
+    found = paired_differences(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20)
+    assert found["e99"].value == 0
+    assert (found["e99"].low, found["e99"].high) == pytest.approx((-upper(200), upper(43)))
+    same = found["label_error"]
+    assert (same.value, same.low, same.high) == (0, 0, 0), "0 of 400 in both: the same answers"
+
+
 def test_proportions_have_exact_intervals():
     predictions = draw_one_label(300, sharpness=8)
     score = evaluate(predictions, resamples=20).sides["familiar"].metrics["e99"]

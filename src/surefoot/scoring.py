@@ -25,6 +25,7 @@ from surefoot.statistics import (
     centred_interval,
     difference_of_proportions,
     few_samples_factor,
+    needs_exact,
     resample_counts,
 )
 
@@ -124,7 +125,7 @@ def differences(
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
         ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
         interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
-        if _is_frozen(ours) != _is_frozen(theirs):  # no resample of 0 of n holds an error: ask the exact ones
+        if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
             interval = difference_of_proportions(_interval(ours), _interval(theirs))
         found[metric.name] = Score(interval.value, interval.low, interval.high)
     return found
@@ -139,10 +140,6 @@ def _exact_gaps(a: SetScores, b: SetScores) -> dict[str, Score]:
             interval = difference_of_proportions(_interval(ours), _interval(theirs))
             found[name] = Score(interval.value, interval.low, interval.high)
     return found
-
-
-def _is_frozen(score: Score) -> bool:
-    return bool(score.n) and score.k in (0, score.n)
 
 
 def _interval(score: Score) -> Interval:

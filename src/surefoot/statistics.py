@@ -15,6 +15,8 @@ LEVEL = 0.95
 NORMAL = 1.959963984540054  # the normal quantile that belongs to it
 NAN = float("nan")
 
+Count = tuple[int | None, int | None]  # k of n; None where it is no proportion
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -117,3 +119,16 @@ def difference_of_proportions(a: Interval, b: Interval) -> Interval:
     low = value - float(np.hypot(a.value - a.low, b.high - b.value))
     high = value + float(np.hypot(a.high - a.value, b.value - b.low))
     return Interval(value, low, high)
+
+
+def needs_exact(first: Count, second: Count) -> bool:
+    """Whether the difference of two proportions of the same samples must be told from their exact intervals.
+
+    0 of n and n of n are the same in every resample, so resamples do not tell how far off they might be. Two
+    that are the same count are left to the resamples: two sets of the same answers differ by exactly 0.
+
+    >>> needs_exact((0, 50), (3, 50)), needs_exact((0, 50), (0, 40)), needs_exact((0, 50), (0, 50))
+    (True, True, False)
+    """
+    counts = (first, second)
+    return all(n for _, n in counts) and any(k in (0, n) for k, n in counts) and first != second

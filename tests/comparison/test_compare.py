@@ -229,6 +229,27 @@ def test_no_errors_in_either_differ_by_what_each_leaves_open():
     assert all_wrong.low == pytest.approx(1 - math.hypot(upper(43), upper(200)))
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ((0, 43), (0, 200)),
+        ((0, 200), (0, 43)),
+        ((43, 43), (0, 200)),
+        ((43, 43), (200, 200)),
+        ((0, 100), (0, 100)),
+        ((2, 100), (0, 150)),
+        ((0, 150), (2, 100)),
+        ((0, 0), (0, 100)),
+    ],
+)
+def test_counts_that_no_resample_changes_follow_one_rule_here_and_in_scoring(ours, theirs):
+    gap = e99_gap([ours], [theirs])
+    score = paired_differences(sure(*ours), sure(*theirs), metrics=[metric_named("e99")], resamples=100)[
+        "e99"
+    ]
+    assert (gap.value, gap.low, gap.high) == pytest.approx((score.value, score.low, score.high), nan_ok=True)
+
+
 def test_exact_ends_of_several_runs_are_of_their_mean_counts_around_the_mean_value():
     """1 of 100 and 8 of 200 are 4 or 5 of 150 together, and 0.025 on average."""
     gap = e99_gap([(1, 100), (8, 200)], [(0, 100), (0, 300)])

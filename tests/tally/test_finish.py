@@ -1,5 +1,7 @@
 """A tally says what `scoring.evaluate` says: the in-memory metrics are the oracle here, with oracles of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -144,6 +146,23 @@ def test_a_paired_change_has_the_paired_interval():
         width = whole[name].high - whole[name].low
         assert found[name].high - found[name].low == pytest.approx(width, rel=0.3), name
     assert np.isnan(found["ece"].low)
+
+
+@pytest.mark.parametrize("wrong", [0, 40])
+def test_a_change_from_none_or_all_wrong_is_that_of_the_rows_in_memory(wrong):
+    """Of the first 40 rows, which are sure as given; sharpened, 20 more are, and they are right."""
+    margins = np.repeat([[5.0], [3.0], [1.0]], [40, 20, 40], axis=0)
+    logits = np.hstack([margins, np.zeros((100, 1))])
+    predictions = Predictions.from_logits(logits, [1] * wrong + [0] * (100 - wrong))
+    metrics = [metric for metric in METRICS if metric.name == "e99"]
+    sharpened = replace(fit_temperature(predictions), temperature=0.5)
+    whole = evaluate(predictions, calibration=sharpened, metrics=metrics, resamples=50)
+    found = finished(tally_of(predictions, metrics, (Scaling((0.5,)), None)), metrics=metrics)
+    scores = (found.sides["familiar"].metrics["e99"], found.uncalibrated["familiar"].metrics["e99"])
+    assert [(score.k, score.n) for score in scores] == [(wrong, 60), (wrong, 40)]
+    ours, theirs = found.change["familiar"]["e99"], whole.change["familiar"]["e99"]
+    assert ours.low < ours.value < ours.high
+    assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high))
 
 
 def test_no_labels_at_all_is_refused():

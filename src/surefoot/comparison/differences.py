@@ -7,7 +7,14 @@ import numpy as np
 from surefoot.comparison.significance import margin_of_means, margin_of_pairs
 from surefoot.comparison.values import Cell, Difference, RunScore
 from surefoot.outcomes import Array
-from surefoot.statistics import NAN, Interval, Proportion, centred_interval, difference_of_proportions
+from surefoot.statistics import (
+    NAN,
+    Interval,
+    Proportion,
+    centred_interval,
+    difference_of_proportions,
+    needs_exact,
+)
 
 ANYWHERE = (-np.inf, np.inf)
 
@@ -66,18 +73,14 @@ def _each_with_each(ours: Sequence[RunScore], theirs: Sequence[RunScore], crosse
 
 
 def _exact(pairs: Sequence[Pair]) -> Interval | None:
-    """The difference of two proportions of which one never varies in a resample; None where both do.
+    """The difference of two proportions where resamples do not tell it; None where they do.
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
     """
-    sides = [_mean_count([pair[side] for pair in pairs]) for side in (0, 1)]
-    if sides[0] is None or sides[1] is None:
+    ours, theirs = (_mean_count([pair[side] for pair in pairs]) for side in (0, 1))
+    if ours is None or theirs is None or not needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
         return None
-    frozen = [count.k in (0, count.n) for count in sides if count is not None]
-    if not any(frozen) or (all(frozen) and sides[0] == sides[1]):
-        return None
-    ours, theirs = (Interval(count.value, count.low, count.high) for count in sides if count is not None)
-    return difference_of_proportions(ours, theirs)
+    return difference_of_proportions(*(Interval(each.value, each.low, each.high) for each in (ours, theirs)))
 
 
 def _mean_count(scores: Sequence[RunScore]) -> Proportion | None:

@@ -21,6 +21,7 @@ from surefoot.statistics import (
     centred_interval,
     difference_of_proportions,
     few_samples_factor,
+    needs_exact,
 )
 from surefoot.tally.counting import Tally
 from surefoot.tally.resampling import RANKED, floors, replicates
@@ -193,16 +194,12 @@ def _gap(first: Score, second: Score) -> Score:
     return Score(interval.value, interval.low, interval.high, bound=bound)
 
 
-def _is_frozen(score: Score) -> bool:
-    return score.k in (0, score.n)
-
-
 def _change(tally: Tally, name: str, scored: Sequence[SetScores]) -> Score:
     """Calibrated less as given; paired, where it is a mean: the products across versions were tallied too."""
     after, before = (scores.metrics[name] for scores in scored)
     value = after.value - before.value
-    if after.n and before.n and _is_frozen(after) != _is_frozen(before):
-        return _gap(after, before)  # no row of 0 of n pulls at anything: ask the exact intervals
+    if needs_exact((after.k, after.n), (before.k, before.n)):
+        return _gap(after, before)
     views = [View(tally, version) for version in (0, 1)]
     signed = name == "signed_ece" and views[0].one_label
     if name in MEANS or signed or name == "e99" or name.startswith(ABOVE):
