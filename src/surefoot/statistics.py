@@ -121,14 +121,16 @@ def difference_of_proportions(a: Interval, b: Interval) -> Interval:
     return Interval(value, low, high)
 
 
-def needs_exact(first: Count, second: Count) -> bool:
-    """Whether the difference of two proportions of the same samples must be told from their exact intervals.
+def needs_exact(first: Count, second: Count, *, paired: bool = True) -> bool:
+    """Whether the difference of two proportions must be told from their exact intervals.
 
-    0 of n and n of n are the same in every resample, so resamples do not tell how far off they might be. Two
-    that are the same count are left to the resamples: two sets of the same answers differ by exactly 0.
+    0 of n and n of n are the same in every resample, so resamples do not tell how far off they might be. If
+    paired, being of the same samples, two that are the same count are left to the resamples: two sets of the
+    same answers differ by exactly 0.
 
     >>> needs_exact((0, 50), (3, 50)), needs_exact((0, 50), (0, 40)), needs_exact((0, 50), (0, 50))
     (True, True, False)
     """
     counts = (first, second)
-    return all(n for _, n in counts) and any(k in (0, n) for k, n in counts) and first != second
+    frozen = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)
+    return frozen and not (paired and first == second)

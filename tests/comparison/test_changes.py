@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from surefoot import InputError
+from surefoot import InputError, Predictions
 from surefoot.comparison import MethodRuns, Said, changes
 from surefoot.metrics import metric_named
 from surefoot.scoring import paired_differences
@@ -48,6 +48,19 @@ def test_other_samples_are_unpaired_and_their_interval_is_that_of_two_means():
     error = np.sqrt(p * (1 - p) / OLD.n + q * (1 - q) / OTHER.n)
     assert change.difference.value == pytest.approx(q - p)
     assert change.difference.high - change.difference.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+def test_the_same_count_of_no_errors_among_other_samples_is_no_certainty():
+    answers = np.tile([0.999, 0.001], (80, 1))
+    old, new = (
+        Predictions.from_probs(answers, [0] * 80, ids=[f"{name}{row}" for row in range(80)]) for name in "ab"
+    )
+    upper = 1 - 0.025 ** (1 / 80)  # Clopper-Pearson for 0 of 80
+    (apart,) = changes(method((old,)), method((new,)), METRICS[3:], resamples=20)
+    assert (apart.paired, apart.difference.value) == (False, 0)
+    assert (apart.difference.low, apart.difference.high) == pytest.approx((-upper, upper))
+    (same,) = changes(method((old,)), method((old,)), METRICS[3:], resamples=20)
+    assert (same.paired, same.difference.low, same.difference.high) == (True, 0, 0)
 
 
 def test_the_same_labels_under_other_names_are_other_samples():

@@ -120,6 +120,7 @@ def _unpaired(
             BEFORE,
             {key: drawn[index] for key, drawn in spread.items()},
             max(factors),
+            paired=False,
         )
         for index, metric in enumerate(metrics)
     ]

@@ -30,10 +30,12 @@ def difference(
     factor: float,
     *,
     crossed: bool = False,
+    paired: bool = True,
 ) -> Difference | None:
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
+    Not `paired` are methods that were asked about different samples.
     """
     if other is None or other == name:
         return None
@@ -46,7 +48,7 @@ def difference(
     drawn = [differences for differences in drawn if np.isfinite(differences).any()]
     spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
     interval = centred_interval(value, spread, ANYWHERE, factor=factor)
-    exact = _exact(pairs)
+    exact = _exact(pairs, paired)
     if exact is not None and np.isfinite(interval.low):
         # No resample of 0 of n holds an error: ask the exact intervals too, and take the wider ends.
         shift = value - exact.value
@@ -72,13 +74,15 @@ def _each_with_each(ours: Sequence[RunScore], theirs: Sequence[RunScore], crosse
     return crossed or 1 in (len(ours), len(theirs))
 
 
-def _exact(pairs: Sequence[Pair]) -> Interval | None:
+def _exact(pairs: Sequence[Pair], paired: bool) -> Interval | None:
     """The difference of two proportions where resamples do not tell it; None where they do.
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
     """
     ours, theirs = (_mean_count([pair[side] for pair in pairs]) for side in (0, 1))
-    if ours is None or theirs is None or not needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
+    if ours is None or theirs is None:
+        return None
+    if not needs_exact((ours.k, ours.n), (theirs.k, theirs.n), paired=paired):
         return None
     return difference_of_proportions(*(Interval(each.value, each.low, each.high) for each in (ours, theirs)))
 
