@@ -14,13 +14,13 @@ import time
 
 import torch
 
-from surefoot.engines.mps import side_by_side
-from surefoot.kinds import LabelKind
-from surefoot.networks import build_network
-from surefoot.recipes import Recipe
-from surefoot.training.batches import Images
+from surefoot.networks.backbones import build_network
+from surefoot.predictions.labels import LabelKind
+from surefoot.recipes.recipe import Recipe
+from surefoot.training.data import Images
 from surefoot.training.loop import Hooks, StoppedError, train
-from surefoot.training.objectives import Classification
+from surefoot.training.losses import Classification
+from surefoot.workers.mps import side_by_side
 
 ROWS, SIDE = 11_520, 160
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from surefoot.kinds import LabelKind
-from surefoot.networks import build_network
-from surefoot.training.batches import Points
+from surefoot.networks.backbones import build_network
+from surefoot.predictions.labels import LabelKind
+from surefoot.training.data import Points
 from surefoot.training.predict import Answer, Sampled, plainly, predict
 
 FEW = 4  # passes timed of the whole network

@@ -15,14 +15,14 @@ from statistics import mean
 
 import torch
 
-from surefoot.engines.making import Workshop
-from surefoot.engines.produce import produce
 from surefoot.metrics import label_error, nll
-from surefoot.recipes import Distilled, Recipe, Spec, Teachers
-from surefoot.recipes.variants import VIEWS
-from surefoot.store import Store
+from surefoot.recipes.recipe import Recipe, Spec, Teachers
+from surefoot.recipes.variants import VIEWS, Distilled
+from surefoot.store.store import Store
 from surefoot.tasks import Split, task_named
-from surefoot.training.inputs import task_inputs
+from surefoot.training.data import task_inputs
+from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import produce
 
 
 def main() -> None:
@@ -45,16 +45,16 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        workshop = Workshop(task, task_inputs(task, recipe, cache=store.root), torch.device("cpu"))
+        context = TaskContext(task, task_inputs(task, recipe, cache=store.root), torch.device("cpu"))
         for seed in range(chosen.teachers):
-            produce(Spec(task.name, task.identity, recipe, seed), workshop, store)
+            produce(Spec(task.name, task.identity, recipe, seed), context, store)
         teachers = Teachers(recipe, tuple(range(chosen.teachers)))
         found: dict[str, list[tuple[float, ...]]] = {views: [] for views in VIEWS}
         for seed in range(chosen.students):
             for views, rows in found.items():
                 student = replace(recipe, variant=Distilled(teachers=teachers, views=views))
                 spec, start = Spec(task.name, task.identity, student, seed), time.process_time()
-                produce(spec, workshop, store)
+                produce(spec, context, store)
                 seconds = time.process_time() - start
                 said = [store.predictions(spec, s) for s in (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)]
                 rows.append((seconds, *(f(each) for f in (label_error, nll) for each in said)))

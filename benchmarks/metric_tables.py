@@ -90,7 +90,7 @@ def metric_tables(fewer: int) -> list[str]:
             ]
             for metric in METRICS:
                 body += metric_rows(scene, *metric)
-            body += together(scene)
+            body += is_ensemble(scene)
         lines += [f"### {rows // fewer:,} x {classes} float32 logits", "", *table(header, body, left=2), ""]
     return lines
 
@@ -111,7 +111,7 @@ def metric_rows(scene: Scene, what: str, ours: tuple[str, str], peers: tuple) ->
     return rows
 
 
-def together(scene: Scene) -> list[list[str]]:
+def is_ensemble(scene: Scene) -> list[list[str]]:
     """The four at once, where what they share is worked out once; and one softmax, to measure by."""
     rows = []
     with Contestant("surefoot_four") as ours:

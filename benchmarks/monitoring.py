@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import fit_temperature, read_predictions
-from surefoot.deploy.monitor import Scores, Share, scores_of, take_look
-from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds
-from surefoot.statistics import Proportion
+from surefoot.deploy.monitor import AlphaBudget, Scores, check_shift, scores_of
+from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds
+from surefoot.intervals import Proportion
 
 ALPHA = 0.05
 WINDOWS = (50, 100, 200, 500)
@@ -58,7 +58,7 @@ def load(folder: Path) -> Stored:
     sides = [read_predictions(folder / f"{name}.npz") for name in ("test_familiar", "test_unfamiliar", "val")]
     recipe = json.loads((folder / "spec.json").read_text())["recipe"]
     fitted = fit_temperature(sides[2])
-    tried = (choose_thresholds(sides[2], Promise(target_error=t), calibration=fitted) for t in TARGETS)
+    tried = (choose_thresholds(sides[2], Guarantee(target_error=t), calibration=fitted) for t in TARGETS)
     chosen = next((each for each in tried if isinstance(each, Thresholds)), None)
     scores = [scores_of(side, calibration=fitted, thresholds=chosen) for side in sides]
     name = f"{folder.parts[-3]} ({recipe['network']}, {recipe['protocol']})"
@@ -89,10 +89,10 @@ def alarm_rates(network: Stored, turns: int, rng: np.random.Generator) -> dict[t
             strange = rows(network.unfamiliar, rng.permutation(network.unfamiliar.n)[:size])
             for where, window in (("familiar", fresh), ("unfamiliar", strange)):
                 if window.n == size:
-                    look = take_look(reference, window, share=Share.only(ALPHA))
+                    look = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
                     counted.setdefault((where, size), []).append(look.alarm)
                     if where == "unfamiliar":
-                        late = take_look(reference, window, share=Share.of_look(LOOKS, ALPHA))
+                        late = check_shift(reference, window, share=AlphaBudget.of_look(LOOKS, ALPHA))
                         counted.setdefault(("tenth look", size), []).append(late.alarm)
     return {key: Proportion.of(sum(found), len(found)) for key, found in counted.items()}
 
@@ -105,7 +105,9 @@ def any_alarm(network: Stored, turns: int, rng: np.random.Generator) -> Proporti
         order = rng.permutation(network.familiar.n)
         fresh, reference = order[: size * LOOKS], rows(network.familiar, order[size * LOOKS :])
         alarms += any(
-            take_look(reference, rows(network.familiar, part), share=Share.of_look(number, ALPHA)).alarm
+            check_shift(
+                reference, rows(network.familiar, part), share=AlphaBudget.of_look(number, ALPHA)
+            ).alarm
             for number, part in enumerate(np.split(fresh, LOOKS), start=1)
         )
     return Proportion.of(alarms, turns)
@@ -116,7 +118,8 @@ def against_val(network: Stored, turns: int, rng: np.random.Generator) -> Propor
     size = min(500, network.familiar.n // 2)
     windows = (rows(network.familiar, rng.permutation(network.familiar.n)[:size]) for _ in range(turns))
     return Proportion.of(
-        sum(take_look(network.val, window, share=Share.only(ALPHA)).alarm for window in windows), turns
+        sum(check_shift(network.val, window, share=AlphaBudget.only(ALPHA)).alarm for window in windows),
+        turns,
     )
 
 
@@ -127,7 +130,7 @@ def estimates(network: Stored, rng: np.random.Generator) -> list[str]:
     reference = rows(network.familiar, order[:half])
     cells = []
     for window in (rows(network.familiar, order[half:]), network.unfamiliar):
-        look = take_look(reference, window, share=Share.only(ALPHA))
+        look = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
         assert window.surplus is not None
         true = float((window.surplus + window.confidence).mean())
         ends = f"{look.accuracy.low:.1%} to {look.accuracy.high:.1%}"
@@ -181,7 +184,7 @@ trained on two CPU cores in minutes, by the commands in the script.
 
 Alarms by rows in the window. *familiar*: all are false, and at most {ALPHA:.0%} is stated. *unfamiliar*:
 detection. *tenth look*: detection in a history's tenth look, which may spend
-{Share.of_look(LOOKS, ALPHA).level:.1e}.
+{AlphaBudget.of_look(LOOKS, ALPHA).level:.1e}.
 
 {table(["network", "window", *(f"{size} rows" for size in WINDOWS)], singles)}
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import surefoot
-from surefoot.networks import build_network
+from surefoot.networks.backbones import build_network
 
 failures: list[str] = []
 
@@ -91,8 +91,8 @@ def surefoot_command(*words: object) -> None:
 
 def bundle(chosen: argparse.Namespace) -> None:
     """A bundle of a run, asked again on the device."""
-    from surefoot.runner import read_folder, results_of
-    from surefoot.store import Store
+    from surefoot.experiments.run import read_folder, results_of
+    from surefoot.store.store import Store
 
     store = Store(chosen.store)
     _, plans = read_folder(store.experiment_folder(chosen.run))

@@ -11,15 +11,17 @@ from functools import lru_cache, partial
 import numpy as np
 
 from surefoot import Predictions, evaluate
-from surefoot.calibrators import CALIBRATORS, calibrator_named
-from surefoot.comparison import Comparison, MethodRuns, Said, compare
-from surefoot.deploy.monitor import Share, scores_of, take_look
-from surefoot.deploy.thresholds import Promise, choose_thresholds
-from surefoot.kinds import LabelKind
+from surefoot.calibrators import CALIBRATORS
+from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
+from surefoot.deploy.thresholds import Guarantee, choose_thresholds
+from surefoot.evaluation.compare import compare
+from surefoot.evaluation.comparison import Comparison, MethodRuns, Said
 from surefoot.metrics import METRICS, Metric
-from surefoot.outcomes import DECIMALS, Outcomes
-from surefoot.report.comparison_tables import Setting, comparison_grids
-from surefoot.tally import Batch, Question, Shape, tally
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import DECIMALS, Outcomes
+from surefoot.report.comparison import TableContext, comparison_grids
+from surefoot.streaming.accumulate import Request, Shape, accumulate
+from surefoot.streaming.outcomes import Batch
 
 Array = np.ndarray
 Work = Callable[[], object]
@@ -154,7 +156,7 @@ def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> li
 
 
 def _fit(name: str, data: Callable[[int], Predictions], size: int) -> Work:
-    return partial(calibrator_named(name).fit, data(size))
+    return partial(CALIBRATORS.named(name).fit, data(size))
 
 
 def _apply(name: str, data: Callable[[int], Predictions], size: int) -> Work:
@@ -163,7 +165,7 @@ def _apply(name: str, data: Callable[[int], Predictions], size: int) -> Work:
 
 @lru_cache(maxsize=1)
 def _fitted(name: str, data: Callable[[int], Predictions], size: int) -> Callable[[Predictions], Predictions]:
-    return calibrator_named(name).fit(data(size))
+    return CALIBRATORS.named(name).fit(data(size))
 
 
 def _judge(data: Callable[[int], Predictions], size: int) -> Work:
@@ -192,7 +194,7 @@ def _compare(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
 
 
 def _tables(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
-    return partial(comparison_grids, _comparison(shape, size), Setting("drawn"))
+    return partial(comparison_grids, _comparison(shape, size), TableContext("drawn"))
 
 
 @lru_cache(maxsize=1)
@@ -203,16 +205,16 @@ def _comparison(shape: Callable[[int], list[MethodRuns]], size: int) -> Comparis
 def _tally(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = data(size)
     logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
-    question = Question.of(
+    question = Request.of(
         Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members), thresholds=(0.99,)
     )
     starts = range(0, predictions.n, TALLIED_ROWS)
     batches = [Batch(logits[:, at : at + TALLIED_ROWS], labels[at : at + TALLIED_ROWS]) for at in starts]
-    return partial(tally, batches, question)
+    return partial(accumulate, batches, question)
 
 
 def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
-    return partial(choose_thresholds, data(size), Promise(target_error=0.3))
+    return partial(choose_thresholds, data(size), Guarantee(target_error=0.3))
 
 
 def _scores(data: Callable[[int], Predictions], size: int) -> Work:
@@ -225,7 +227,7 @@ def _look(data: Callable[[int], Predictions], size: int) -> Work:
     window = predictions.take(slice(0, size // 2 - 1))
     found = [scores_of(predictions), scores_of(window.with_logits(0.8 * window.logits))]
     sides = [replace(side, accepted=(side.confidence > 0.8).astype(float)) for side in found]
-    return partial(take_look, *sides, share=Share.only(0.05))
+    return partial(check_shift, *sides, share=AlphaBudget.only(0.05))
 
 
 def _sorting(most: int, size: int) -> Work:

@@ -16,8 +16,8 @@ import numpy as np
 from monitoring import stored_networks, table, text
 
 from surefoot import Predictions, fit_temperature, read_predictions
-from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds, zones
-from surefoot.statistics import Proportion
+from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, zones
+from surefoot.intervals import Proportion
 
 Array = np.ndarray
 RESULTS = Path(__file__).parent / "results" / "thresholds.md"
@@ -49,7 +49,7 @@ def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[st
     """How often a threshold is found, how often it breaks its promise, and how much it accepts."""
     broken, shares = 0, []
     for _ in range(turns):
-        found = choose_thresholds(drawn(n, SHAPES[name], rng), Promise(target_error=0.05))
+        found = choose_thresholds(drawn(n, SHAPES[name], rng), Guarantee(target_error=0.05))
         if isinstance(found, Thresholds):
             shares.append(share_above(found.accept))
             broken += error_above(found.accept, SHAPES[name]) > 0.05
@@ -69,7 +69,7 @@ def with_fitted_temperature(n: int, turns: int, rng: np.random.Generator) -> lis
             val, other = (pool.take(rng.integers(pool.n, size=n)) for _ in range(2))
             fitted = {"T of the same rows": val, "T of other rows": other}.get(name)
             calibration = None if fitted is None else fit_temperature(fitted)
-            found = choose_thresholds(val, Promise(target_error=0.05), calibration=calibration)
+            found = choose_thresholds(val, Guarantee(target_error=0.05), calibration=calibration)
             if isinstance(found, Thresholds):
                 found_any += 1
                 few = pool.take(rng.integers(pool.n, size=50_000))
@@ -92,7 +92,7 @@ def on_stored(folder: Path, target: float, turns: int, rng: np.random.Generator)
     broken, found_any, shares, strange, strange_shares = 0, 0, [], [], []
     for _ in range(turns):
         half = familiar.take(rng.permutation(familiar.n)[: familiar.n // 2])
-        found = choose_thresholds(half, Promise(target_error=target))
+        found = choose_thresholds(half, Guarantee(target_error=target))
         if isinstance(found, Thresholds):
             found_any += 1
             here, there = (

@@ -37,24 +37,24 @@ print(time.perf_counter() - start)
 OURS = """
 import sys, time, torch
 from pathlib import Path
-from surefoot.engines.orders import Order, jobs_of
-from surefoot.engines.making import Workshop
-from surefoot.recipes import Recipe
+from surefoot.workers.jobs import WorkOrder, jobs_of
+from surefoot.workers.build import TaskContext
+from surefoot.recipes.recipe import Recipe
 from surefoot.training.loop import train
-from surefoot.training.objectives import Classification
-from surefoot.training.start import initial_network
+from surefoot.training.losses import Classification
+from surefoot.training.initial import initial_network
 from surefoot.tasks import Split
 torch.set_num_threads(1)
 networks, epochs, width = map(int, sys.argv[1:])
 recipe = Recipe(network="mlp", width=width, epochs=epochs, learning_rate=0.01)
-order = Order(task="toy", root=None, jobs=jobs_of(recipe, (0,)), store="unused", cache="unused")
-shop = Workshop.open(order)
-labels = torch.from_numpy(shop.task.splits[Split.TRAIN].labels)
+order = WorkOrder(task="toy", root=None, jobs=jobs_of(recipe, (0,)), store="unused", cache="unused")
+context = TaskContext.open(order)
+labels = torch.from_numpy(context.task.splits[Split.TRAIN].labels)
 start = time.perf_counter()
 for seed in range(networks):
-    network = initial_network(recipe, shop.task, shop.inputs, seed=seed, weights=None)
-    loss = Classification(shop.task.kind)
-    train(network, shop.inputs[Split.TRAIN], labels, loss, recipe, seed=seed, device=torch.device("cpu"))
+    network = initial_network(recipe, context.task, context.inputs, seed=seed, weights=None)
+    loss = Classification(context.task.kind)
+    train(network, context.inputs[Split.TRAIN], labels, loss, recipe, seed=seed, device=torch.device("cpu"))
 print(time.perf_counter() - start)
 """
 

@@ -16,16 +16,17 @@ from pathlib import Path
 import plain_loop
 import torch
 
-from surefoot.decoding import Size
-from surefoot.kinds import LabelKind
-from surefoot.networks import build_network, load_weights
-from surefoot.recipes import Recipe
+from surefoot.images.decode import Size
+from surefoot.networks.backbones import build_network
+from surefoot.networks.weights import load_weights
+from surefoot.predictions.labels import LabelKind
+from surefoot.recipes.recipe import Recipe
 from surefoot.tasks import Split, task_named
-from surefoot.tasks.decoded import decode_task
-from surefoot.training import batches
-from surefoot.training.batches import images_from, joined
+from surefoot.tasks.task import decode_task
+from surefoot.training import data as batches
+from surefoot.training.data import images_from, joined
 from surefoot.training.loop import Hooks, train
-from surefoot.training.objectives import Classification
+from surefoot.training.losses import Classification
 
 GPU = torch.device("cuda")
 # Multiply-adds of a forward pass of ResNet-18 at 224 pixels; training takes about three of them.

@@ -19,9 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from surefoot.methods import method_named
-from surefoot.questions import QUESTIONS
-from surefoot.report.paper_numbers import paper_choice
+from surefoot.experiments.methods import METHODS
+from surefoot.experiments.paper import QUESTIONS, paper_choice
 from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_below, percent_ticks
 
 TASKS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64", "objects": "objects96"}
@@ -64,7 +63,7 @@ def answers(text: str) -> Iterator[Answer]:
 def of_the_paper(question: str, task: str) -> float:
     """The same change, of the numbers that the paper compares by."""
     asked = next(each for each in QUESTIONS if each.text == question)
-    rows = (method_named(name).paper for name in (asked.other, asked.method))
+    rows = (METHODS.named(name).paper for name in (asked.other, asked.method))
     without, with_it = (paper_choice("resnet18", task, row, "nll", "unfamiliar") or math.nan for row in rows)
     return with_it / without - 1
 

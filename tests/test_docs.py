@@ -11,8 +11,8 @@ import typer
 
 from experiments.answers import answers
 from surefoot.cli.app import app
-from surefoot.methods import METHODS
-from surefoot.questions import QUESTIONS
+from surefoot.experiments.methods import METHODS
+from surefoot.experiments.paper import QUESTIONS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

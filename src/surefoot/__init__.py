@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from surefoot.version import VERSION
-
 if TYPE_CHECKING:
     from surefoot import metrics
     from surefoot.calibrators import (
@@ -17,38 +15,38 @@ if TYPE_CHECKING:
     )
     from surefoot.deploy.bundle import Bundle, load_bundle
     from surefoot.deploy.calibrate import calibrate
-    from surefoot.deploy.wrap import Calibrated, Ensemble
+    from surefoot.deploy.model import Calibrated, Ensemble
     from surefoot.errors import InputError
-    from surefoot.kinds import IGNORE, LabelKind
-    from surefoot.prediction_files import read_predictions, write_predictions
-    from surefoot.predictions import Predictions
-    from surefoot.scoring import evaluate, paired_differences
+    from surefoot.evaluation.evaluate import evaluate, paired_differences
+    from surefoot.predictions.files import read_predictions, write_predictions
+    from surefoot.predictions.labels import IGNORE, LabelKind
+    from surefoot.predictions.predictions import Predictions
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
     "Bundle": "surefoot.deploy.bundle",
-    "Calibrated": "surefoot.deploy.wrap",
-    "Ensemble": "surefoot.deploy.wrap",
-    "IGNORE": "surefoot.kinds",
+    "Calibrated": "surefoot.deploy.model",
+    "Ensemble": "surefoot.deploy.model",
+    "IGNORE": "surefoot.predictions.labels",
     "InputError": "surefoot.errors",
-    "LabelKind": "surefoot.kinds",
-    "Predictions": "surefoot.predictions",
+    "LabelKind": "surefoot.predictions.labels",
+    "Predictions": "surefoot.predictions.predictions",
     "Temperature": "surefoot.calibrators",
     "calibrate": "surefoot.deploy.calibrate",
-    "evaluate": "surefoot.scoring",
+    "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators",
     "fit_temperature": "surefoot.calibrators",
     "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
     "metrics": "surefoot.metrics",
-    "paired_differences": "surefoot.scoring",
-    "read_predictions": "surefoot.prediction_files",
+    "paired_differences": "surefoot.evaluation.evaluate",
+    "read_predictions": "surefoot.predictions.files",
     "save_calibration": "surefoot.calibrators",
-    "write_predictions": "surefoot.prediction_files",
+    "write_predictions": "surefoot.predictions.files",
 }
 
-__version__ = VERSION
+__version__ = "0.1.0"
 
 __all__ = [
     "IGNORE",

@@ -1,4 +1,4 @@
-"""The one error that is the caller's to mend."""
+"""What is raised for a user's mistake."""
 
 
 class InputError(ValueError):

@@ -6,7 +6,7 @@ import torch
 
 from surefoot import InputError, fit_temperature, load_calibration, save_calibration
 from surefoot.calibrators import CALIBRATORS, fit_calibration
-from surefoot.predictions import Predictions
+from surefoot.predictions.predictions import Predictions
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -96,7 +96,7 @@ def test_links_are_followed_and_devices_are_written_to(tmp_path):
     import os
     import threading
 
-    from surefoot.files import replacing
+    from surefoot.io import replacing
 
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to("real.txt")
@@ -116,7 +116,7 @@ def test_links_are_followed_and_devices_are_written_to(tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
-    from surefoot.files import replacing
+    from surefoot.io import replacing
 
     target = tmp_path / "kept.txt"
     target.write_text("old")

@@ -15,11 +15,11 @@ from surefoot import (
     fit_calibration,
     fit_member_temperatures,
     fit_temperature,
-    judging,
 )
-from surefoot.calibrators import scale
+from surefoot.calibrators import search as scale
+from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
-from surefoot.statistics import few_samples_factor
+from surefoot.predictions import logits as judging
 from tests.conftest import draw_many_labels, draw_one_label
 
 

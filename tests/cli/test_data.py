@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from surefoot.tasks import load_task, task_named
-from surefoot.tasks.base import Split
+from surefoot.tasks.task import Split
 from tests.cli.command import in_a_process, surefoot
 from tests.tasks.trees import FACES, faces, pets_tree, picture
 

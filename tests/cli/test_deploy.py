@@ -14,7 +14,7 @@ from PIL import Image
 
 import surefoot as package
 from surefoot.deploy import predict as predicting
-from surefoot.methods import method_named
+from surefoot.experiments.methods import METHODS
 from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran
 
@@ -52,7 +52,7 @@ def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert table.column_names == ["path", "label", "confidence", "entropy", "novelty", "decision", "error"]
     rows = {row["path"]: row for row in table.to_pylist()}
-    stored = made.stored(method_named("ensemble-of-t")).after["test_unfamiliar"]
+    stored = made.stored(METHODS.named("ensemble-of-t")).after["test_unfamiliar"]
     probs = stored.probs().numpy()
     assert [rows[str(made.images / path)]["confidence"] for path in stored.ids] == pytest.approx(
         probs.max(axis=1), abs=1e-5
@@ -100,7 +100,7 @@ def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, end
 def test_predictions_are_the_method_s_own(made, surefoot, tmp_path):
     done = surefoot("predictions", "tiny", "single", "-o", tmp_path / "p", "--store", made.store.root)
     assert done.stdout.count("rows)\n") == 2
-    stored = made.stored(method_named("single")).after
+    stored = made.stored(METHODS.named("single")).after
     for split in ("familiar", "unfamiliar"):
         found = package.read_predictions(tmp_path / "p" / f"{split}.npz")
         assert torch.equal(found.logits, stored[f"test_{split}"].logits)

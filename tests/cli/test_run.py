@@ -14,10 +14,11 @@ import pytest
 
 from surefoot.calibrators import load_calibration
 from surefoot.cli import main
-from surefoot.engines import local
-from surefoot.experiments import EXPERIMENTS, experiment_from, experiment_named
-from surefoot.methods import METHODS
-from surefoot.store import State, Store
+from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
+from surefoot.experiments.methods import METHODS
+from surefoot.store.files import State
+from surefoot.store.store import Store
+from surefoot.workers import local
 from tests.cli.command import in_a_process, started
 
 TINY = """
@@ -69,7 +70,7 @@ def no_training(monkeypatch):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Drawing takes most of a report's time, and has its own tests."""
-    monkeypatch.setattr("surefoot.report.study_page._figures", lambda *_: [])
+    monkeypatch.setattr("surefoot.report.study._figures", lambda *_: [])
 
 
 def scores(folder, name="tiny"):
@@ -217,7 +218,7 @@ def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.runner.study", interrupted)
+    monkeypatch.setattr("surefoot.experiments.run.study", interrupted)
     done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
     assert (done.stdout, done.stderr) == ("", STOPPED)
 
@@ -282,8 +283,8 @@ def test_ls_runs(folder, here):
 def test_ls_methods_and_experiments(here):
     said = here("ls", "methods").stdout
     assert all(f"│ {method.name} " in said for method in METHODS)
-    assert said.count("cheating") == sum(method.cheating for method in METHODS)
-    assert said.count("beyond the paper") == sum(method.beyond for method in METHODS)
+    assert said.count("cheating") == sum(method.oracle for method in METHODS)
+    assert said.count("beyond the paper") == sum(method.not_in_paper for method in METHODS)
     said = here("ls", "experiments").stdout
     assert all(f"│ {each.name} " in said for each in EXPERIMENTS)
     assert "toy/wave, toy/rings" in said
@@ -307,7 +308,7 @@ def test_show_a_method(here, method):
     said = here("show", method.name).stdout
     for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
         assert text in said
-    assert ("cheating" in said) == method.cheating
+    assert ("cheating" in said) == method.oracle
 
 
 def test_show_a_run(folder, here):

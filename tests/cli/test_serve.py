@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from surefoot.cli import main
-from surefoot.deploy.bundling import chosen_method, write_bundle
-from surefoot.recipes import Recipe
+from surefoot.deploy.make_bundle import chosen_method, write_bundle
+from surefoot.recipes.recipe import Recipe
 from tests.deploy.made import ran
 from tests.serve.made import bundled
 

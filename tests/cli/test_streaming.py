@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Refuse)
 
 
 LOOPBACK = f"""
-from surefoot.streaming import on_ray
+from surefoot.streaming import engines as on_ray
 end = on_ray.disconnect
 def disconnect():
     import ray

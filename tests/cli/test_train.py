@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from surefoot.recipes import Recipe, Spec, read_recipe
-from surefoot.store import State, Store
-from surefoot.tasks.base import Split
+from surefoot.recipes.recipe import Recipe, Spec, read_recipe
+from surefoot.store.files import State
+from surefoot.store.store import Store
+from surefoot.tasks.task import Split
 from tests.cli.command import in_a_process, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")

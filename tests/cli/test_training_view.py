@@ -2,12 +2,12 @@
 
 import pytest
 
-from surefoot.cli import training_view
-from surefoot.engines.orders import Job, Order
-from surefoot.recipes import Recipe
+from surefoot.cli import progress as training_view
+from surefoot.recipes.recipe import Recipe
+from surefoot.workers.jobs import Job, WorkOrder
 
 JOBS = tuple(Job(Recipe(network="mlp", epochs=4, protocol="holdout"), seed) for seed in range(2))
-ORDER = Order(task="toy", root=None, jobs=JOBS, store="runs")
+ORDER = WorkOrder(task="toy", root=None, jobs=JOBS, store="runs")
 
 
 def epoch(number, job=0):
@@ -15,9 +15,9 @@ def epoch(number, job=0):
 
 
 def told(events):
-    with training_view.watch(ORDER, title="toy") as tell:
+    with training_view.watch(ORDER, title="toy") as on_event:
         for event in events:
-            tell(event)
+            on_event(event)
 
 
 def test_a_log_gets_lines(monkeypatch, capsys):

@@ -7,24 +7,23 @@ import numpy as np
 import torch
 from PIL import Image
 
-from surefoot.engines.making import Workshop
-from surefoot.engines.novelty import score_novelty
-from surefoot.engines.produce import produce
-from surefoot.experiments import Experiment, Part
-from surefoot.methods import METHODS
-from surefoot.plans import replanned
-from surefoot.recipes import Recipe
-from surefoot.results import Reader
-from surefoot.revisions import open_run
-from surefoot.runner import open_folder, plans_for, resolved
-from surefoot.store import Store
+from surefoot.experiments.changes import open_run
+from surefoot.experiments.experiment import Experiment, Part
+from surefoot.experiments.methods import METHODS
+from surefoot.experiments.plan import replanned
+from surefoot.experiments.results import Reader
+from surefoot.experiments.run import open_folder, plans_for, resolved
+from surefoot.recipes.recipe import Recipe
+from surefoot.store.store import Store
 from surefoot.tasks import task_named
-from surefoot.training.inputs import task_inputs
+from surefoot.training.data import task_inputs
+from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import produce, score_novelty
 
 ROWS = 192
 COLOURS = ("red", "green", "<b>blue|s</b>")
 RECIPE = Recipe(network="mlp", width=8, epochs=8, learning_rate=0.1, view=12, resize=16, dropout=0.1)
-NAMES = tuple(method.name for method in METHODS if not method.cheating)
+NAMES = tuple(method.name for method in METHODS if not method.oracle)
 ONE = 'label = "colour"\nclasses = ["red", "green", "<b>blue|s</b>"]'
 MANY = 'labels = "colours"'
 TASK = """
@@ -102,10 +101,10 @@ def ran(folder, *, many=False, task=None, recipe=RECIPE, methods=NAMES, members=
     store = Store(folder / "store")
     place = open_folder(experiment, plans, store)
     loaded = task_named(str(task))
-    workshop = Workshop(
+    context = TaskContext(
         loaded, task_inputs(loaded, recipe, cache=folder / "cache"), torch.device("cpu"), None
     )
     for job in plans[0].jobs():
-        produce(plans[0].spec(job), workshop, store)
-        score_novelty(plans[0].spec(job), workshop, store, job.novelty)
+        produce(plans[0].spec(job), context, store)
+        score_novelty(plans[0].spec(job), context, store, job.novelty)
     return Ran(place, folder / "images", store)

@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 import surefoot
 from surefoot import InputError
 from surefoot.calibrators import NoveltyScaling, calibration_document
-from surefoot.deploy.bundling import chosen_method, why_not, write_bundle
+from surefoot.deploy.make_bundle import chosen_method, why_not, write_bundle
 from surefoot.deploy.predict import images_among, predict_files
-from surefoot.methods import METHODS, method_named
-from surefoot.tasks.base import Split
+from surefoot.experiments.methods import METHODS
+from surefoot.tasks.task import Split
 from tests.deploy.made import COLOURS, RECIPE, ROWS, ran
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -75,7 +75,7 @@ def views(bundle, made, ids):
 def test_it_says_what_the_run_said(made, name, tmp_path):
     """On the same files, through the bundle's own reading of them: as stored, and as one module."""
     bundle = bundled(made, name, tmp_path / "bundle")
-    run = made.stored(method_named(name))
+    run = made.stored(METHODS.named(name))
     for split in TESTED:
         stored = run.after[split]
         seen = views(bundle, made, stored.ids)
@@ -94,7 +94,7 @@ def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_
     from surefoot.training.predict import Sampled
 
     bundle = bundled(made, "bayesian", tmp_path / "bundle")
-    seen = views(bundle, made, made.stored(method_named("bayesian")).after[TESTED[0]].ids[:8])
+    seen = views(bundle, made, made.stored(METHODS.named("bayesian")).after[TESTED[0]].ids[:8])
     network = bundle.networks[0].network
 
     def probs(logits):
@@ -110,7 +110,7 @@ def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_
 def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
     """Whatever weight the fit gave novelty, here it has some."""
     bundle = weighty(bundled(made, f"novelty-{score}", tmp_path / "bundle"))
-    seen = views(bundle, made, made.stored(method_named("single")).after[TESTED[0]].ids)
+    seen = views(bundle, made, made.stored(METHODS.named("single")).after[TESTED[0]].ids)
     plain = replace(bundle, calibration=None).probabilities(seen)
     np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
     assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
@@ -140,10 +140,11 @@ def test_what_cannot_be_bundled_says_why(made, name):
 
 
 def test_dropout_in_every_layer_cannot_be_bundled():
-    from surefoot.recipes import Bayesian, Recipe, Spec
+    from surefoot.recipes.recipe import Recipe, Spec
+    from surefoot.recipes.variants import Bayesian
 
     spec = Spec("t", "i", Recipe(variant=Bayesian(sampled="network"), network="densenet161"), 0)
-    assert "samples dropout in every layer" in why_not(method_named("bayesian"), [spec])
+    assert "samples dropout in every layer" in why_not(METHODS.named("bayesian"), [spec])
 
 
 def test_all_that_is_needed_is_there(one):
@@ -158,11 +159,11 @@ def test_all_that_is_needed_is_there(one):
     fitted = surefoot.load_calibration(folder / "calibration.json")
     np.testing.assert_allclose([t.temperature for t in fitted.members], bundle.model.temperature, rtol=1e-6)
     metrics = json.loads((folder / "metrics.json").read_text())
-    after = made.stored(method_named("ensemble-of-t")).after
+    after = made.stored(METHODS.named("ensemble-of-t")).after
     for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
         assert metrics[side]["n"] == after[split].n
         assert metrics[side]["metrics"]["nll"]["value"] == pytest.approx(surefoot.metrics.nll(after[split]))
-    final = made.store.weights(made.stored(method_named("ensemble-of-t")).specs[1])
+    final = made.store.weights(made.stored(METHODS.named("ensemble-of-t")).specs[1])
     ours = load_file(folder / "weights.safetensors")
     assert all(torch.equal(ours[f"members.1.{name}"], tensor) for name, tensor in final.items())
 
@@ -213,7 +214,7 @@ def test_where_there_are_several_what_is_wrong_is_named(one, task, network, says
 def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
     made, folder = one
     bundle = surefoot.load_bundle(folder)
-    stored = made.stored(method_named("ensemble-of-t")).after[TESTED[0]]
+    stored = made.stored(METHODS.named("ensemble-of-t")).after[TESTED[0]]
     bad = made.images / "part0" / "broken.png"
     bad.write_bytes(b"not an image")
     try:
@@ -236,7 +237,7 @@ def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
         decision = "accept" if p.max() >= 0.6 else "reject" if p.max() < 0.35 else "review"
         assert row["decision"] == decision
         assert row["error"] is None
-    before = made.stored(method_named("ensemble-of-t")).before[TESTED[0]].logits.double()
+    before = made.stored(METHODS.named("ensemble-of-t")).before[TESTED[0]].logits.double()
     energy = -torch.logsumexp(before, dim=2).mean(dim=0)
     assert [rows[str(made.images / path)]["novelty"] for path in stored.ids] == pytest.approx(
         energy.tolist(), abs=1e-4
@@ -260,13 +261,13 @@ def test_many_labels_in_a_row(tmp_path, tmp_path_factory):
 
 
 def test_points_have_a_bundle_and_no_images(tmp_path):
-    from surefoot.recipes import Recipe
+    from surefoot.recipes.recipe import Recipe
     from surefoot.tasks import task_named
 
     recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
     made = ran(tmp_path, task="toy", recipe=recipe, methods=("single-t",))
     bundle = bundled(made, "single-t", tmp_path / "bundle")
-    stored = made.stored(method_named("single-t")).after[TESTED[0]]
+    stored = made.stored(METHODS.named("single-t")).after[TESTED[0]]
     points = torch.from_numpy(task_named("toy").splits[TESTED[0]].inputs)
     np.testing.assert_allclose(bundle.probabilities(points), stored.probs(), atol=CLOSE)
     with pytest.raises(InputError, match=r"takes points of shape \(2,\), not images"):
@@ -275,8 +276,8 @@ def test_points_have_a_bundle_and_no_images(tmp_path):
 
 def test_images_made_in_memory_are_not_resized_as_files_are():
     """Built-in pictures were never decoded to the recipe's size, so those of a file must not be either."""
-    from surefoot.deploy.preprocessing import Preprocessing
-    from surefoot.training.batches import images_from
+    from surefoot.deploy.bundle import Preprocessing
+    from surefoot.training.data import images_from
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (3, 32, 32, 3), dtype=np.uint8)
@@ -464,7 +465,7 @@ def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monk
     with pytest.raises(InputError, match="'mine:net' is code of your own"):
         surefoot.load_bundle(tmp_path / "bundle")
     bundle = surefoot.load_bundle(tmp_path / "bundle", allow_code=True)
-    stored = made.stored(method_named("single-t")).after[TESTED[0]]
+    stored = made.stored(METHODS.named("single-t")).after[TESTED[0]]
     np.testing.assert_allclose(
         bundle.probabilities(views(bundle, made, stored.ids)), stored.probs(), atol=CLOSE
     )

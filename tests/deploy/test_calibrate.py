@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import surefoot
 from surefoot import InputError, LabelKind
-from surefoot.deploy.scikit import ScikitModel
+from surefoot.deploy.model import ScikitModel
 
 CLASSES, WIDTH = 3, 6
 
@@ -228,8 +228,8 @@ def test_autocast_gives_full_precision_probabilities(calibrated):
     x = drawn()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         p, z = calibrated.probabilities(x), calibrated.eval()(x)
-        together = surefoot.Ensemble([calibrated, calibrated]).probabilities(x)
-    assert p.dtype is z.dtype is together.dtype is torch.float32
+        is_ensemble = surefoot.Ensemble([calibrated, calibrated]).probabilities(x)
+    assert p.dtype is z.dtype is is_ensemble.dtype is torch.float32
     torch.testing.assert_close(p.sum(1), torch.ones(len(x)))
     torch.testing.assert_close(p, calibrated.probabilities(x), atol=0.05, rtol=0)
 

@@ -7,8 +7,8 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import binomtest
 
-from surefoot.deploy.familiar import familiar_from, fit_familiar
-from surefoot.tasks.base import Split
+from surefoot.deploy.decision import familiar_from, fit_familiar
+from surefoot.tasks.task import Split
 from tests.serve.made import METHOD, bundled
 
 

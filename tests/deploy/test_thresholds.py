@@ -9,15 +9,16 @@ from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 from scipy.stats import binomtest
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
-from surefoot.deploy.card import _decisions as decisions
-from surefoot.deploy.confidences import confidences
-from surefoot.deploy.threshold_files import load_thresholds, save_thresholds
+from surefoot.deploy.make_bundle import _decisions as decisions
 from surefoot.deploy.thresholds import (
     CANDIDATES,
-    Promise,
+    Guarantee,
     Thresholds,
     Unreachable,
     choose_thresholds,
+    confidences,
+    load_thresholds,
+    save_thresholds,
     split_rows,
 )
 from tests.conftest import draw_many_labels, draw_one_label
@@ -59,7 +60,7 @@ def error_above(threshold, error):
 def test_the_promise_is_broken_no_more_often_than_it_says(error, least):
     rng, broken, chosen, turns = np.random.default_rng(0), 0, 0, 200
     for _ in range(turns):
-        found = choose_thresholds(drawn(600, rng, error), Promise(target_error=0.1, level=0.8))
+        found = choose_thresholds(drawn(600, rng, error), Guarantee(target_error=0.1, level=0.8))
         if isinstance(found, Thresholds):
             chosen += 1
             broken += error_above(max(found.accept, 0.5), error) > 0.1
@@ -82,7 +83,7 @@ def test_a_threshold_that_ignores_chance_breaks_the_same_promise():
 def test_brute_force_and_mapie_s_own_functions_choose_the_same(n):
     val = drawn(n, np.random.default_rng(n), falling)
     sure, wrong = val.outcomes.confidence, ~val.outcomes.correct
-    found = choose_thresholds(val, Promise(target_error=0.2, level=0.9))
+    found = choose_thresholds(val, Guarantee(target_error=0.2, level=0.9))
     ranked = np.sort(sure)[::-1]
     cuts = [ranked[min(int(np.ceil(n * part / 20)), n - 1)] for part in range(1, 20)] + [-1.0]
     k, m = (np.array([(rows & (sure > cut)).sum() for cut in cuts]) for rows in (wrong, sure >= 0))
@@ -106,13 +107,13 @@ def test_brute_force_and_mapie_s_own_functions_choose_the_same(n):
 def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
     rng = np.random.default_rng(1)
     val = drawn(4000, rng, lambda c: np.where(c < 0.7, 0.7, 0.001))
-    found = choose_thresholds(val, Promise(target_error=0.02))
+    found = choose_thresholds(val, Guarantee(target_error=0.02))
     assert 0.6 < found.reject < found.accept < 0.72
     zones = found.zones
     assert zones["reject"].error.low > 0.5
     assert sum(zone.share.k for zone in zones.values()) == 4000
     assert zones["review"].share.k == 4000 - zones["accept"].share.k - zones["reject"].share.k
-    everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Promise())
+    everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Guarantee())
     assert (everything.accept, everything.reject) == (0, 0)
     assert everything.zones["accept"].share.value == 1
 
@@ -121,20 +122,20 @@ def test_ties_and_saturated_confidences_do_not_confuse():
     confidence = np.repeat([1.0, 0.9, 0.6], [600, 300, 100])
     wrong = np.zeros(1000, bool)
     wrong[900:] = True
-    found = choose_thresholds(binary(confidence, ~wrong), Promise(target_error=0.02))
+    found = choose_thresholds(binary(confidence, ~wrong), Guarantee(target_error=0.02))
     assert 0.6 < found.accept <= 0.9
     assert found.zones["accept"].error.k == 0
     assert found.zones["accept"].share.k == 900
     assert found.reject == 0  # what is below 0.9 is wrong, but 0.9 is above where we accept
-    same = choose_thresholds(binary(np.full(1000, 0.9), np.ones(1000)), Promise())
+    same = choose_thresholds(binary(np.full(1000, 0.9), np.ones(1000)), Guarantee())
     assert same.accept == 0
     assert len(same.candidates) <= 2
 
 
 def test_what_can_be_promised_is_said_where_the_target_cannot():
-    found = choose_thresholds(drawn(300, np.random.default_rng(0), falling), Promise(target_error=0.001))
+    found = choose_thresholds(drawn(300, np.random.default_rng(0), falling), Guarantee(target_error=0.001))
     assert isinstance(found, Unreachable)
-    better = Promise(target_error=found.best.bound + 1e-9)
+    better = Guarantee(target_error=found.best.bound + 1e-9)
     again = choose_thresholds(drawn(300, np.random.default_rng(0), falling), better)
     assert isinstance(again, Thresholds)
     assert again.bound == pytest.approx(found.best.bound)
@@ -143,8 +144,8 @@ def test_what_can_be_promised_is_said_where_the_target_cannot():
 def test_one_temperature_changes_nothing_for_two_classes():
     """Dividing by T keeps the order of two-class confidences: the same rows are accepted, whatever T."""
     val = drawn(1000, np.random.default_rng(3), falling)
-    plain = choose_thresholds(val, Promise(target_error=0.2))
-    mended = choose_thresholds(val, Promise(target_error=0.2), calibration=fit_temperature(val))
+    plain = choose_thresholds(val, Guarantee(target_error=0.2))
+    mended = choose_thresholds(val, Guarantee(target_error=0.2), calibration=fit_temperature(val))
     assert np.array_equal(plain.accepted(val), mended.accepted(val))
     assert plain.accept != mended.accept
     assert plain.bound == mended.bound
@@ -153,7 +154,7 @@ def test_one_temperature_changes_nothing_for_two_classes():
 def test_rows_without_a_label_are_left_out_and_still_judged_later():
     val = drawn(1000, np.random.default_rng(4), falling)
     some = Predictions.from_logits(val.logits, np.where(np.arange(1000) < 500, val.labels, IGNORE))
-    found = choose_thresholds(some, Promise(target_error=0.2))
+    found = choose_thresholds(some, Guarantee(target_error=0.2))
     assert found.n == 500
     assert len(found.accepted(some)) == 1000
     assert np.allclose(confidences(val), val.outcomes.confidence, atol=1e-12)
@@ -162,10 +163,10 @@ def test_rows_without_a_label_are_left_out_and_still_judged_later():
 def test_many_labels_one_class_at_a_time():
     many = draw_many_labels(3000, 3, sharpness=2, class_names=["cat", "dog", "<b>"])
     with pytest.raises(InputError, match="one class at a time, with --for-class"):
-        choose_thresholds(many, Promise())
+        choose_thresholds(many, Guarantee())
     with pytest.raises(InputError, match="unknown class 'cow'; have: cat, dog, <b>"):
-        choose_thresholds(many, Promise(), for_class="cow")
-    found = choose_thresholds(many, Promise(target_error=0.1), for_class="dog")
+        choose_thresholds(many, Guarantee(), for_class="cow")
+    found = choose_thresholds(many, Guarantee(target_error=0.1), for_class="dog")
     known = many.labels[:, 1] >= 0
     assert found.n == int(known.sum())
     odds = many.logits[0, known, 1].numpy()
@@ -179,7 +180,7 @@ def test_many_labels_one_class_at_a_time():
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
     val = draw_one_label(2000, 3, sharpness=2)
-    found = choose_thresholds(val, Promise(target_error=0.3), calibration=fit_temperature(val))
+    found = choose_thresholds(val, Guarantee(target_error=0.3), calibration=fit_temperature(val))
     elsewhere = {"unfamiliar": found.zones_of(draw_one_label(500, 3, seed=9))}
     save_thresholds(found, tmp_path / "t.json", sources={"val": "val.npz"}, elsewhere=elsewhere)
     document = json.loads((tmp_path / "t.json").read_text())
@@ -206,7 +207,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_other_files_are_refused_in_a_sentence(change, said, tmp_path):
-    found = choose_thresholds(draw_one_label(2000, 3), Promise(target_error=0.4))
+    found = choose_thresholds(draw_one_label(2000, 3), Guarantee(target_error=0.4))
     file = tmp_path / "t.json"
     save_thresholds(found, file, sources={}, elsewhere={})
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -219,11 +220,11 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
     for name in ("gone.json", "t.json"):
         with pytest.raises(InputError, match=r"cannot read|not a thresholds file"):
             load_thresholds(tmp_path / name)
-    found = choose_thresholds(draw_one_label(2000, 3), Promise(target_error=0.4))
+    found = choose_thresholds(draw_one_label(2000, 3), Guarantee(target_error=0.4))
     with pytest.raises(InputError, match="for one label of 3 classes, but the predictions are"):
         found.accepted(draw_one_label(classes=4))
     with pytest.raises(InputError, match="level is 1; allowed: above 0 and below 1"):
-        Promise(level=1.0)
+        Guarantee(level=1.0)
 
 
 @pytest.mark.parametrize("reject", [0.0, None])
@@ -243,7 +244,7 @@ def test_a_split_is_by_lot_and_loses_no_row():
 
 
 def test_every_twentieth_is_a_candidate():
-    found = choose_thresholds(drawn(792, np.random.default_rng(0), falling), Promise(target_error=0.4))
+    found = choose_thresholds(drawn(792, np.random.default_rng(0), falling), Guarantee(target_error=0.4))
     shares = [each.share for each in found.candidates]
     assert len(shares) == CANDIDATES
     assert np.all(np.array(shares) >= np.arange(1, 21) / 20)

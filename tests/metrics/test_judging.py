@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from surefoot import IGNORE, judging, metrics
+from surefoot import IGNORE, metrics
+from surefoot.predictions import logits as judging
 from tests.conftest import draw_one_label
 from tests.metrics import oracles
 
@@ -39,7 +40,7 @@ def test_a_metric_keeps_only_a_few_numbers_per_row(metric, members, known):
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_unknown_labels_are_as_if_their_rows_were_not_there(members, monkeypatch):
-    monkeypatch.setattr("surefoot.judging.NUMBERS_AT_ONCE", 5000)  # several turns
+    monkeypatch.setattr("surefoot.predictions.logits.NUMBERS_AT_ONCE", 5000)  # several turns
     predictions = with_unknown_labels(draw_one_label(N, CLASSES, members=members, sharpness=2))
     known = np.flatnonzero(predictions.labels >= 0)
     mine, its = predictions.outcomes, predictions.take(known).outcomes

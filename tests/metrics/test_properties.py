@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, Predictions, metrics
+from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS
-from surefoot.statistics import clopper_pearson
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -202,7 +202,7 @@ def test_registry_is_complete_and_documented():
         assert metric.reference
         assert metric.function.__doc__
     with pytest.raises(ValueError, match="unknown metric 'acc'; have: nll, "):
-        metrics.metric_named("acc")
+        metrics.METRICS.named("acc")
 
 
 @pytest.mark.parametrize("classes", [3, 40])

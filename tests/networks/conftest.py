@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from surefoot.networks import build_network
+from surefoot.networks.backbones import build_network
 
 
 def seeded(seed=0):

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from surefoot import InputError
-from surefoot.networks import BACKBONES, HEADS, Network, backbone_named, build_network, describe
+from surefoot.networks.backbones import BACKBONES, backbone_named, build_network
+from surefoot.networks.heads import HEADS
+from surefoot.networks.network import Network, describe
 from tests.networks.conftest import seeded, small
 
 
@@ -79,19 +81,19 @@ def test_convolutions_have_he_s_scale_and_norms_start_fresh():
 
 def test_threads_that_build_at_once_do_not_disturb_each_other():
     alone = small(seed=4).state_dict()
-    together = {}
+    is_ensemble = {}
 
     def build(place):
-        together[place] = small(seed=4).state_dict()
+        is_ensemble[place] = small(seed=4).state_dict()
 
     threads = [threading.Thread(target=build, args=(place,)) for place in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for state in together.values():
+    for state in is_ensemble.values():
         assert all(torch.equal(tensor, state[name]) for name, tensor in alone.items())
-    assert len(together) == 4
+    assert len(is_ensemble) == 4
 
 
 @pytest.mark.parametrize("name", ["resnet18", "densenet161"])

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from surefoot import InputError
-from surefoot.networks import Network, build_network, load_weights, load_weights_and_head
+from surefoot.networks.backbones import build_network
+from surefoot.networks.network import Network
 from surefoot.networks.resnet import resnet18
+from surefoot.networks.weights import load_weights, load_weights_and_head
 from tests.networks.conftest import seeded
 
 
@@ -153,7 +155,7 @@ def with_features(*, classes, width=6):
 
 
 def one_of_ours(classes):
-    from surefoot.networks import LinearHead
+    from surefoot.networks.heads import LinearHead
 
     return resnet18(lambda width: LinearHead(width, classes))
 

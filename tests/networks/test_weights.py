@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from surefoot import InputError
-from surefoot.networks import Mismatch, build_network, load_weights, load_weights_and_head
-from surefoot.networks.weight_files import read_weights
+from surefoot.networks.backbones import build_network
+from surefoot.networks.weights import Mismatch, load_weights, load_weights_and_head, read_weights
 from tests.networks.conftest import seeded, small
 
 

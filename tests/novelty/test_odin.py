@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from surefoot import InputError, LabelKind
-from surefoot.novelty import novelty_scores, odin
-from surefoot.novelty.odin import STEP, log_score, stepped
+from surefoot.novelty import STEP, log_score, novelty_scores, odin, stepped
 from tests.novelty.samples import images, perceptron, points, residual, views_of
 
 CPU = torch.device("cpu")

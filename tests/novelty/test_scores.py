@@ -7,12 +7,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from surefoot import InputError, LabelKind
-from surefoot.networks.foreign import UserNetwork
+from surefoot import novelty as knn
+from surefoot.networks.external import UserNetwork
 from surefoot.novelty import (
     NOVELTY_SCORES,
     distances_within,
     energy,
-    knn,
     max_probability,
     neighbour_distances,
     novelty_scores,
@@ -127,9 +127,9 @@ def test_every_score_of_every_set(kind):
         assert np.array_equal(found["odin"][key], odin(network, samples, kind=kind, device=CPU))
     with torch.no_grad():
         features = {key: network.features(views_of(each)).double().numpy() for key, each in inputs.items()}
-    together = np.concatenate([features["train"], features["val"]])
-    assert np.allclose(found["knn"]["far"], nearest(features["far"], together, 50), atol=1e-6)
-    own = nearest(together, together, 51)  # the first of the 51 is the sample itself
+    is_ensemble = np.concatenate([features["train"], features["val"]])
+    assert np.allclose(found["knn"]["far"], nearest(features["far"], is_ensemble, 50), atol=1e-6)
+    own = nearest(is_ensemble, is_ensemble, 51)  # the first of the 51 is the sample itself
     assert np.allclose(np.concatenate([found["knn"]["train"], found["knn"]["val"]]), own, atol=1e-6)
 
 

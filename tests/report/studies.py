@@ -5,23 +5,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from surefoot.comparison import Comparison, Difference, MethodRuns, RunScore
-from surefoot.comparison.compared import tabulate
-from surefoot.engines.making import Workshop
-from surefoot.engines.novelty import score_novelty
-from surefoot.engines.produce import produce
-from surefoot.experiments import Experiment, Part
-from surefoot.kinds import LabelKind
-from surefoot.methods import Setup, method_named
-from surefoot.metrics import metric_named
-from surefoot.plans import Plan, plan_of
-from surefoot.results import Result, Run
-from surefoot.runner import PartStudy, study
-from surefoot.store import Store
-from surefoot.tasks.base import Split
-from surefoot.training.inputs import task_inputs
+from surefoot.evaluation.compare import tabulate
+from surefoot.evaluation.comparison import Comparison, Difference, MethodRuns, RunScore
+from surefoot.experiments.experiment import Experiment, Part
+from surefoot.experiments.methods import METHODS, Setup
+from surefoot.experiments.plan import Plan, plan_of
+from surefoot.experiments.results import Result, Run
+from surefoot.experiments.run import PartStudy, study
+from surefoot.metrics import METRICS
+from surefoot.predictions.labels import LabelKind
+from surefoot.store.store import Store
+from surefoot.tasks.task import Split
+from surefoot.training.data import task_inputs
+from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import produce, score_novelty
 from tests.conftest import draw_one_label
-from tests.test_methods import RECIPE, small_task
+from tests.experiments.test_methods import RECIPE, small_task
 
 SOME = (
     "single",
@@ -39,7 +38,7 @@ HOSTILE = "</script><script>alert(1)</script>"
 UNFAMILIAR = Split.TEST_UNFAMILIAR
 TESTED = (Split.TEST_FAMILIAR, UNFAMILIAR)
 SIDES = ("familiar", "unfamiliar")
-ERRORS = tuple(metric_named(name) for name in ("nll", "e99"))
+ERRORS = tuple(METRICS.named(name) for name in ("nll", "e99"))
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ def trained(folder, kind=LabelKind.ONE_LABEL, *, methods=SOME, groups=True, with
     task = small_task(kind, groups=groups)
     task = replace(task, splits={split: s for split, s in task.splits.items() if split not in without})
     setup = Setup(task, RECIPE, members=2, runs=2, folds=2)
-    plan = plan_of(setup, [method_named(name) for name in methods])
-    workshop = Workshop(task, task_inputs(task, RECIPE, cache=folder / "cache"), torch.device("cpu"))
+    plan = plan_of(setup, [METHODS.named(name) for name in methods])
+    context = TaskContext(task, task_inputs(task, RECIPE, cache=folder / "cache"), torch.device("cpu"))
     store = Store(folder)
     for job in plan.jobs():
-        produce(setup.spec(job.recipe, job.seed), workshop, store)
-        score_novelty(setup.spec(job.recipe, job.seed), workshop, store, job.novelty)
+        produce(setup.spec(job.recipe, job.seed), context, store)
+        score_novelty(setup.spec(job.recipe, job.seed), context, store, job.novelty)
     part = Part(task="toy/small", recipe=RECIPE)
     experiment = Experiment(
         name="tiny", parts=(part,), methods=methods, members=2, runs=2, folds=2, resamples=20
@@ -101,8 +100,8 @@ def by_hand(rows, *, sides=SIDES, pairs=None):
     """A part whose comparison has these numbers, by method name; `pairs` are gaps of unfamiliar NLL."""
     methods, values = [], {}
     for name, row in rows.items():
-        method = method_named(name)
-        about = MethodRuns(name=name, title=method.title, cheating=method.cheating, missing=row.missing)
+        method = METHODS.named(name)
+        about = MethodRuns(name=name, title=method.title, oracle=method.oracle, missing=row.missing)
         methods.append(replace(about, seconds_training=row.training, seconds_per_sample=row.running))
         values[name] = {
             (side, "nll"): [RunScore(run, value) for run, value in enumerate(getattr(row, side))]
@@ -115,7 +114,7 @@ def by_hand(rows, *, sides=SIDES, pairs=None):
         pairs={pair: {("unfamiliar", "nll"): Difference(*gap)} for pair, gap in (pairs or {}).items()},
     )
     results = tuple(
-        Result(method_named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
+        Result(METHODS.named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
     )
     plan = Plan("letters", "", LabelKind.ONE_LABEL, ("a", "b"), RECIPE, ())
     return PartStudy(Part(task="letters", recipe=RECIPE), plan, results, comparison)
@@ -143,7 +142,7 @@ def empty_part():
     gone = tuple(f"plain network of letters, seed {seed}" for seed in range(5))
     about = MethodRuns(name="single", title="Single", missing=gone)
     comparison: Comparison = tabulate([about], ERRORS, (), {"single": {}})
-    return replace(part, results=(Result(method_named("single"), (), gone),), comparison=comparison)
+    return replace(part, results=(Result(METHODS.named("single"), (), gone),), comparison=comparison)
 
 
 def drawn_part(names=("<b>a</b>", "b", "c", "d")):
@@ -152,7 +151,7 @@ def drawn_part(names=("<b>a</b>", "b", "c", "d")):
     results = []
     for name, sharpness in (("single", 3.0), ("ensemble", 1.0)):
         said = {s: draw_one_label(sharpness=sharpness, class_names=names, ids=ids) for s in TESTED}
-        results.append(Result(method_named(name), (Run(0, (), None, said, said),)))
+        results.append(Result(METHODS.named(name), (Run(0, (), None, said, said),)))
     return replace(by_hand({"single": Row((1.0,)), "ensemble": Row((0.6,))}), results=tuple(results))
 
 

@@ -18,13 +18,13 @@ from scipy.stats import binomtest
 
 from surefoot import InputError, Predictions
 from surefoot.metrics import e99, nll
-from surefoot.report import comparison_data as numbers
-from surefoot.report import comparison_figures as pictures
-from surefoot.report import labels, style
-from surefoot.report import panel_figures as panels
-from surefoot.report.comparison_data import Cost, Drawn
-from surefoot.report.cost_figures import cost_picture
-from surefoot.report.data import reliability
+from surefoot.report import curves as numbers
+from surefoot.report import figures as pictures
+from surefoot.report import panels as panels
+from surefoot.report import style
+from surefoot.report import style as labels
+from surefoot.report.curves import Cost, MethodRun, reliability
+from surefoot.report.figures import cost_picture
 from tests.conftest import draw_many_labels, draw_one_label
 
 HOSTILE = (
@@ -47,8 +47,8 @@ def method(name, title="", *, sharpness=3.0, seed=0, temperature=None, n=400, **
         for i, s in enumerate((sharpness, 2 * sharpness))
     ]
     if temperature is None:
-        return Drawn(name, title or name, *sides)
-    return Drawn(name, title or name, *(scaled(side, temperature) for side in sides), tuple(sides))
+        return MethodRun(name, title or name, *sides)
+    return MethodRun(name, title or name, *(scaled(side, temperature) for side in sides), tuple(sides))
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ def test_risk_bands_hold_every_run():
         assert (risk <= high).all()
     final = [1 - run[1].outcomes.correct.mean() for run in runs]
     assert (low[-1], high[-1]) == pytest.approx((min(final), max(final)))
-    picture = pictures.risk_coverage_picture([Drawn("m", "m", *runs[0], runs=runs)])
+    picture = pictures.risk_coverage_picture([MethodRun("m", "m", *runs[0], runs=runs)])
     assert "bands hold all runs" in picture.title
     assert [len(axes.collections) for axes in picture.figure.axes] == [1, 1]
     line = picture.figure.axes[1].lines[0]
@@ -305,7 +305,7 @@ def test_labels_do_not_lie_on_each_other():
 def test_predictions_without_a_known_label_still_make_pictures():
     one = draw_one_label(20, 2)
     unknown = replace(one, labels=one.labels * 0 - 100)
-    shown = [Drawn("m", "m", one, unknown)]
+    shown = [MethodRun("m", "m", one, unknown)]
     for make in (
         pictures.e99_picture,
         pictures.temperature_picture,
@@ -343,12 +343,12 @@ def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
 
 def test_a_curve_ends_soon_after_it_is_worse_on_both_sides_than_uncalibrated():
     sure = draw_one_label(sharpness=1.0)  # calibrated as it is, so that every T above 1 is worse
-    curve = numbers.method_curves([Drawn("sure", "Sure", sure, sure)], {})["sure"]
+    curve = numbers.method_curves([MethodRun("sure", "Sure", sure, sure)], {})["sure"]
     assert 1.0 in curve.temperature
     assert curve.temperature[-1] < 6
     worse = [
         t for t, nll in zip(curve.temperature, curve.familiar, strict=True) if nll > curve.uncalibrated[0]
     ]
     assert len(worse) == numbers.BEYOND_USE
-    fitted = numbers.method_curves([Drawn("sure", "Sure", sure, sure)], {"sure": 4.1})["sure"]
+    fitted = numbers.method_curves([MethodRun("sure", "Sure", sure, sure)], {"sure": 4.1})["sure"]
     assert fitted.temperature[-1] > 4.1, "and never before the T that was fitted"

@@ -9,11 +9,13 @@ import pytest
 from scipy import stats
 
 from surefoot import InputError, Predictions
-from surefoot.comparison import MethodRuns, RunScore, Said, compare, comparison_from_scores
-from surefoot.metrics import metric_named
-from surefoot.report.comparison_csv import HEADER, summary_csv
-from surefoot.report.comparison_tables import (
-    Setting,
+from surefoot.evaluation.compare import compare
+from surefoot.evaluation.comparison import MethodRuns, RunScore, Said
+from surefoot.evaluation.scores_csv import comparison_from_scores
+from surefoot.metrics import METRICS
+from surefoot.report.comparison import (
+    HEADER,
+    TableContext,
     best_difference_grid,
     calibration_grid,
     comparison_grids,
@@ -23,12 +25,11 @@ from surefoot.report.comparison_tables import (
     entropy_grid,
     percent_reduction,
     reduction_grid,
+    summary_csv,
 )
-from surefoot.report.grid import GridCell
-from surefoot.report.grid_formats import grids_html, grids_markdown
-from surefoot.report.grid_latex import grids_latex
+from surefoot.report.tables import TableCell, grids_html, grids_latex, grids_markdown
 
-GENDER = Setting("gender")
+GENDER = TableContext("gender")
 NLL = {  # familiar, then unfamiliar
     "single": ([0.10, 0.12], [0.50, 0.54]),
     "scaled": ([0.088, 0.090], [0.30, 0.31]),
@@ -48,9 +49,9 @@ E99 = {
 ABOUT = [
     MethodRuns("single", "Single", paper="Single Model", seconds_training=120.0, parameters=11e6),
     MethodRuns("scaled", "T-scaled", paper="Single + T-scaling"),
-    MethodRuns("ensemble", "Ensemble", paper="Ensemble of T-scaled models", spread_of="single"),
-    MethodRuns("energy", "Energy", beyond=True),
-    MethodRuns("oracle", "Oracle", cheating=True),
+    MethodRuns("ensemble", "Ensemble", paper="Ensemble of T-scaled models", variance_from="single"),
+    MethodRuns("energy", "Energy", not_in_paper=True),
+    MethodRuns("oracle", "Oracle", oracle=True),
     MethodRuns("gone", "Gone", missing=("seed001", "seed002")),
 ]
 
@@ -92,16 +93,16 @@ def test_table_1_is_the_baseline_and_percent_reductions(comparison):
     assert grid.heading == "Table 1. Single, and percent reduction by the others: gender, ResNet-18"
     assert (grid.groups, grid.columns) == (("NLL", "E99"), ("familiar", "unfamiliar"))
     assert row(grid, "Single").cells[:2] == (
-        GridCell("0.110", bold=True, paper="0.083"),
-        GridCell("0.520", paper="0.542"),
+        TableCell("0.110", bold=True, paper="0.083"),
+        TableCell("0.520", paper="0.542"),
     )
     assert row(grid, "T-scaled").cells[:2] == (
-        GridCell("19%", bold=True, paper="12%"),
-        GridCell("41%", bold=True, paper="26%"),
+        TableCell("19%", bold=True, paper="12%"),
+        TableCell("41%", bold=True, paper="26%"),
     )
     assert row(grid, "Ensemble").cells[:2] == (
-        GridCell("27%", bold=True, paper="24%"),
-        GridCell("12%", paper="33%"),
+        TableCell("27%", bold=True, paper="24%"),
+        TableCell("12%", paper="33%"),
     )
     assert row(grid, "Energy").cells[1].text == "23%"
     assert row(grid, "Energy").cells[2].text == "–"
@@ -139,10 +140,10 @@ def test_table_4_is_complete(comparison):
     grid = complete_grid(comparison, GENDER)
     assert grid.heading == "Table 4. All methods: gender, ResNet-18"
     nll, _, e99, _ = row(grid, "Single").cells
-    assert nll == GridCell("0.11000", bold=True, detail="±0.01414", paper="0.08324")
+    assert nll == TableCell("0.11000", bold=True, detail="±0.01414", paper="0.08324")
     assert (e99.text, e99.detail, e99.paper) == ("0.02000", "±0.01414, 4/200", "0.00470")
     assert row(grid, "T-scaled").cells[2].detail == "1/50, 1 of 2 runs"
-    assert row(grid, "Energy").cells[2] == GridCell("–", detail="0/0, 0 of 2 runs")
+    assert row(grid, "Energy").cells[2] == TableCell("–", detail="0/0, 0 of 2 runs")
     assert {cell.text for cell in row(grid, "Gone").cells} == {"–"}
     assert row(grid, "Ensemble").cells[2].bold  # by the variance of its lender
     assert not row(grid, "T-scaled").cells[2].bold
@@ -152,16 +153,16 @@ def test_table_4_is_complete(comparison):
 def test_one_run_each_is_starred_and_never_bold():
     single, scaled = ({("familiar", "nll"): [RunScore(0, value)]} for value in (0.2, 0.1))
     grid = complete_grid(comparison_from_scores({"single": single, "scaled": scaled}, ABOUT[:2]), GENDER)
-    assert row(grid, "Single").cells == (GridCell("0.20000", paper="0.08324"),)
-    assert row(grid, "T-scaled").cells == (GridCell("0.10000", star=True, paper="0.07348"),)
+    assert row(grid, "Single").cells == (TableCell("0.20000", paper="0.08324"),)
+    assert row(grid, "T-scaled").cells == (TableCell("0.10000", star=True, paper="0.07348"),)
     assert [note[:1] for note in grid.notes] == ["*", "p"]
 
 
 def test_table_5_is_the_same_for_another_backbone(comparison):
-    grid = complete_grid(comparison, Setting("gender", "densenet161"))
+    grid = complete_grid(comparison, TableContext("gender", "densenet161"))
     assert grid.heading == "Table 5. All methods: gender, DenseNet-161"
     assert row(grid, "Single").cells[0].paper not in (None, "0.08324")
-    elsewhere = complete_grid(comparison, Setting("letters"))
+    elsewhere = complete_grid(comparison, TableContext("letters"))
     assert all(cell.paper is None for found in elsewhere.sections[0].rows for cell in found.cells)
     assert not any("Hoiem" in note for note in elsewhere.notes)
 
@@ -217,19 +218,19 @@ def resampled():
     methods = [
         replace(ABOUT[i], runs=tuple(said(run, s) for run in range(3))) for i, s in ((0, 6.0), (1, 1.0))
     ]
-    return compare(methods, [metric_named("nll"), metric_named("ece")], resamples=40)
+    return compare(methods, [METRICS.named("nll"), METRICS.named("ece")], resamples=40)
 
 
 def test_differences_are_shown_with_their_intervals():
     found = resampled()
     grid = difference_grid(found, GENDER)
-    assert row(grid, "Single").cells[0] == GridCell("baseline")
+    assert row(grid, "Single").cells[0] == TableCell("baseline")
     gap = found.method("scaled").cells["familiar", "nll"].from_baseline
     assert gap.high < 0
     cell = row(grid, "T-scaled").cells[0]
-    assert cell == GridCell(f"{gap.value:.4f}", True, detail=f"[{gap.low:.4f}, {gap.high:.4f}]")
+    assert cell == TableCell(f"{gap.value:.4f}", True, detail=f"[{gap.low:.4f}, {gap.high:.4f}]")
     best = best_difference_grid(found, GENDER)
-    assert row(best, "T-scaled").cells[0] == GridCell("best")
+    assert row(best, "T-scaled").cells[0] == TableCell("best")
     assert row(best, "Single").cells[0].text == f"{-gap.value:+.4f}"
     assert best.notes[0].startswith("Paired bootstrap over images")
     assert [grid.number for grid in comparison_grids(found, GENDER)] == [1, 2, 3, 4, None, None, None]

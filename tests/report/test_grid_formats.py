@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from surefoot.report.grid import Grid, GridCell, GridRow, Section
-from surefoot.report.grid_formats import grid_rich, grids_html, grids_markdown
-from surefoot.report.grid_latex import grids_latex
+from surefoot.report.tables import (
+    MethodTable,
+    Section,
+    TableCell,
+    TableRow,
+    grid_rich,
+    grids_html,
+    grids_latex,
+    grids_markdown,
+)
 
-GRID = Grid(
+GRID = MethodTable(
     title="All: 50% & more",
     groups=("NLL",),
     columns=("familiar", "unfamiliar"),
@@ -21,15 +28,15 @@ GRID = Grid(
         Section(
             None,
             (
-                GridRow(
+                TableRow(
                     "Single_1",
                     "10",
-                    (GridCell("0.083", True, paper="0.084"), GridCell("–")),
+                    (TableCell("0.083", True, paper="0.084"), TableCell("–")),
                 ),
             ),
         ),
         Section(
-            "cheating", (GridRow("<b>", "1", (GridCell("-7%", detail="3/9"), GridCell("0.1", star=True))),)
+            "cheating", (TableRow("<b>", "1", (TableCell("-7%", detail="3/9"), TableCell("0.1", star=True))),)
         ),
     ),
     notes=("Bold: best.",),
@@ -110,9 +117,9 @@ def printed(grid, **options):
 
 def named(name):
     """A grid whose every text is the name."""
-    bold, plain = (GridCell(name, bold, True, name, name) for bold in (True, False))
-    section = Section(name, (GridRow(name, name, (bold, plain)),))
-    return Grid(name, (name,), ("familiar", "unfamiliar"), (section,), (name,))
+    bold, plain = (TableCell(name, bold, True, name, name) for bold in (True, False))
+    section = Section(name, (TableRow(name, name, (bold, plain)),))
+    return MethodTable(name, (name,), ("familiar", "unfamiliar"), (section,), (name,))
 
 
 def test_markdown_golden():
@@ -239,11 +246,11 @@ def test_no_name_breaks_a_format(name):
 
 
 def test_one_level_of_headings():
-    grid = Grid(
+    grid = MethodTable(
         "Cost",
         ("Seconds", "Parameters"),
         ("",),
-        (Section(None, (GridRow("a", "1", (GridCell("3"), GridCell("4"))),)),),
+        (Section(None, (TableRow("a", "1", (TableCell("3"), TableCell("4"))),)),),
     )
     assert grid.headings == ("Seconds", "Parameters")
     assert "cmidrule" not in grids_latex([grid])

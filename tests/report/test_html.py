@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions, fit_member_temperatures, fit_temperature
-from surefoot.report import data
-from surefoot.report.html import Subject, write_report
-from surefoot.scoring import evaluate
+from surefoot.evaluation.evaluate import evaluate
+from surefoot.report import curves as data
+from surefoot.report.evaluation import Subject, write_report
 from tests.browser import ARGUMENTS, CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 

@@ -1,7 +1,6 @@
 import pytest
 
-from surefoot.report.comparison_tables import percent_reduction
-from surefoot.report.paper_numbers import (
+from surefoot.experiments.paper import (
     STUDENTS,
     _complete,
     _entropies,
@@ -9,6 +8,7 @@ from surefoot.report.paper_numbers import (
     paper_entropy,
     paper_value,
 )
+from surefoot.report.comparison import percent_reduction
 
 # Read from the paper's pages by hand: its first table, in percent, and its complete table.
 TABLE_1 = {

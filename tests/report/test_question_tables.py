@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from surefoot.comparison import Difference
-from surefoot.methods import method_named
-from surefoot.questions import BEYOND, PAIRS, QUESTIONS
-from surefoot.report.question_tables import answer, question_grids
+from surefoot.evaluation.comparison import Difference
+from surefoot.experiments.methods import METHODS
+from surefoot.experiments.paper import BEYOND, PAIRS, QUESTIONS
+from surefoot.report.comparison import answer, question_grids
 from surefoot.report.study_tables import setting_of
 from tests.report.studies import Row, by_hand
 
@@ -39,13 +39,13 @@ def test_questions_ask_of_honest_methods_and_each_pair_once():
     assert len(QUESTIONS) == 6
     assert len(set(PAIRS)) == len(PAIRS)
     for pair in PAIRS:
-        assert not any(method_named(name).cheating for name in pair)
+        assert not any(METHODS.named(name).oracle for name in pair)
     assert {name for name, _ in BEYOND} >= {"budget-t", "held-out-t", "averaged-t"}
 
 
 def test_a_study_answers_those_whose_methods_it_has(made):
     (part,) = made.study().parts
-    asked, beyond = question_grids(part.comparison, setting_of(part))
+    asked, not_in_paper = question_grids(part.comparison, setting_of(part))
     texts = [row.name for row in asked.sections[0].rows]
     assert [text.split("?")[0] for text in texts] == [
         "Does T from familiar data help",
@@ -61,7 +61,7 @@ def test_a_study_answers_those_whose_methods_it_has(made):
     gaps = [one.value - other.value for one, other in zip(with_it.runs, without.runs, strict=True)]
     t = ttest_1samp(gaps, 0).confidence_interval(0.95)
     assert row.cells[4].text == f"±{(t.high - t.low) / 2:.4f}"
-    assert [row.name for row in beyond.sections[0].rows] == [method_named("held-out-t").title]
+    assert [row.name for row in not_in_paper.sections[0].rows] == [METHODS.named("held-out-t").title]
     gap = part.comparison.pairs["held-out-t", "ensemble-of-t"]["unfamiliar", "nll"]
     runs = [
         part.comparison.method(name).cells["unfamiliar", "nll"].mean

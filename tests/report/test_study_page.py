@@ -15,19 +15,19 @@ from scipy.special import softmax
 
 from surefoot import InputError
 from surefoot.calibrators import load_calibration
-from surefoot.kinds import LabelKind
-from surefoot.methods import method_named
-from surefoot.report import study_figures, study_gallery, study_page
-from surefoot.report.study_drawn import all_drawn
-from surefoot.report.study_figures import part_pictures
-from surefoot.report.study_gallery import part_gallery
-from surefoot.report.study_groups import group_table, mean_score
-from surefoot.report.study_page import write_study
-from surefoot.report.study_slider import TEMPERATURES, slider_data
-from surefoot.results import Result, Run
-from surefoot.runner import Study
+from surefoot.experiments.methods import METHODS
+from surefoot.experiments.results import Result, Run
+from surefoot.experiments.run import Study
+from surefoot.predictions.labels import LabelKind
+from surefoot.report import gallery as study_gallery
+from surefoot.report import study as study_page
+from surefoot.report import study_figures
+from surefoot.report.gallery import part_gallery
+from surefoot.report.study import write_study
+from surefoot.report.study_figures import TEMPERATURES, all_drawn, part_pictures, slider_data
+from surefoot.report.study_tables import group_table, mean_score
 from surefoot.tasks import task_named
-from surefoot.tasks.base import Samples, Split, Task
+from surefoot.tasks.task import Samples, Split, Task
 from tests.browser import ARGUMENTS, CHROMIUM
 from tests.conftest import draw_one_label
 from tests.report.studies import (
@@ -109,7 +109,7 @@ def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, repo
     twin = json.loads((report.parent / "report.json").read_text())
     part, document = shown.parts[0], twin["parts"][0]
     assert document["recommended"] in {
-        result.method.name for result in part.results if not result.method.cheating
+        result.method.name for result in part.results if not result.method.oracle
     }
     for method, scored in zip(document["methods"], part.comparison.methods, strict=True):
         assert method["scores"]["familiar"]["nll"]["mean"] == scored.cells["familiar", "nll"].mean
@@ -269,7 +269,7 @@ def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     wild = draw_one_label(sharpness=60.0)
     results = (
         *part.results,
-        Result(method_named("averaged-t"), (Run(0, (), None, *[dict.fromkeys(TESTED, wild)] * 2),)),
+        Result(METHODS.named("averaged-t"), (Run(0, (), None, *[dict.fromkeys(TESTED, wild)] * 2),)),
     )
     near, caption = study_figures._within_sight(all_drawn(replace(part, results=results)))
     assert [method.name for method in near] == ["single", "ensemble"]

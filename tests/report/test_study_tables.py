@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.cli.terminal import print_grids
-from surefoot.comparison import read_scores
+from surefoot.evaluation.scores_csv import read_scores
+from surefoot.experiments.run import Study
 from surefoot.report.study_tables import headline_grids, part_names, safe_name, write_tables
-from surefoot.runner import Study
 from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
 
 
@@ -75,7 +75,7 @@ def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
         resamples=0
     )
-    assert [method.about.spread_of for method in found.parts[0].comparison.methods] == [None]
+    assert [method.about.variance_from for method in found.parts[0].comparison.methods] == [None]
 
 
 def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):

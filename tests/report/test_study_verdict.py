@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.methods import METHODS
-from surefoot.report.study_choice import choice_of
-from surefoot.report.study_verdict import verdict_of
+from surefoot.experiments.methods import METHODS
+from surefoot.report.choice import choice_of, verdict_of
 from tests.report.studies import Row, by_hand, empty_part
 
 NAN = math.nan
@@ -99,7 +98,7 @@ def test_a_gradient_counts_as_passes_although_it_was_not_timed():
     assert "as long to train as a single network, and two passes and a gradient to run" in alone[1]
 
 
-@pytest.mark.parametrize("cheat", [method.name for method in METHODS if method.cheating])
+@pytest.mark.parametrize("cheat", [method.name for method in METHODS if method.oracle])
 def test_cheating_rows_are_never_recommended(cheat):
     part = by_hand({"single": SINGLE, cheat: Row((0.1, 0.1), running=1e-9)})
     assert choice_of(part).chosen.about.name == "single"

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from surefoot import fit_temperature
-from surefoot.documents import evaluation_document
+from surefoot.evaluation.evaluate import evaluate
+from surefoot.evaluation.scores import Score, evaluation_document
 from surefoot.report.tables import (
     Table,
     evaluation_tables,
@@ -17,7 +18,6 @@ from surefoot.report.tables import (
     to_markdown,
 )
 from surefoot.report.verdict import verdict
-from surefoot.scoring import Score, evaluate
 from tests.conftest import draw_many_labels, draw_one_label
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from surefoot.deploy.bundling import chosen_method, write_bundle
+from surefoot.deploy.make_bundle import chosen_method, write_bundle
 from tests.deploy.made import ran
 
 METHOD = "ensemble-of-t"

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import surefoot
-from surefoot.decoding.parallel import refusing_bombs
+from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Rule
-from surefoot.deploy.preprocessing import Preprocessing
-from surefoot.serve import answers
-from surefoot.serve.answers import Answerer
+from surefoot.images.decode import refusing_bombs
+from surefoot.serve import batching as answers
+from surefoot.serve.app import Page
+from surefoot.serve.batching import Answerer
 from surefoot.serve.limits import Limits, RefusedError
-from surefoot.serve.meters import Meters
-from surefoot.serve.page import Page
+from surefoot.serve.metrics import Meters
 from tests.serve.made import bundled, counts, picture
 
 
@@ -56,8 +56,8 @@ def test_other_thresholds_and_a_bundle_without_a_verdict(many):
 def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
     answerer = Answerer(many, None, "cpu")
     views = [answerer.view(picture(seed), 10**6) for seed in range(rows)]
-    together = answerer.answers(views)
-    for said, view in zip(together, views, strict=True):
+    is_ensemble = answerer.answers(views)
+    for said, view in zip(is_ensemble, views, strict=True):
         (alone,) = answerer.answers([view])
         for name in many.class_names:
             assert said["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)

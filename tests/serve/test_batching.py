@@ -28,7 +28,7 @@ class Counting:
 )
 def test_whatever_waits_is_answered_together(at_once, sizes):
     answer, told = Counting(), []
-    batcher = Batcher(answer, at_once=at_once, tell=told.append)
+    batcher = Batcher(answer, at_once=at_once, on_event=told.append)
     first = batcher.ask(0)
     assert answer.entered.wait(60)
     others = [batcher.ask(number) for number in range(1, 11)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import InputError
-from surefoot.serve.limits import Limits, RefusedError, Room
+from surefoot.serve.limits import Capacity, Limits, RefusedError
 from surefoot.serve.uploads import Form
 
 LIMITS = Limits(max_images=4, max_image_bytes=40)
@@ -34,7 +34,7 @@ def by_the_standard_library(data):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CONTENT, min_size=1, max_size=4), st.lists(st.integers(0, 300), max_size=12))
 def test_any_pieces_give_the_same_files(contents, cuts):
-    whole, room = body(contents), Room(LIMITS)
+    whole, room = body(contents), Capacity(LIMITS)
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
     with room.guest() as guest:
         form = Form(b"edge", LIMITS, guest)
@@ -51,7 +51,7 @@ def test_any_pieces_give_the_same_files(contents, cuts):
 
 
 def test_one_image_is_one():
-    room = Room(Limits(max_images=1, max_waiting=1))
+    room = Capacity(Limits(max_images=1, max_waiting=1))
     with (
         pytest.raises(RefusedError, match=r"^the form has more than 1 image, the most allowed$"),
         room.guest() as guest,
@@ -66,7 +66,7 @@ def test_one_image_is_one():
 
 
 def test_a_guest_that_fails_leaves_nothing_behind():
-    room = Room(LIMITS)
+    room = Capacity(LIMITS)
     with pytest.raises(RefusedError), room.guest() as guest:
         Form(b"edge", LIMITS, guest).write(body([b"abc"] * 9))
     assert room.held == 0
@@ -78,7 +78,7 @@ def test_a_guest_that_fails_leaves_nothing_behind():
 @pytest.mark.parametrize("headers", [b"a: " + b"b" * 10**5, b"a: b\r\n" * 100])
 def test_a_part_s_headers_are_limited(headers):
     """By python-multipart, from 0.0.27 on: they count nowhere else."""
-    with Room(LIMITS).guest() as guest, pytest.raises(RefusedError, match="the form is broken"):
+    with Capacity(LIMITS).guest() as guest, pytest.raises(RefusedError, match="the form is broken"):
         Form(b"edge", LIMITS, guest).write(b"--edge\r\n" + headers)
 
 

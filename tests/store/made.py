@@ -2,8 +2,8 @@
 
 import torch
 
-from surefoot.recipes import Recipe, Spec
-from surefoot.tasks.base import Split
+from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.tasks.task import Split
 from surefoot.training.loop import Checkpoint
 from tests.conftest import draw_one_label
 

@@ -12,8 +12,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from surefoot.errors import InputError
-from surefoot.store import Store
 from surefoot.store.remote import Remote, is_url
+from surefoot.store.store import Store
 from tests.store.made import OTHER, SPEC, make
 
 
@@ -54,11 +54,11 @@ def test_what_is_not_there_is_not_fetched(remote, tmp_path):
 
 def test_what_is_added_later_goes_both_ways(remote, made, tmp_path):
     copy = Store(tmp_path / "copy")
-    remote.settle([SPEC], made)
-    remote.settle([SPEC], copy)
+    remote.sync([SPEC], made)
+    remote.sync([SPEC], copy)
     copy.save_beside(SPEC, "novelty-energy", {"val": np.arange(4.0)})
-    remote.settle([SPEC], copy)
-    remote.settle([SPEC], made)
+    remote.sync([SPEC], copy)
+    remote.sync([SPEC], made)
     assert content(made) == content(copy)
     assert made.beside(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
-from surefoot.store import ClaimedError, State, Store
-from surefoot.tasks.base import Split
+from surefoot.io import ClaimedError
+from surefoot.store.files import State
+from surefoot.store.store import Store
+from surefoot.tasks.task import Split
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, SPEC, checkpoint, make
 

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import InputError
-from surefoot.recipes import Recipe
-from surefoot.store import State, Store
+from surefoot.recipes.recipe import Recipe
+from surefoot.store.files import State
+from surefoot.store.store import Store
 from tests.store.made import OTHER, SPEC, make
 
 ORDER = [replace(SPEC, seed=seed) for seed in (11, 0, 3)]

@@ -6,9 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, read_predictions, write_predictions
-from surefoot.streaming import batches as reading
-from surefoot.streaming.batches import batches, shape_of
-from surefoot.streaming.files import files_named, is_large, parts_of
+from surefoot.streaming import readers as reading
+from surefoot.streaming.readers import batches, files_named, is_large, parts_of, shape_of
 from tests.conftest import draw_many_labels, draw_one_label
 
 NAMES = ["cat", "dog", "7", "a.b"]
@@ -209,7 +208,7 @@ def test_what_is_streamed_unless_told_otherwise(tmp_path):
 
 
 def test_parts_are_row_groups_and_hold_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("surefoot.streaming.files.PART_ROWS", 250)
+    monkeypatch.setattr("surefoot.streaming.readers.PART_ROWS", 250)
     table = pa.table({"logits": [[1.0, 2.0]] * 1000, "label": [0, 1] * 500})
     pq.write_table(table, tmp_path / "p.parquet", row_group_size=100)
     parts = parts_of([tmp_path / "p.parquet"])

@@ -7,11 +7,12 @@ import pytest
 
 from surefoot import InputError, Predictions, evaluate, fit_calibration, fit_temperature, write_predictions
 from surefoot.metrics import METRICS
-from surefoot.predictions import concatenated
-from surefoot.streaming import batches as reading
-from surefoot.streaming import local, temperature
+from surefoot.predictions.predictions import concatenated
+from surefoot.streaming import engines as local
+from surefoot.streaming import readers as reading
+from surefoot.streaming import temperature
+from surefoot.streaming.engines import Threads
 from surefoot.streaming.evaluate import Source, evaluate_files
-from surefoot.streaming.local import Threads
 from surefoot.streaming.temperature import fit_files, scaling_of
 from tests.conftest import draw_many_labels, draw_one_label
 

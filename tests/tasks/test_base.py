@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.base import Samples, Split, Task, refuse_shared_content, unlabelled_labels
-from surefoot.tasks.images import ImageFiles
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task, refuse_shared_content, unlabelled_labels
 
 ONE = LabelKind.ONE_LABEL
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError
-from surefoot.tasks import TASKS, BuiltIn, Official, Split, entry_named, task_named
+from surefoot.tasks import TASKS, BuiltIn, Official, Split, task_named
 from surefoot.tasks.letters import (
     CLASS_NAMES,
     FAMILIAR_FACES,
@@ -124,7 +124,7 @@ def test_tasks_in_display_order():
 
 @pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.name)
 def test_every_entry_is_complete(entry, tmp_path):
-    assert entry_named(entry.name) is entry
+    assert TASKS.named(entry.name) is entry
     assert entry.title
     assert 20 < len(entry.description) < 80
     if isinstance(entry, BuiltIn):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot import InputError
-from surefoot.tasks.conditions import holding, parse_conditions
+from surefoot.tasks.description import holding, parse_conditions
 
 TABLE = pa.table(
     {

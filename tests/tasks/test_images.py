@@ -3,7 +3,7 @@
 import pytest
 
 from surefoot import InputError
-from surefoot.tasks.images import ImageFiles, image_paths_below
+from surefoot.tasks.task import ImageFiles, image_paths_below
 
 
 @pytest.fixture

@@ -7,15 +7,12 @@ import pytest
 from PIL import Image
 
 from surefoot import InputError
-from surefoot.decoding import Size
-from surefoot.tasks.base import Split
+from surefoot.images.decode import Size
+from surefoot.tasks.check import NEAR, attribute_counts, difference_hash, inspect, label_counts, near_pairs
 from surefoot.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
-from surefoot.tasks.counts import attribute_counts, label_counts
-from surefoot.tasks.decoded import decode_readable_task, decode_task
-from surefoot.tasks.fingerprints import NEAR, difference_hash, near_pairs
-from surefoot.tasks.inspection import inspect
 from surefoot.tasks.letters import load_letters
 from surefoot.tasks.manifest import load_task
+from surefoot.tasks.task import Split, decode_readable_task, decode_task
 from surefoot.tasks.toy import load_toy
 from tests.tasks.trees import FACES, description, faces, picture, table
 

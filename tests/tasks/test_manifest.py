@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.base import Split
 from surefoot.tasks.description import ByShare, read_description
 from surefoot.tasks.manifest import load_task
+from surefoot.tasks.task import Split
 from tests.tasks.trees import FACES, description, faces, picture, table
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.tasks.base import Split
-from surefoot.tasks.draws import shuffled
-from surefoot.tasks.partition import partition
+from surefoot.tasks.split import partition
+from surefoot.tasks.task import Split, shuffled
 
 TRAIN, VAL, TEST = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR
 shares = st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45)).map(

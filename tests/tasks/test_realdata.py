@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.decoding import Size, decode_images
+from surefoot.images.cache import decode_images
+from surefoot.images.decode import Size
 from surefoot.tasks import Split, task_named
-from surefoot.tasks.decoded import decode_task
-from surefoot.tasks.inspection import inspect
+from surefoot.tasks.check import inspect
+from surefoot.tasks.task import decode_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKS = Path(os.environ.get("SUREFOOT_DATA", "no such folder"))

@@ -6,10 +6,9 @@ import pyarrow.csv
 import pytest
 
 from surefoot import InputError
-from surefoot.tasks.base import Split
-from surefoot.tasks.manifest import load_task
+from surefoot.tasks.manifest import load_task, write_resolved
 from surefoot.tasks.objects import CLASS_NAMES, load_objects
-from surefoot.tasks.resolved import write_resolved
+from surefoot.tasks.task import Split
 from surefoot.tasks.toy import load_toy
 from tests.tasks.trees import FACES, coco_tree, faces, picture, voc_tree
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from surefoot.networks import build_network
-from surefoot.training.average import averaged, mixed, refresh_statistics
-from surefoot.training.batches import Points
+from surefoot.networks.backbones import build_network
+from surefoot.training.data import Points
+from surefoot.training.initial import averaged, mixed, refresh_statistics
 
 CPU = torch.device("cpu")
 

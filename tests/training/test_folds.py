@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.kinds import LabelKind
+from surefoot.predictions.labels import LabelKind
 from surefoot.training.folds import NEVER, cluster, deal_groups
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS

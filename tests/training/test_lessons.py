@@ -8,22 +8,22 @@ import torch
 from safetensors.torch import load_file
 from scipy.special import expit, softmax
 
-from surefoot.engines import trained
-from surefoot.engines.making import Listener, Workshop
-from surefoot.engines.produce import produce
 from surefoot.errors import InputError
-from surefoot.kinds import IGNORE, LabelKind
-from surefoot.networks import build_network
-from surefoot.recipes import Distilled, Recipe, Spec, Teachers
-from surefoot.store import Store
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.training import batches
-from surefoot.training import lessons as module
-from surefoot.training.batches import images_from, joined
-from surefoot.training.inputs import task_inputs
-from surefoot.training.lessons import Classroom, Lessons, SharedViews
+from surefoot.networks.backbones import build_network
+from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.recipes.recipe import Recipe, Spec, Teachers
+from surefoot.recipes.variants import Distilled
+from surefoot.store.store import Store
+from surefoot.tasks.task import Samples, Split, Task
+from surefoot.training import data as batches
+from surefoot.training import teachers as module
+from surefoot.training.data import images_from, joined, task_inputs
 from surefoot.training.loop import StoppedError, Unlabelled, epoch_batches, train
-from surefoot.training.objectives import Classification
+from surefoot.training.losses import Classification
+from surefoot.training.teachers import SharedViews, TeacherCache, TeacherEnsemble
+from surefoot.workers import trained
+from surefoot.workers.build import Listener, TaskContext
+from surefoot.workers.produce import produce
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ def teachers(classes=3):
 
 
 def pages(folder, kind, *, seed=5, side=9, count=37):
-    return Lessons(pictures(count, side, seed), folder, seed, Classroom(teachers, kind, 3, CPU))
+    return TeacherCache(pictures(count, side, seed), folder, seed, TeacherEnsemble(teachers, kind, 3, CPU))
 
 
 def by_hand(views, kind):
@@ -191,7 +191,7 @@ class House:
         task = task or self.task
         spec = Spec(task.name, task.identity, recipe, seed)
         inputs = task_inputs(task, recipe, cache=self.store.root / "cache")
-        produce(spec, Workshop(task, inputs, CPU), self.store, listener=listener or Listener())
+        produce(spec, TaskContext(task, inputs, CPU), self.store, listener=listener or Listener())
         return spec
 
     def student(self, *taught_by, **values):

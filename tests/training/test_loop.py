@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from surefoot.training.batches import images_from
+from surefoot.training.data import images_from
 from surefoot.training.loop import FreshViews, Unlabelled, epoch_batches
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, log_expit, log_softmax, logsumexp, softmax
 
-from surefoot.combine import average_softmax
-from surefoot.kinds import IGNORE, LabelKind
-from surefoot.networks import build_network
-from surefoot.training.objectives import (
+from surefoot.networks.backbones import build_network
+from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.logits import average_softmax
+from surefoot.training.losses import (
     Distillation,
     NoisyClassification,
     classification_loss,

@@ -7,15 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from surefoot.engines.making import Workshop
-from surefoot.engines.phases import phases
-from surefoot.engines.produce import produce
 from surefoot.errors import InputError
-from surefoot.recipes import Protocol, Recipe, Spec
-from surefoot.store import Store
+from surefoot.recipes.recipe import Protocol, Recipe, Spec
+from surefoot.store.store import Store
 from surefoot.tasks import task_named
-from surefoot.tasks.base import Split, Task
-from surefoot.training.inputs import task_inputs
+from surefoot.tasks.task import Split, Task
+from surefoot.training.data import task_inputs
+from surefoot.workers.build import TaskContext, phases
+from surefoot.workers.produce import produce
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
@@ -39,7 +38,7 @@ def trained(task, folder, protocol, **values):
     recipe = Recipe(network="mlp", width=16, epochs=2, learning_rate=0.1, protocol=protocol, **values)
     spec, store = Spec(task.name, task.identity, recipe, 0), Store(folder)
     inputs = task_inputs(task, recipe, cache=folder / "cache")
-    produce(spec, Workshop(task, inputs, torch.device("cpu")), store)
+    produce(spec, TaskContext(task, inputs, torch.device("cpu")), store)
     return store, spec
 
 
@@ -110,9 +109,9 @@ def test_a_task_without_val_is_refused(task):
 def test_divergence_names_epoch_rate_and_a_way_out(task, tmp_path):
     recipe = Recipe(network="mlp", width=16, epochs=4, learning_rate=1e30)
     spec = Spec(task.name, task.identity, recipe, 0)
-    workshop = Workshop(task, task_inputs(task, recipe, cache=tmp_path), torch.device("cpu"))
+    context = TaskContext(task, task_inputs(task, recipe, cache=tmp_path), torch.device("cpu"))
     said = (
         r"diverged in epoch 1 of 4: the loss is \S+ at learning rate 1e\+30; try a lower one, such as 1e\+29"
     )
     with pytest.raises(InputError, match=said):
-        produce(spec, workshop, Store(tmp_path))
+        produce(spec, context, Store(tmp_path))

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from surefoot.errors import InputError
-from surefoot.recipes import Recipe
+from surefoot.recipes.recipe import Recipe
 from surefoot.tasks import task_named
-from surefoot.tasks.base import Split
-from surefoot.training.batches import Images
-from surefoot.training.start import initial_network
+from surefoot.tasks.task import Split
+from surefoot.training.data import Images
+from surefoot.training.initial import initial_network
 
 HERE = __name__
 VIEW = 12

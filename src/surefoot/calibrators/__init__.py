@@ -3,26 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from surefoot.calibrators.budget import BudgetTemperature, fit_budget_temperature
-from surefoot.calibrators.files import (
-    Calibration,
-    calibration_document,
-    load_calibration,
-    save_calibration,
-)
+from surefoot.calibrators.files import Calibration, calibration_document, load_calibration, save_calibration
 from surefoot.calibrators.novelty import NoveltyScaling, fit_novelty_scaling
-from surefoot.calibrators.softening import fit_softening
 from surefoot.calibrators.temperature import (
+    BudgetTemperature,
     Evidence,
     MemberTemperatures,
     Temperature,
     TemperatureModule,
+    fit_budget_temperature,
     fit_member_temperatures,
     fit_temperature,
+    fit_temperature_at_least_one,
 )
-from surefoot.errors import InputError
 from surefoot.metrics import ece, nll_unclipped
-from surefoot.predictions import Predictions
+from surefoot.predictions.predictions import Predictions
+from surefoot.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -37,27 +33,19 @@ class Calibrator:
 
 
 # fmt: off
-CALIBRATORS: tuple[Calibrator, ...] = (
+CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017", fit_temperature),
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)", "Li & Hoiem, CVPR 2020", fit_member_temperatures),
-    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first", "Li & Hoiem, CVPR 2020", fit_softening),
+    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first", "Li & Hoiem, CVPR 2020", fit_temperature_at_least_one),
     Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= 1.02 min NLL", "this package", fit_budget_temperature),
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first", "Li & Hoiem, CVPR 2020", fit_novelty_scaling),
-)
+))
 # fmt: on
-
-
-def calibrator_named(name: str) -> Calibrator:
-    """The calibrator of that name."""
-    for calibrator in CALIBRATORS:
-        if calibrator.name == name:
-            return calibrator
-    raise InputError(f"unknown method {name!r}; have: {', '.join(each.name for each in CALIBRATORS)}")
 
 
 def fit_calibration(name: str, val: Predictions) -> Calibration:
     """Fit the named calibrator and keep, as evidence, what it did to `val`."""
-    fitted = calibrator_named(name).fit(val)
+    fitted = CALIBRATORS.named(name).fit(val)
     after = fitted(val)
     return replace(fitted, evidence=Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after)))
 
@@ -73,13 +61,12 @@ __all__ = [
     "Temperature",
     "TemperatureModule",
     "calibration_document",
-    "calibrator_named",
     "fit_budget_temperature",
     "fit_calibration",
     "fit_member_temperatures",
     "fit_novelty_scaling",
-    "fit_softening",
     "fit_temperature",
+    "fit_temperature_at_least_one",
     "load_calibration",
     "save_calibration",
 ]

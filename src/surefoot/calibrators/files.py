@@ -6,14 +6,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from surefoot.calibrators.budget import BudgetTemperature
+from surefoot import __version__
 from surefoot.calibrators.novelty import NoveltyScaling
-from surefoot.calibrators.temperature import Evidence, MemberTemperatures, Temperature
+from surefoot.calibrators.temperature import BudgetTemperature, Evidence, MemberTemperatures, Temperature
 from surefoot.errors import InputError
-from surefoot.files import read_json, replacing
-from surefoot.predictions import LabelKind
-from surefoot.statistics import LEVEL
-from surefoot.version import VERSION
+from surefoot.intervals import LEVEL
+from surefoot.io import read_json, replacing
+from surefoot.predictions.labels import LabelKind
 
 Calibration = Temperature | MemberTemperatures | BudgetTemperature | NoveltyScaling
 
@@ -39,7 +38,7 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:
     """The calibration as plain data."""
-    return {"surefoot": VERSION, "format": FORMAT, **_as_dict(calibration), "definitions": DEFINITIONS}
+    return {"surefoot": __version__, "format": FORMAT, **_as_dict(calibration), "definitions": DEFINITIONS}
 
 
 def load_calibration(path: str | Path) -> Calibration:

@@ -9,11 +9,11 @@ import torch
 from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
-from surefoot.calibrators.scale import known_labels, losses, search_bounds
+from surefoot.calibrators.search import known_labels, losses, search_bounds
 from surefoot.calibrators.temperature import Evidence, Temperature, check_fits, fit_temperature, only_labelled
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.predictions import Predictions
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
 
 GRID_T0 = tuple(np.geomspace(1 / 16, 4, 13).tolist())  # in units of the plain T
 GRID_T1 = (0.0, *np.geomspace(1 / 16, 64, 16).tolist())

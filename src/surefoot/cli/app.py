@@ -4,19 +4,17 @@ from typing import Annotated
 
 import typer
 
+from surefoot import __version__
 from surefoot.cli.calibrate import apply, calibrate
-from surefoot.cli.compare import compare
 from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions
 from surefoot.cli.evaluate import evaluate
-from surefoot.cli.listing import ls
+from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
-from surefoot.cli.run import report, run
+from surefoot.cli.run import compare, report, run
 from surefoot.cli.serve import serve
-from surefoot.cli.show import show
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
-from surefoot.version import VERSION
 
 app = typer.Typer(
     name="surefoot",
@@ -52,7 +50,7 @@ app.add_typer(data, name="data")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"surefoot {VERSION}")
+        typer.echo(f"surefoot {__version__}")
         raise typer.Exit
 
 

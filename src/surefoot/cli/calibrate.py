@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read_all, refuse_missing
-from surefoot.cli.streams import (
+from surefoot.cli.inputs import (
     ADDRESS,
     ENGINE,
     STREAM,
@@ -14,14 +13,16 @@ from surefoot.cli.streams import (
     EngineName,
     engine_named,
     is_streamed,
+    read_all,
+    refuse_missing,
 )
 from surefoot.errors import InputError
-from surefoot.files import refuse_same_file
-from surefoot.plurals import count_of
+from surefoot.io import refuse_same_file
+from surefoot.text import count_of
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.streaming.local import Engine
+    from surefoot.streaming.engines import Engine
 
 
 def calibrate(
@@ -43,10 +44,10 @@ def calibrate(
 ) -> None:
     """Fit a calibration on validation predictions. Never on the data it will be judged by."""
     refuse_missing(val)
-    from surefoot.calibrators import calibrator_named, save_calibration
-    from surefoot.streaming.files import files_named
+    from surefoot.calibrators import CALIBRATORS, save_calibration
+    from surefoot.streaming.readers import files_named
 
-    calibrator_named(method)
+    CALIBRATORS.named(method)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(f"the calibration is JSON, and {output} names predictions; allowed: another ending")
     files = files_named(val)
@@ -94,7 +95,7 @@ def apply(
     refuse_missing(predictions)
     from surefoot.calibrators import MemberTemperatures, load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.prediction_files import read_predictions, write_predictions
+    from surefoot.predictions.files import read_predictions, write_predictions
 
     refuse_same_file(predictions, output)
     fitted = load_calibration(calibration)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from surefoot.report.table import Table
+    from surefoot.report.tables import Table
     from surefoot.tasks import Task
-    from surefoot.tasks.inspection import Finding
+    from surefoot.tasks.check import Finding
     from surefoot.tasks.layouts import Place
 
 data = typer.Typer(
@@ -58,7 +58,7 @@ def check(
     from dataclasses import replace
 
     from surefoot.cli.terminal import progress
-    from surefoot.tasks.inspection import inspect
+    from surefoot.tasks.check import inspect
 
     loaded = _load(task, root)
     with progress("opening every image", sum(len(each) for each in loaded.splits.values())) as tick:
@@ -84,10 +84,10 @@ def show(
     Exits with 1 if something needed is missing.
     """
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.table import Table
-    from surefoot.tasks import BuiltIn, entry_named
+    from surefoot.report.tables import Table
+    from surefoot.tasks import TASKS, BuiltIn
 
-    entry = entry_named(name)
+    entry = TASKS.named(name)
     typer.echo(f"{entry.title}: {entry.description}")
     if isinstance(entry, BuiltIn):
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
@@ -116,10 +116,11 @@ def decode(
 ) -> None:
     """Decode a task's images once; from then on they are read from the cache."""
     from surefoot.cli.terminal import print_tables, progress
-    from surefoot.decoding import Fit, Size, default_cache, unreadable_text
-    from surefoot.report.table import Table
+    from surefoot.images.cache import default_cache, unreadable_text
+    from surefoot.images.decode import Fit, Size
+    from surefoot.report.tables import Table
     from surefoot.tasks import ImageFiles
-    from surefoot.tasks.decoded import decode_readable_task, decode_task
+    from surefoot.tasks.task import decode_readable_task, decode_task
 
     loaded = _load(task, root)
     if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
@@ -196,8 +197,8 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
 
 
 def _tables(task: "Task") -> "list[Table]":
-    from surefoot.report.table import Table
-    from surefoot.tasks.counts import attribute_counts, label_counts
+    from surefoot.report.tables import Table
+    from surefoot.tasks.check import attribute_counts, label_counts
 
     tables = [Table(f"{task.name}: samples per label", *label_counts(task))]
     tables += [Table(name, *counted) for name, counted in attribute_counts(task).items()]
@@ -208,7 +209,7 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
     import json
     from dataclasses import asdict
 
-    from surefoot.tasks.counts import attribute_counts, label_counts
+    from surefoot.tasks.check import attribute_counts, label_counts
 
     counted = {"label": label_counts(task), **attribute_counts(task)}
     document = {

@@ -7,11 +7,11 @@ import typer
 
 from surefoot.cli.run import run_folder, stoppable
 from surefoot.cli.train import Device, StoreFolder, device_named
-from surefoot.defaults import RESAMPLES
-from surefoot.plurals import count_of
+from surefoot.evaluation import RESAMPLES
+from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.deploy.bundling import Chosen
+    from surefoot.deploy.make_bundle import Chosen
 
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
@@ -43,9 +43,9 @@ def predictions(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write what a method of a run said of the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
-    from surefoot.deploy.bundling import method_predictions, remark_on_predictions
-    from surefoot.files import new_folder
-    from surefoot.prediction_files import write_predictions
+    from surefoot.deploy.make_bundle import method_predictions, remark_on_predictions
+    from surefoot.io import new_folder
+    from surefoot.predictions.files import write_predictions
 
     chosen = _chosen(store, experiment, method, task, network)
     said = method_predictions(chosen, run=run)
@@ -74,8 +74,8 @@ def bundle(
 ) -> None:
     """Put a method's networks, calibration, preprocessing and metrics into one folder, to use elsewhere."""
     from surefoot.cli.terminal import progress
-    from surefoot.deploy.bundling import write_bundle
     from surefoot.deploy.decision import read_thresholds_file, remark_on
+    from surefoot.deploy.make_bundle import write_bundle
 
     chosen = _chosen(store, experiment, method, task, network)
     classes = len(chosen.plan.class_names)
@@ -88,9 +88,9 @@ def bundle(
 
 
 def _chosen(store: Path, experiment: str, method: str, task: str | None, network: str | None) -> "Chosen":
-    from surefoot.deploy.bundling import chosen_method
-    from surefoot.revisions import open_run
-    from surefoot.store import Store
+    from surefoot.deploy.make_bundle import chosen_method
+    from surefoot.experiments.changes import open_run
+    from surefoot.store.store import Store
 
     opened = open_run(run_folder(Store(store), experiment))
     return chosen_method(opened, method, task=task, network=network)

@@ -1,32 +1,102 @@
-"""`surefoot evaluate`: how far to trust these predictions."""
+"""`surefoot evaluate`, and the conditions of --fail-if."""
 
+import math
+import operator
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.conditions import Condition
-from surefoot.cli.inputs import ONE_HOT, read_all, refuse_missing
-from surefoot.cli.streams import (
+from surefoot.cli.inputs import (
     ADDRESS,
     ENGINE,
+    ONE_HOT,
     STREAM,
     WORKERS,
     EngineName,
     engine_named,
     is_streamed,
+    read_all,
+    refuse_missing,
 )
-from surefoot.defaults import RESAMPLES
 from surefoot.errors import InputError
-from surefoot.plurals import count_of
+from surefoot.evaluation import RESAMPLES
+from surefoot.text import count_of
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
+    from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
-    from surefoot.predictions import Predictions
-    from surefoot.scores import Evaluation
-    from surefoot.streaming.local import Engine
+    from surefoot.predictions.predictions import Predictions
+    from surefoot.streaming.engines import Engine
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+PARTS = ("familiar", "unfamiliar", "gap")
+ENDS = ("value", "low", "high")
+FORM = re.compile(r"\s*(?P<part>\w+)\.(?P<name>[^<>=\s]+)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A side (or the gap), a metric, optionally the interval's low or high end, and a limit."""
+
+    text: str
+    part: str
+    metric: str
+    end: str
+    comparison: str
+    limit: float
+
+    @staticmethod
+    def parse(text: str) -> "Condition":
+        """Read a condition.
+
+        >>> Condition.parse("unfamiliar.error_above_0.9.low > 0.02").metric
+        'error_above_0.9'
+        """
+        found = FORM.fullmatch(text)
+        if found is None:
+            allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
+            raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
+        if found["part"] not in PARTS:
+            raise InputError(f"condition {text!r}: unknown side {found['part']!r}; have: {', '.join(PARTS)}")
+        metric, _, end = found["name"].rpartition(".")
+        if end not in ENDS:
+            metric, end = found["name"], "value"
+        return Condition(text, found["part"], metric, end, found["comparison"], _limit(text, found["limit"]))
+
+    def require(self, sides: Collection[str]) -> None:
+        """Refuse a condition on a side that is not there."""
+        if self.part != "familiar" and "unfamiliar" not in sides:
+            raise InputError(f"condition {self.text!r} needs an UNFAMILIAR file, and none was given")
+
+    def value(self, evaluation: "Evaluation") -> float:
+        """What the evaluation found."""
+        scores = evaluation.gap if self.part == "gap" else evaluation.sides[self.part].metrics
+        return float(getattr(scores[self.metric], self.end))
+
+    def holds(self, evaluation: "Evaluation") -> bool:
+        """Whether it is true; an undefined number is neither above nor below anything."""
+        return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
+
+
+def _limit(text: str, number: str) -> float:
+    try:
+        limit = float(number)
+    except ValueError as error:
+        raise InputError(f"condition {text!r}: {number!r} is not a number") from error
+    if math.isnan(limit):
+        raise InputError(f"condition {text!r}: nothing is above or below {number!r}; allowed: a number")
+    return limit
 
 
 class Format(StrEnum):
@@ -90,7 +160,7 @@ def evaluate(
     for condition in conditions:
         condition.require(paths)
     refuse_missing(familiar, unfamiliar)
-    from surefoot.streaming.files import files_named
+    from surefoot.streaming.readers import files_named
 
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}
@@ -120,8 +190,8 @@ def _in_memory(
     resamples: int,
     seed: int,
 ) -> "Evaluation":
-    from surefoot import scoring
     from surefoot.cli.terminal import progress
+    from surefoot.evaluation import evaluate as scoring
 
     with progress("resampling", resamples * len(predictions)) as tick:
         return scoring.evaluate(
@@ -178,12 +248,12 @@ def _load(calibration: Path) -> "Calibration":
 def _metrics(
     names: list[str] | None, thresholds: list[float] | None, conditions: list[Condition]
 ) -> "list[Metric]":
-    from surefoot.metrics import METRICS, error_above_metric, metric_named
+    from surefoot.metrics import METRICS, error_above_metric
 
-    chosen = [metric_named(name) for name in names] if names else list(METRICS)
+    chosen = [METRICS.named(name) for name in names] if names else list(METRICS)
     chosen += [error_above_metric(threshold) for threshold in thresholds or ()]
     have = [metric.name for metric in chosen]
-    chosen += [metric_named(c.metric) for c in conditions if c.metric not in have]
+    chosen += [METRICS.named(c.metric) for c in conditions if c.metric not in have]
     return list({metric.name: metric for metric in chosen}.values())
 
 
@@ -191,7 +261,7 @@ def _print(evaluation: "Evaluation", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.documents import evaluation_document
+    from surefoot.evaluation.scores import evaluation_document
     from surefoot.report.tables import evaluation_tables, to_csv, to_latex, to_markdown
     from surefoot.report.verdict import verdict
 
@@ -217,7 +287,7 @@ def _report(
     directory: Path,
 ) -> None:
     from surefoot.cli.terminal import busy
-    from surefoot.report.html import Subject, write_report
+    from surefoot.report.evaluation import Subject, write_report
 
     with busy("drawing the report"):
         page = write_report(Subject(evaluation, predictions, calibration, sources), directory)

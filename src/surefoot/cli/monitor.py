@@ -9,15 +9,14 @@ import typer
 
 from surefoot.cli.inputs import refuse_missing
 from surefoot.errors import InputError
-from surefoot.files import refuse_same_file, refuse_unwritable
-from surefoot.kinds import LabelKind
+from surefoot.io import refuse_same_file, refuse_unwritable
+from surefoot.predictions.labels import LabelKind
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.history import History
-    from surefoot.deploy.monitor import Look, Scores, Share
+    from surefoot.deploy.monitor import AlphaBudget, Check, History, Scores
     from surefoot.deploy.thresholds import Thresholds
-    from surefoot.predictions import Predictions
+    from surefoot.predictions.predictions import Predictions
 
 
 class Format(StrEnum):
@@ -59,19 +58,19 @@ def monitor(
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     refuse_missing(reference, current)
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.monitor import fingerprint, scores_of, take_look
-    from surefoot.likeness import refuse_unlike
-    from surefoot.prediction_files import read_predictions
+    from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
+    from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
         known = read_predictions(reference, unlabelled=kind, answers=True)
         seen = _without_labels(read_predictions(current, unlabelled=known.kind, answers=True))
-        refuse_unlike({"reference": known, "current": seen})
+        refuse_other_classifier({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
-        look = take_look(then, now, share=_share(past, alpha), bound=bound)
+        look = check_shift(then, now, share=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
     _note_novelty(then, now)
     _print(look, output_format)
@@ -100,7 +99,7 @@ def _loaded(
     thresholds: Path | None, calibration: Path | None
 ) -> "tuple[Thresholds | None, Calibration | None]":
     from surefoot.calibrators import load_calibration
-    from surefoot.deploy.threshold_files import load_thresholds
+    from surefoot.deploy.thresholds import load_thresholds
 
     chosen = None if thresholds is None else load_thresholds(thresholds)
     if chosen is None or chosen.calibration is None:
@@ -127,28 +126,28 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
 def _without_labels(predictions: "Predictions") -> "Predictions":
     from dataclasses import replace
 
-    from surefoot.kinds import IGNORE
+    from surefoot.predictions.labels import IGNORE
 
     return replace(predictions, labels=predictions.labels.new_full(predictions.labels.shape, IGNORE))
 
 
 def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractContextManager[History | None]":
-    from surefoot.deploy.history import opened
+    from surefoot.deploy.monitor import opened
 
     return nullcontext() if history is None else opened(history, alpha=alpha, reference=reference)
 
 
-def _share(past: "History | None", alpha: float) -> "Share":
-    from surefoot.deploy.monitor import Share
+def _share(past: "History | None", alpha: float) -> "AlphaBudget":
+    from surefoot.deploy.monitor import AlphaBudget
 
-    return Share.only(alpha) if past is None else Share.of_look(len(past.looks) + 1, alpha)
+    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_look(len(past.looks) + 1, alpha)
 
 
-def _print(look: "Look", output_format: Format) -> None:
+def _print(look: "Check", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.monitor_words import monitor_document, monitor_table, monitor_verdict
+    from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
 
     if output_format is Format.JSON:
         typer.echo(json.dumps(monitor_document(look), indent=2, allow_nan=False))
@@ -158,7 +157,7 @@ def _print(look: "Look", output_format: Format) -> None:
 
 
 def _page(
-    look: "Look",
+    look: "Check",
     reference: "Scores",
     current: "Scores",
     past: "History | None",
@@ -166,7 +165,7 @@ def _page(
     path: Path,
 ) -> None:
     from surefoot.cli.terminal import busy
-    from surefoot.report.monitor_page import write_monitor_page
+    from surefoot.report.monitor import write_monitor_page
 
     with busy("drawing the page"):
         write_monitor_page(look, reference, current, past.looks if past else (), sources, path)

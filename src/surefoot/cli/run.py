@@ -1,24 +1,27 @@
-"""`surefoot run`: compare methods on tasks, from nothing to a report."""
+"""`surefoot run`, `surefoot report` and `surefoot compare`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.engine import Address, CpusPerNetwork, Engine, GpusPerNetwork, Made, chosen_engine
+from surefoot.cli.inputs import Address, CpusPerNetwork, GpusPerNetwork, Made, TrainingEngine, chosen_engine
 from surefoot.cli.train import Cache, Device, StoreFolder, value_of
 from surefoot.errors import InputError
+from surefoot.evaluation import RESAMPLES
 
 if TYPE_CHECKING:
-    from surefoot.cli.kept import Kept
-    from surefoot.cli.training_view import Log
-    from surefoot.engines.orders import Order
-    from surefoot.experiments import Experiment, Part
-    from surefoot.plans import Plan
-    from surefoot.runner import Study
-    from surefoot.store import Store
+    from surefoot.cli.progress import Log
+    from surefoot.cli.store import OpenedStore
+    from surefoot.experiments.changes import ExperimentChange
+    from surefoot.experiments.experiment import Experiment, Part
+    from surefoot.experiments.plan import Plan
+    from surefoot.experiments.run import Study
+    from surefoot.store.store import Store
+    from surefoot.workers.jobs import WorkOrder
 
 Sets = Annotated[
     list[str] | None,
@@ -45,7 +48,7 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Networks at a time; a process and a core each on a CPU.")
     ] = None,
-    engine: Engine = "local",
+    engine: TrainingEngine = "local",
     address: Address = None,
     cpus_per_network: CpusPerNetwork = None,
     gpus_per_network: GpusPerNetwork = None,
@@ -57,15 +60,15 @@ def run(
 
     The same command goes on where it was stopped.
     """
-    from surefoot.cli.kept import opened
-    from surefoot.cli.training_view import Log
-    from surefoot.runner import open_folder, plans_for, resolved
+    from surefoot.cli.progress import Log
+    from surefoot.cli.store import opened_store
+    from surefoot.experiments.run import open_folder, plans_for, resolved
 
     with stoppable():
         chosen = resolved(chosen_experiment(experiment, values, method, oracle, root, weights))
         asked = chosen_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
         plans = plans_for(chosen)
-        kept = opened(store, cache)
+        kept = opened_store(store, cache)
         folder = open_folder(chosen, plans, kept.store)
         _remark(chosen, plans)
         log = Log()
@@ -103,18 +106,20 @@ def _remark(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
 
 
 def _make(
-    part: "Part", plan: "Plan", kept: "Kept", cache: Path | None, made: Made, log: "Log", *, title: str
+    part: "Part", plan: "Plan", kept: "OpenedStore", cache: Path | None, made: Made, log: "Log", *, title: str
 ) -> None:
-    from surefoot.cli.training_view import watch
-    from surefoot.runner import order_for
+    from surefoot.cli.progress import watch
+    from surefoot.experiments.run import order_for
 
     specs = [plan.spec(job) for job in plan.jobs()]
-    kept.settle(specs)
-    order: Order = order_for(part, plan, store=kept.store, cache=cache, device=made.device, remote=kept.url)
-    with watch(order, title=title, done_before=len(specs) - len(order.jobs), log=log) as tell:
-        made.carry_out(order, tell)
+    kept.sync(specs)
+    order: WorkOrder = order_for(
+        part, plan, store=kept.store, cache=cache, device=made.device, remote=kept.url
+    )
+    with watch(order, title=title, done_before=len(specs) - len(order.jobs), log=log) as on_event:
+        made.execute(order, on_event)
     if order.jobs:
-        kept.settle(specs)
+        kept.sync(specs)
 
 
 def report(
@@ -135,7 +140,7 @@ def report(
 
     From scores alone: the tables, without intervals, which take the predictions.
     """
-    from surefoot.store import Store
+    from surefoot.store.store import Store
 
     if experiment.lower().endswith(".csv"):
         if values:
@@ -152,8 +157,8 @@ def report(
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
     from surefoot.cli.terminal import print_grids
-    from surefoot.report.comparison_tables import headline_grid
-    from surefoot.report.score_tables import scores_compared, scores_setting, write_score_tables
+    from surefoot.report.comparison import headline_grid
+    from surefoot.report.study_tables import scores_compared, scores_setting, write_score_tables
 
     setting, comparison = scores_setting(path, paper), scores_compared(path, method)
     print_grids([headline_grid(comparison, setting)])
@@ -177,9 +182,9 @@ def _report(
     folder: Path, store: "Store", values: list[str] | None = None, method: list[str] | None = None
 ) -> None:
     from surefoot.cli.terminal import busy, print_grids
-    from surefoot.report.study_page import write_study
+    from surefoot.experiments.run import read_folder, study
+    from surefoot.report.study import write_study
     from surefoot.report.study_tables import headline_grids
-    from surefoot.runner import read_folder, study
 
     experiment, plans = _narrowed(*read_folder(folder), values, method)
     with busy("scoring, resampling and drawing"):
@@ -193,7 +198,7 @@ def _report(
 
 def study_verdict(found: "Study") -> list[str]:
     """What to make of it, in words."""
-    from surefoot.report.study_verdict import verdict_of
+    from surefoot.report.choice import verdict_of
 
     return [sentence for part in found.parts for sentence in verdict_of(part)]
 
@@ -202,8 +207,8 @@ def _narrowed(
     experiment: "Experiment", plans: "tuple[Plan, ...]", values: list[str] | None, method: list[str] | None
 ) -> tuple["Experiment", "tuple[Plan, ...]"]:
     """Other metrics, resamples or methods than it was run with; the networks stay what they are."""
-    from surefoot.experiments import overridden
-    from surefoot.runner import with_methods
+    from surefoot.experiments.experiment import overridden
+    from surefoot.experiments.run import with_methods
 
     given = dict(value_of(text) for text in values or ())
     allowed = ("methods", "metrics", "resamples")
@@ -227,8 +232,8 @@ def chosen_experiment(
     """The experiment of that name or file with values replaced."""
     from dataclasses import replace
 
-    from surefoot.experiments import experiment_named, overridden
-    from surefoot.methods import METHODS
+    from surefoot.experiments.experiment import experiment_named, overridden
+    from surefoot.experiments.methods import METHODS
 
     given: dict[str, Any] = dict(value_of(text) for text in values or ())
     for key, value in (("root", root), ("weights", weights)):
@@ -238,6 +243,69 @@ def chosen_experiment(
         given["methods"] = list(method)
     chosen = overridden(experiment_named(name), given)
     if oracle:
-        cheats = tuple(each.name for each in METHODS if each.cheating and each.name not in chosen.methods)
+        cheats = tuple(each.name for each in METHODS if each.oracle and each.name not in chosen.methods)
         chosen = replace(chosen, methods=(*chosen.methods, *cheats))
     return chosen
+
+
+class Format(StrEnum):
+    """How the numbers are printed."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+
+
+Run = Annotated[
+    str, typer.Argument(help="A name of 'surefoot ls runs', or an experiment's folder in any store.")
+]
+
+
+def compare(
+    before: Run,
+    after: Run,
+    store: StoreFolder = Path("runs"),
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
+    ] = RESAMPLES,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="How to print the numbers.")
+    ] = Format.TABLE,
+) -> None:
+    """What changed between two runs: their values, and each method's numbers with intervals."""
+    from surefoot.cli.terminal import busy
+    from surefoot.experiments.changes import experiment_change, open_run
+    from surefoot.store.store import Store
+
+    opened = [open_run(run_folder(Store(store), name)) for name in (before, after)]
+    with busy("scoring and resampling"):
+        found = experiment_change(*opened, resamples=resamples)
+    _print(found, output_format)
+
+
+def _print(experiment_change: "ExperimentChange", output_format: Format) -> None:
+    import json
+
+    from surefoot.cli.terminal import print_long_tables, print_tables
+    from surefoot.report.changes import (
+        revision_csv,
+        revision_document,
+        revision_notes,
+        task_tables,
+        value_tables,
+    )
+    from surefoot.report.tables import to_markdown
+
+    notes = revision_notes(experiment_change)
+    if output_format is Format.TABLE:
+        print_tables(value_tables(experiment_change))
+        print_long_tables(task_tables(experiment_change))
+        typer.echo("\n".join(notes))
+    elif output_format is Format.MARKDOWN:
+        typer.echo(to_markdown([*value_tables(experiment_change), *task_tables(experiment_change)]))
+        typer.echo("\n".join(f"- {note}" for note in notes))
+    elif output_format is Format.CSV:
+        typer.echo(revision_csv(experiment_change), nl=False)
+    else:
+        typer.echo(json.dumps(revision_document(experiment_change), indent=2))

@@ -57,7 +57,7 @@ def serve(
         raise InputError(f"serving needs {error.name}; {INSTALL}") from error
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.decision import read_thresholds_file, rule_from
-    from surefoot.serve.answers import Answerer, use_threads
+    from surefoot.serve.batching import Answerer, use_threads
 
     with stoppable("stopped before it began"):
         use_threads(threads)

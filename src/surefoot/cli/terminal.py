@@ -10,8 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from surefoot.report.grid import Grid
-    from surefoot.report.table import Table
+    from surefoot.report.tables import MethodTable, Table
 
 WIDE = 120  # from here on a table of methods has room for its lines
 PLAIN_WIDTH = 150  # where there is no terminal to ask
@@ -90,9 +89,9 @@ def _rich(table: "Table") -> RichTable:
     return shown
 
 
-def print_grids(grids: "list[Grid]") -> None:
+def print_grids(grids: "list[MethodTable]") -> None:
     """Tables of methods; where there is no terminal to show bold numbers, as Markdown."""
-    from surefoot.report.grid_formats import grid_rich, grids_markdown
+    from surefoot.report.tables import grid_rich, grids_markdown
 
     if not sys.stdout.isatty():
         sys.stdout.write(grids_markdown(grids))

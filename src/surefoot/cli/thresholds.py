@@ -7,13 +7,12 @@ import typer
 
 from surefoot.cli.inputs import read, refuse_missing
 from surefoot.errors import InputError
-from surefoot.files import refuse_same_file, refuse_unwritable
+from surefoot.io import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
     from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
-    from surefoot.predictions import Predictions
-
+    from surefoot.predictions.predictions import Predictions
 
 FamiliarTest = Annotated[
     Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
@@ -59,16 +58,15 @@ def thresholds(
     """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
     refuse_missing(val, familiar_test, unfamiliar)
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.threshold_files import save_thresholds
-    from surefoot.deploy.thresholds import Promise, Thresholds, choose_thresholds
-    from surefoot.likeness import refuse_unlike
+    from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
+    from surefoot.predictions.labels import refuse_other_classifier
 
-    promise = Promise(target_error, reject_error, level)
+    promise = Guarantee(target_error, reject_error, level)
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
     _check_outputs(paths, output, html, calibration, split)
     predictions = {name: read(path, None) for name, path in paths.items()}
-    refuse_unlike(predictions)
+    refuse_other_classifier(predictions)
     fitted, used = _calibrated(predictions["val"], calibration, split, seed)
     with busy("choosing"):
         chosen = choose_thresholds(used, promise, calibration=fitted, for_class=for_class)
@@ -131,7 +129,7 @@ def _calibrated(
 
 
 def _unreachable(found: "Unreachable", n: int) -> str:
-    from surefoot.report.threshold_tables import promised
+    from surefoot.report.thresholds import promised
 
     best = found.best
     return (
@@ -143,7 +141,7 @@ def _unreachable(found: "Unreachable", n: int) -> str:
 
 def _say(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_coverage: float) -> bool:
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.threshold_tables import coverage_conflict, thresholds_table, thresholds_verdict
+    from surefoot.report.thresholds import coverage_conflict, thresholds_table, thresholds_verdict
 
     print_tables([thresholds_table(chosen, elsewhere)])
     typer.echo("\n".join(thresholds_verdict(chosen, elsewhere)))
@@ -161,7 +159,7 @@ def _page(
     path: Path,
 ) -> None:
     from surefoot.cli.terminal import busy
-    from surefoot.report.threshold_page import write_thresholds_page
+    from surefoot.report.thresholds import write_thresholds_page
 
     with busy("drawing the page"):
         write_thresholds_page(chosen, elsewhere, predictions, sources, path)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefoot.errors import InputError
-from surefoot.files import refuse_unwritable
-from surefoot.kinds import LabelKind
-from surefoot.plurals import count_of
+from surefoot.io import refuse_unwritable
+from surefoot.predictions.labels import LabelKind
+from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.recipes import Recipe
+    from surefoot.recipes.recipe import Recipe
 
 TaskName = Annotated[str, typer.Argument(help="A task's name (see 'surefoot ls tasks') or its TOML file.")]
 Root = Annotated[Path | None, typer.Option(help="Where the task's published files lie.")]
@@ -39,12 +39,12 @@ def train(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
 ) -> None:
     """Train networks and keep their weights and logits. The same command goes on where it was stopped."""
-    from surefoot.cli.training_view import watch
-    from surefoot.engines.local import carry_out, sensible_workers
-    from surefoot.engines.orders import Order, jobs_of
+    from surefoot.cli.progress import watch
+    from surefoot.workers.jobs import WorkOrder, jobs_of
+    from surefoot.workers.local import execute, sensible_workers
 
     chosen = device_named(device)
-    order = Order(
+    order = WorkOrder(
         task=task,
         root=None if root is None else str(root),
         jobs=jobs_of(_recipe(recipe, values, weights), range(members)),
@@ -53,9 +53,9 @@ def train(
         weights=None if weights is None else str(weights),
         device=chosen,
     )
-    with watch(order, title=task) as tell:
+    with watch(order, title=task) as on_event:
         try:
-            carry_out(order, workers=workers or sensible_workers(chosen), tell=tell)
+            execute(order, workers=workers or sensible_workers(chosen), on_event=on_event)
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from here", err=True)
             raise typer.Exit(130) from None
@@ -86,12 +86,12 @@ def tune(
     _refuse_bad_rates(rate or [])
     import torch
 
-    from surefoot.cli.training_view import describe_rivals, describe_trials, watch_trials
-    from surefoot.decoding import default_cache
-    from surefoot.recipes import write_recipe
+    from surefoot.cli.progress import describe_rivals, describe_trials, watch_trials
+    from surefoot.images.cache import default_cache
+    from surefoot.recipes.recipe import write_recipe
     from surefoot.tasks import task_named
-    from surefoot.tasks.base import Split
-    from surefoot.training.inputs import task_inputs
+    from surefoot.tasks.task import Split
+    from surefoot.training.data import task_inputs
     from surefoot.training.tune import Bench
     from surefoot.training.tune import tune as search
 
@@ -100,9 +100,9 @@ def tune(
     found = task_named(task, root=root)
     inputs = task_inputs(found, base, cache=cache or default_cache())
     rates = tuple(rate or ())
-    with watch_trials() as tell:
+    with watch_trials() as on_event:
         bench = Bench(
-            found, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, tell
+            found, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, on_event
         )
         best, trials = search(bench, rates)
     comment = describe_trials(found.name, trials)
@@ -127,9 +127,9 @@ def status(
     """What is done, running, stopped or ordered and missing, with times."""
     if not store.is_dir():
         raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' made")
+    from surefoot.cli.progress import status_line, status_table
     from surefoot.cli.terminal import print_tables
-    from surefoot.cli.training_view import status_line, status_table
-    from surefoot.store import Store
+    from surefoot.store.store import Store
 
     networks = Store(store).found()
     print_tables([status_table(store, networks)])
@@ -137,8 +137,8 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
-    from surefoot.recipes import Recipe, read_recipe, recipe_from
-    from surefoot.training.start import right_weights, weights_digest
+    from surefoot.recipes.recipe import Recipe, read_recipe, recipe_from
+    from surefoot.training.initial import right_weights, weights_digest
 
     given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))

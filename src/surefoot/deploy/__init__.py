@@ -1,1 +1,1 @@
-"""What goes out into the world with a classifier, and what watches over it there."""
+"""Calibrated models, bundles, thresholds and shift monitoring."""

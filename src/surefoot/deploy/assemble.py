@@ -8,14 +8,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling
-from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.deploy.outputs import logits_of
-from surefoot.deploy.wrap import Answering, Calibrated, Ensemble
-from surefoot.kinds import LabelKind
-from surefoot.networks import GaussianHead, Network
-from surefoot.networks.heads import kept_features, positive, thinned
-from surefoot.novelty import Scale
-from surefoot.novelty.scores import FROM_LOGITS
+from surefoot.deploy.model import Calibrated, CalibratedModule, Ensemble, logits_of
+from surefoot.networks.heads import GaussianHead, kept_features, positive, thinned
+from surefoot.networks.network import Network
+from surefoot.novelty import FROM_LOGITS, Scale
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_sigmoid, average_softmax
 
 ENERGY, MAX_PROBABILITY = "energy", "max-probability"
 
@@ -34,7 +32,7 @@ class Novelty:
 
 def assembled(
     networks: Sequence[nn.Module], calibration: Calibration | None, novelty: Novelty, kind: LabelKind
-) -> Answering:
+) -> CalibratedModule:
     """What a method says, from samples to calibrated logits, in evaluation mode."""
     if isinstance(calibration, NoveltyScaling):
         assert novelty.scale is not None
@@ -45,11 +43,11 @@ def assembled(
         return Ensemble([Calibrated(each, t.temperature, kind=kind) for each, t in fitted]).eval()
     model = networks[0] if len(networks) == 1 else Ensemble(networks, kind=kind)
     if calibration is None:
-        return (model if isinstance(model, Answering) else Calibrated(model, kind=kind)).eval()
+        return (model if isinstance(model, CalibratedModule) else Calibrated(model, kind=kind)).eval()
     return Calibrated(model, calibration.temperature, kind=kind).eval()
 
 
-class NoveltyCalibrated(Answering):
+class NoveltyCalibrated(CalibratedModule):
     """softmax(z / (T0 + T1 novelty)), the novelty from the logits z themselves."""
 
     t0: Tensor

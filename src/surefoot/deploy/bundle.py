@@ -1,17 +1,9 @@
-"""A bundle: a folder with all that predicting takes, read without running anything that is in it.
-
-DIR/bundle.json          task, method, class names, preprocessing, networks; a sha256 of every other file
-DIR/weights.safetensors  of every network, under members.0. and so on
-DIR/calibration.json     what was fitted, and which novelty score is reported
-DIR/thresholds.json      from which confidence on a prediction is accepted, where they were given
-DIR/metrics.json         on familiar and unfamiliar data, with intervals
-DIR/README.md            the model card
-"""
+"""From an image file to what a network sees: exactly what was done in testing."""
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,22 +18,78 @@ from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling, load_calibration
 from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
-from surefoot.deploy.decision import Rule, rule_from
-from surefoot.deploy.familiar import Familiar, familiar_from
-from surefoot.deploy.outputs import device_of, float_type_of, from_array
-from surefoot.deploy.preprocessing import Preprocessing, preprocessing_from
-from surefoot.deploy.wrap import Answering
+from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
+from surefoot.deploy.model import CalibratedModule, device_of, float_type_of, from_array
 from surefoot.errors import InputError
-from surefoot.files import read_json
-from surefoot.kinds import LabelKind
-from surefoot.networks import build_network
-from surefoot.novelty import Scale
-from surefoot.novelty.scores import FROM_LOGITS
-from surefoot.plurals import count_of
-from surefoot.predictions import Predictions
-from surefoot.recipes import Bayesian, Recipe, recipe_from
-from surefoot.seeds import generator
-from surefoot.training.start import network_options
+from surefoot.images.cache import read_pixels, reason_of
+from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
+from surefoot.io import read_json
+from surefoot.networks.backbones import build_network
+from surefoot.novelty import FROM_LOGITS, Scale
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Recipe, recipe_from
+from surefoot.recipes.variants import Bayesian
+from surefoot.runtime import generator
+from surefoot.text import count_of
+from surefoot.training.augment import MEAN, SPREAD
+from surefoot.training.data import images_from
+from surefoot.training.initial import network_options
+
+DEFINITION = (
+    "upright, 8 bits of red, green and blue; resized (bicubic) so that the short side has short_side pixels, "
+    "where that is given; the middle square whose side is view / resize of the short side (at most all of "
+    "it) resized (antialiased bilinear) to view x view; (value / 255 - mean) / std per channel"
+)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The centre crop of training's recipe."""
+
+    view: int  # pixels a side of what the network sees
+    resize: int  # the crop keeps view / resize of the short side
+    short_side: int | None  # that files are decoded to; None: their own size
+
+    @property
+    def size(self) -> Size:
+        """How files are decoded."""
+        return Size(self.view, Fit.AS_IT_IS) if self.short_side is None else Size(self.short_side)
+
+    def of_file(self, path: str | Path) -> Tensor | str:
+        """What the network sees of a file, (3, view, view) in float32; or in words why there is none."""
+        if not Path(path).is_file() and Path(path).exists():
+            return "not a regular file"  # to open a pipe would be to wait for ever
+        pixels = read_pixels(str(path), self.size)
+        return pixels if isinstance(pixels, str) else self.of_pixels(pixels)
+
+    def of_image(self, image: Image) -> Tensor | str:
+        """The same of an image that Pillow has opened or made, which is left as it is."""
+        try:
+            return self.of_pixels(pixels_of(image, self.size))
+        except UNREADABLE as error:
+            return reason_of(error)
+
+    def of_pixels(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """The same from decoded pixels (height, width, channels)."""
+        images = images_from(pixels[None], view=self.view, resize=self.resize, augmentation="none")
+        return images.test_views(images.pixels, torch.tensor([0]))[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, with all that another program needs to do the same."""
+        return {**asdict(self), "mean": list(MEAN), "std": list(SPREAD), "definition": DEFINITION}
+
+
+def preprocessing_from(document: Any) -> Preprocessing:
+    """From plain values; those of another normalisation are refused."""
+    values = {name: document[name] for name in ("view", "resize", "short_side")}
+    for name, value in values.items():
+        if not (isinstance(value, int) and value >= 1) and not (name == "short_side" and value is None):
+            raise InputError(f"preprocessing has {name} {value!r}; allowed: a whole number from 1")
+    if (list(MEAN), list(SPREAD)) != (document["mean"], document["std"]):
+        raise InputError("preprocessing has another mean or std than this version's")
+    return Preprocessing(**values)
+
 
 FORMAT = 1
 LONGEST = 300  # characters of torch's own words
@@ -71,7 +119,7 @@ class Bundle:
     familiar: Familiar | None  # None: written before bundles knew
 
     @cached_property
-    def model(self) -> Answering:
+    def model(self) -> CalibratedModule:
         """Samples to calibrated logits, as one module; calibration and averaging are inside."""
         return assembled(list(self.networks), self.calibration, self.novelty, self.kind)
 

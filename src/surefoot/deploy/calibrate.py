@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot.calibrators import CALIBRATORS, BudgetTemperature, Temperature, fit_calibration
-from surefoot.deploy.outputs import asked, logits_of, moved
-from surefoot.deploy.scikit import ScikitModel
-from surefoot.deploy.wrap import Calibrated, Report, as_module
+from surefoot.deploy.model import Calibrated, Report, ScikitModel, as_module, logits_of, model_outputs, moved
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.plurals import count_of
-from surefoot.predictions import Predictions
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
+from surefoot.text import count_of
 from surefoot.training.predict import evaluating
 
 LABELS = ("labels", "label")  # what a batch that is a mapping calls them
@@ -63,7 +61,7 @@ def collected(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None
         scikit = next((part for part in module.modules() if isinstance(part, ScikitModel)), None)
         known = truth if scikit is None else scikit.label_indices(truth)
         with torch.no_grad(), evaluating([module]):
-            answer = logits_of(asked(module, moved(question, module))).cpu()
+            answer = logits_of(model_outputs(module, moved(question, module))).cpu()
         if len(answer) != len(known):
             got = f"{count_of(len(known), 'label')} and {count_of(len(answer), 'logit')}"
             raise InputError(f"a batch has {got}; must be as many")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.wrap import Answering, probabilities_of
+from surefoot.deploy.model import CalibratedModule, probabilities_of
 from surefoot.errors import InputError
-from surefoot.files import replacing
+from surefoot.io import replacing
 
 BATCHES = (1, 3, 8)
 TRACED = 2  # rows while the graph is taken; its batch may be any other
@@ -43,7 +43,7 @@ class Parity:
 class Graph(nn.Module):
     """What is exported: preprocessed samples to probabilities and calibrated logits."""
 
-    def __init__(self, model: Answering) -> None:
+    def __init__(self, model: CalibratedModule) -> None:
         super().__init__()
         self.model = model
 
@@ -60,7 +60,7 @@ def export_bundle(bundle: Bundle, output: Path) -> Parity:
 
 
 def export_model(
-    model: Answering, shape: tuple[int, ...], output: Path, *, name: str, facts: dict[str, str]
+    model: CalibratedModule, shape: tuple[int, ...], output: Path, *, name: str, facts: dict[str, str]
 ) -> Parity:
     """Any calibrated module; `name` is the graph's input, (batch, *shape), `facts` its metadata."""
     writers = {".onnx": (_write_onnx, _onnx), ".pt2": (_write_pt2, _pt2)}

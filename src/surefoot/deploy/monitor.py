@@ -1,27 +1,22 @@
-"""Has the ground become unfamiliar? Predictions without labels against a reference from familiar data.
-
-A look tests whether the current rows could be further draws of what the reference was drawn from: their
-confidences and their novelty (Kolmogorov-Smirnov), and the share above the threshold (Fisher's exact test).
-Each p-value is valid by itself whatever the distribution, and Holm's correction makes the look one test. The
-accuracy is estimated from the calibrated confidence, mended by what the reference's labels say of it:
-Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021.
-"""
+"""Shift detection: predictions without labels compared with a reference from familiar data."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import fisher_exact, ks_2samp, rankdata
 
+from surefoot import __version__
 from surefoot.calibrators import Calibration
-from surefoot.deploy.confidences import confidences, energies, tells
-from surefoot.deploy.thresholds import Thresholds
+from surefoot.deploy.thresholds import Thresholds, confidences, energies, tells
 from surefoot.errors import InputError
-from surefoot.outcomes import Array
-from surefoot.predictions import Predictions
-from surefoot.statistics import (
+from surefoot.intervals import (
     NAN,
     NORMAL,
     Interval,
@@ -29,6 +24,9 @@ from surefoot.statistics import (
     difference_of_proportions,
     few_samples_factor,
 )
+from surefoot.io import ClaimedError, held, replacing
+from surefoot.predictions.outcomes import Array
+from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 50
 NO_INTERVAL = Interval(NAN)
@@ -64,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Share:
+class AlphaBudget:
     """How much false alarm this look may spend, of how much in all."""
 
     alpha: float
@@ -72,22 +70,22 @@ class Share:
     level: float = NAN
 
     @staticmethod
-    def only(alpha: float) -> "Share":
+    def only(alpha: float) -> "AlphaBudget":
         """The one look there will be: it may spend everything."""
-        return Share(alpha, 1, alpha)
+        return AlphaBudget(alpha, 1, alpha)
 
     @staticmethod
-    def of_look(number: int, alpha: float) -> "Share":
+    def of_look(number: int, alpha: float) -> "AlphaBudget":
         """alpha * 6 / (pi * number)^2: over all looks, for ever, these add up to alpha.
 
         >>> round(sum(Share.of_look(k, 0.05).level for k in range(1, 100_000)), 5)
         0.05
         """
-        return Share(alpha, number, alpha * 6 / (np.pi * number) ** 2)
+        return AlphaBudget(alpha, number, alpha * 6 / (np.pi * number) ** 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Check:
     """One comparison of current predictions with the reference."""
 
     n_reference: int
@@ -97,7 +95,7 @@ class Look:
     reference_accuracy: Interval  # measured where there are labels, else estimated
     accuracy: Interval  # estimated
     drop: Interval  # of the estimate: reference less current
-    share: Share
+    share: AlphaBudget
     bound: float | None
 
     @property
@@ -129,7 +127,9 @@ def scores_of(
     )
 
 
-def take_look(reference: Scores, current: Scores, *, share: Share, bound: float | None = None) -> Look:
+def check_shift(
+    reference: Scores, current: Scores, *, share: AlphaBudget, bound: float | None = None
+) -> Check:
     """Compare the current rows with the reference's."""
     for name, side in (("reference", reference), ("current", current)):
         if side.n < 2:
@@ -142,7 +142,7 @@ def take_look(reference: Scores, current: Scores, *, share: Share, bound: float 
         findings.append(_coverage(reference.accepted, current.accepted))
     drop = _less(reference.confidence, current.confidence)
     estimate, own = _estimate(current.confidence, reference.surplus), _estimate(reference.confidence, None)
-    return Look(
+    return Check(
         n_reference=reference.n,
         n_current=current.n,
         findings=_holm(findings),
@@ -270,3 +270,91 @@ def _spread(value: float, samples: list[Array], limits: tuple[float, float]) -> 
     error = float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in samples)))
     reach = NORMAL * few_samples_factor(fewest) * error
     return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
+
+
+@dataclass(frozen=True)
+class History:
+    """The looks so far, oldest first, and the file they are in."""
+
+    path: Path
+    text: str
+    looks: tuple[dict[str, Any], ...]
+
+    def added(self, look: Check, *, reference: str, source: str) -> "History":
+        """Write the file with this look at its end."""
+        entry = _entry(look, reference=reference, source=source)
+        text = self.text + json.dumps(entry, allow_nan=False) + "\n"
+        with replacing(self.path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        return History(self.path, text, (*self.looks, entry))
+
+
+@contextmanager
+def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
+    """The history, ours alone until the look is written: two at once would spend the same share twice."""
+    if not path.name:
+        raise InputError(f"the history {path} is no file; allowed: the path of one, there or not")
+    try:
+        with held(path.with_name(f".{path.name}.lock")):
+            yield _read(path, alpha=alpha, reference=reference)
+    except ClaimedError as error:
+        raise InputError(f"another look with the history {path} is being taken; try again") from error
+
+
+def _read(path: Path, *, alpha: float, reference: str) -> History:
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    text += "" if text.endswith("\n") or not text else "\n"
+    looks = tuple(_check(path, number, line) for number, line in enumerate(text.splitlines(), start=1))
+    for look in looks:
+        if look["alpha"] != alpha:
+            raise InputError(
+                f"{path} was begun with --alpha {look['alpha']:g}, got {alpha:g}; allowed: the same"
+            )
+        if look["reference"] != reference:
+            raise InputError(
+                f"{path} holds looks at another reference (or under another calibration); allowed: a new "
+                "history for a new reference"
+            )
+    return History(path, text, looks)
+
+
+def _check(path: Path, number: int, line: str) -> dict[str, Any]:
+    """What is read of a look again; whatever else its line holds stays in the file."""
+    try:
+        found = json.loads(line)
+        if found["look"] != number:
+            raise ValueError(f"look {found['look']!r}")
+        return {
+            "look": number,
+            "at": str(found["at"]),
+            "n": int(found["n"]),
+            "alpha": float(found["alpha"]),
+            "reference": str(found["reference"]),
+            "accuracy": {name: float(found["accuracy"][name]) for name in ("value", "low", "high")},
+            "alarm": bool(found["alarm"]),
+        }
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not a history of looks: line {number} is wrong ({error}); allowed: what "
+            "'surefoot monitor --history' wrote"
+        ) from error
+
+
+def _entry(look: Check, *, reference: str, source: str) -> dict[str, Any]:
+    return {
+        "look": look.share.number,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "surefoot": __version__,
+        "source": source,
+        "reference": reference,
+        "n": look.n_current,
+        "alpha": look.share.alpha,
+        "level": look.share.level,
+        "p": {each.name: each.p for each in look.findings},
+        "accuracy": asdict(look.accuracy),
+        "drop": asdict(look.drop),
+        "alarm": look.alarm,
+    }

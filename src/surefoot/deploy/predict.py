@@ -15,15 +15,15 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from surefoot.decoding.parallel import in_parallel
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.errors import InputError
-from surefoot.files import replacing
-from surefoot.kinds import LabelKind
-from surefoot.outcomes import DECIMALS
-from surefoot.predictions import Predictions
-from surefoot.tasks.images import ENDINGS, image_paths_below
+from surefoot.images.decode import in_parallel
+from surefoot.io import replacing
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import DECIMALS
+from surefoot.predictions.predictions import Predictions
+from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
 ROWS_IN_A_GROUP = 64 * AT_ONCE  # rows held before they are written

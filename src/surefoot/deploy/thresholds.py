@@ -1,27 +1,61 @@
-"""Thresholds on the confidence: accept, leave to a person, reject; with a guarantee on familiar data.
+"""Confidence thresholds: accept, review, reject; with a guarantee on familiar data."""
 
-Twenty candidates are named before any label is looked at: accept all, or those more confident than the row
-at rank n/20, 2n/20, ... Given the confidence t of the row at a fixed rank, the rows above it are independent
-draws from all that are more confident than t, so the wrong ones among them are binomial, and an exact test
-says whether the error there is above the target. All twenty are tested at once, each at a twentieth of
-1 - level (Bonferroni): with probability `level`, every candidate that passes keeps its promise, so the
-largest may be taken. Angelopoulos et al., "Learn then test", 2021; the tests are MAPIE's.
-"""
-
+import json
+import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from surefoot.calibrators import Calibration
-from surefoot.deploy.confidences import confidences
+from surefoot import __version__
+from surefoot.calibrators import Calibration, calibration_document
+from surefoot.calibrators.files import calibration_from
 from surefoot.errors import InputError
-from surefoot.outcomes import DECIMALS, Array
-from surefoot.predictions import LabelKind, Predictions
-from surefoot.statistics import Proportion
+from surefoot.intervals import NAN, Proportion
+from surefoot.io import read_json, replacing
+from surefoot.novelty import energy, max_probability
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
+from surefoot.predictions.outcomes import DECIMALS, Array
+from surefoot.predictions.predictions import Predictions
+
+SPREAD = 1e-6  # an energy that varies by less says nothing: the logits were made from probabilities
+
+
+def confidences(predictions: Predictions) -> Array:
+    """The highest probability of each row; for many labels the mean over classes of max(p, 1 - p).
+
+    >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
+    array([0.9])
+    """
+    average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
+    unsure = torch.empty(predictions.n, dtype=torch.float64)
+    for part, logits in chunks(predictions.logits, average):
+        unsure[part] = max_probability(logits, predictions.kind)
+    sure: Array = (1 - unsure.numpy()).round(DECIMALS)
+    return sure
+
+
+def energies(predictions: Predictions) -> Array:
+    """The energy of each row, the mean over members: averaged members have lost theirs."""
+    total = torch.zeros(predictions.n, dtype=torch.float64)
+    for member in predictions.logits:
+        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
+            total[part] += energy(logits, predictions.kind)
+    mean: Array = total.numpy() / predictions.members
+    return mean
+
+
+def tells(score: Array) -> bool:
+    """Whether a score varies at all."""
+    return bool(np.ptp(score) > SPREAD)
+
 
 CANDIDATES = 20
 TARGET_ERROR = 0.01
@@ -33,7 +67,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Promise:
+class Guarantee:
     """What is asked of the thresholds."""
 
     target_error: float = TARGET_ERROR
@@ -75,7 +109,7 @@ class Thresholds:
 
     accept: float
     reject: float  # 0 where nothing could be shown to be wrong often enough
-    promise: Promise
+    promise: Guarantee
     bound: float  # of the error among the accepted; at most the target
     n: int
     classes: int
@@ -110,7 +144,7 @@ class Thresholds:
 class Unreachable:
     """No threshold keeps the promise: what every candidate could promise instead."""
 
-    promise: Promise
+    promise: Guarantee
     candidates: tuple[Candidate, ...]
 
     @property
@@ -121,7 +155,7 @@ class Unreachable:
 
 def choose_thresholds(
     val: Predictions,
-    promise: Promise = Promise(),  # noqa: B008 frozen
+    promise: Guarantee = Guarantee(),  # noqa: B008 frozen
     *,
     calibration: Calibration | None = None,
     for_class: str | None = None,
@@ -234,3 +268,116 @@ def _candidates(sure: Array, wrong: Bools, level: float) -> tuple[Candidate, ...
         accept = max(0.0, round(cut + STEP, DECIMALS))
         found[accept] = Candidate(accept, n / len(sure), k, n, bound)
     return tuple(found.values())
+
+
+FORMAT = 1
+KIND = "thresholds"
+DEFINITIONS = {
+    "confidence": "the highest softmax probability, members averaged, after the calibration if there is one",
+    "accept": "take the answer where confidence >= accept",
+    "reject": "throw the answer away where confidence < reject; between the two a person looks",
+    "guarantee": "on data like those it was chosen on, and on no others: with probability 'level' over the "
+    "draw of the n rows, the error among the accepted is at most target_error; and with the same probability "
+    "the error among the rejected, where any are, is at least reject_error",
+    "method": f"exact binomial tests of {CANDIDATES} candidates at fixed ranks of confidence, Bonferroni",
+    "interval": "low and high: exact 95% (Clopper-Pearson)",
+}
+
+
+def save_thresholds(
+    thresholds: Thresholds,
+    path: str | Path,
+    *,
+    sources: Mapping[str, str],
+    elsewhere: Mapping[str, Mapping[str, Zone]],
+) -> None:
+    """Write the thresholds; `elsewhere` is what they do to other data, by name, each with its source."""
+    document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def thresholds_document(
+    thresholds: Thresholds, *, sources: Mapping[str, str], elsewhere: Mapping[str, Mapping[str, Zone]]
+) -> dict[str, Any]:
+    """The thresholds as plain data."""
+    calibration = thresholds.calibration
+    return {
+        "surefoot": __version__,
+        "format": FORMAT,
+        "kind": KIND,
+        "accept": thresholds.accept,
+        "reject": thresholds.reject,
+        "target_error": thresholds.promise.target_error,
+        "reject_error": thresholds.promise.reject_error,
+        "level": thresholds.promise.level,
+        "error_at_most": thresholds.bound,
+        "n": thresholds.n,
+        "classes": thresholds.classes,
+        "for_class": thresholds.for_class,
+        "calibration": None if calibration is None else calibration_document(calibration),
+        "measured": {
+            name: {"source": sources.get(name), **_zones_document(found)}
+            for name, found in {"val": thresholds.zones, **elsewhere}.items()
+        },
+        "candidates": [asdict(each) for each in thresholds.candidates],
+        "definitions": DEFINITIONS,
+    }
+
+
+def load_thresholds(path: str | Path) -> Thresholds:
+    """Read what `save_thresholds` wrote; anything else is refused."""
+    document = read_json(path, "a thresholds file")
+    try:
+        return _from_document(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a thresholds file: missing or wrong {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path} is not a thresholds file: {error}") from error
+
+
+def _from_document(document: dict[str, Any]) -> Thresholds:
+    for name, known in (("kind", KIND), ("format", FORMAT)):
+        if document.get(name) != known:
+            raise ValueError(f"{name} is {document.get(name)!r}; allowed: {known!r}")
+    accept, reject = float(document["accept"]), float(document["reject"])
+    if not 0 <= reject <= accept < math.inf:
+        raise ValueError(f"accept is {accept} and reject is {reject}; allowed: 0 <= reject <= accept")
+    calibration, for_class = document["calibration"], document["for_class"]
+    return Thresholds(
+        accept=accept,
+        reject=reject,
+        promise=Guarantee(*(float(document[name]) for name in ("target_error", "reject_error", "level"))),
+        bound=float(document["error_at_most"]),
+        n=int(document["n"]),
+        classes=int(document["classes"]),
+        zones={name: _zone(found) for name, found in document["measured"]["val"]["zones"].items()},
+        candidates=tuple(Candidate(**each) for each in document["candidates"]),
+        for_class=None if for_class is None else str(for_class),
+        calibration=None if calibration is None else calibration_from(calibration),
+    )
+
+
+def _zones_document(zones: Mapping[str, Zone]) -> dict[str, Any]:
+    shown = {
+        name: {"share": _proportion_document(zone.share), "error": _proportion_document(zone.error)}
+        for name, zone in zones.items()
+    }
+    return {"n": zones["accept"].share.n, "coverage": shown["accept"]["share"],
+            "error": shown["accept"]["error"], "zones": shown}  # fmt: skip
+
+
+def _proportion_document(proportion: Proportion) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in asdict(proportion).items()
+    }
+
+
+def _zone(document: dict[str, Any]) -> Zone:
+    return Zone(*(_proportion(document[name]) for name in ("share", "error")))
+
+
+def _proportion(document: dict[str, Any]) -> Proportion:
+    ends = (NAN if document[name] is None else float(document[name]) for name in ("value", "low", "high"))
+    return Proportion(int(document["k"]), int(document["n"]), *ends)

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Literal
 
 from surefoot.errors import InputError
+from surefoot.intervals import Proportion
 from surefoot.metrics.calibration import debiased_l2, ece, ece_floor, ece_floor_95, signed_ece, smooth_ece
-from surefoot.metrics.confident import e99, e99_count, error_above, error_above_count
-from surefoot.metrics.labels import label_error, label_error_count, mean_average_precision
 from surefoot.metrics.proper import brier, brier_true_class, entropy, nll, nll_minus_entropy, nll_unclipped
 from surefoot.metrics.selective import (
     augrc,
@@ -16,13 +15,20 @@ from surefoot.metrics.selective import (
     coverage_at_1,
     coverage_at_5,
     coverage_at_risk,
+    e99,
+    e99_count,
+    error_above,
+    error_above_count,
+    label_error,
+    label_error_count,
+    mean_average_precision,
     risk_at_80,
     risk_at_90,
     risk_at_coverage,
     risk_at_coverage_count,
 )
-from surefoot.outcomes import Judged
-from surefoot.statistics import Proportion
+from surefoot.predictions.outcomes import HasOutcomes
+from surefoot.registry import Registry
 
 Better = Literal["lower", "higher", "zero", "neither"]
 
@@ -39,15 +45,15 @@ class Metric:
     title: str
     formula: str
     reference: str
-    function: Callable[[Judged], float]
+    function: Callable[[HasOutcomes], float]
     better: Better = "lower"
     bounds: tuple[float, float] = UNIT
-    count: Callable[[Judged], Proportion | None] | None = None
+    count: Callable[[HasOutcomes], Proportion | None] | None = None
     resampled: bool = True  # False: already about resampling, so it gets no interval of its own
 
 
 # fmt: off
-METRICS: tuple[Metric, ...] = (
+METRICS: Registry[Metric] = Registry("metric", (
     Metric("nll", "NLL", "mean -log clip(p_true, 0.001, 0.999)", LI, nll, bounds=(0, INFINITY)),
     Metric("nll_unclipped", "NLL, unclipped", "mean -log p_true", "Good 1952", nll_unclipped, bounds=(0, INFINITY)),
     Metric("brier", "Brier", "sqrt mean over samples and classes (p - onehot)^2", f"{LI} (tables)", brier),
@@ -68,16 +74,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", "El-Yaniv & Wiener, JMLR 2010", risk_at_90, count=partial(risk_at_coverage_count, coverage=0.9)),
     Metric("coverage_at_1", "Coverage at 1% risk", "largest share answered at error <= 0.01", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_1, "higher"),
     Metric("coverage_at_5", "Coverage at 5% risk", "largest share answered at error <= 0.05", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_5, "higher"),
-)
+))
 # fmt: on
-
-
-def metric_named(name: str) -> Metric:
-    """The metric of that name."""
-    for metric in METRICS:
-        if metric.name == name:
-            return metric
-    raise InputError(f"unknown metric {name!r}; have: {', '.join(metric.name for metric in METRICS)}")
 
 
 def error_above_metric(threshold: float) -> Metric:
@@ -117,7 +115,6 @@ __all__ = [
     "label_error",
     "label_error_count",
     "mean_average_precision",
-    "metric_named",
     "nll",
     "nll_minus_entropy",
     "nll_unclipped",

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from surefoot.outcomes import Array, Bools, Curve, Curves, Judged, Outcomes, Ranked, Ranking
-from surefoot.statistics import NAN
+from surefoot.intervals import NAN
+from surefoot.predictions.outcomes import Array, Bools, Curve, Curves, HasOutcomes, Outcomes, Ranked, Ranking
 
 BINS = 10
 FLOOR_RESAMPLES = 200
@@ -88,7 +88,7 @@ def debiased_l2(predictions: Ranked) -> float:
     return float(np.sqrt(max(squared, 0.0))) if np.isfinite(squared) else NAN
 
 
-def smooth_ece(predictions: Judged) -> float:
+def smooth_ece(predictions: HasOutcomes) -> float:
     """Smooth ECE: the calibration residual smoothed by a Gaussian whose width equals the result.
 
     With r_s(t) the residuals correct - confidence smoothed by a reflected Gaussian kernel of width s, it is
@@ -103,12 +103,12 @@ def smooth_ece(predictions: Judged) -> float:
     return mean_of_defined(values)
 
 
-def ece_floor(predictions: Judged) -> float:
+def ece_floor(predictions: HasOutcomes) -> float:
     """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
     return _floor(predictions, np.mean)
 
 
-def ece_floor_95(predictions: Judged) -> float:
+def ece_floor_95(predictions: HasOutcomes) -> float:
     """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
     return _floor(predictions, lambda values: np.percentile(values, 95))
 
@@ -159,7 +159,7 @@ def spread_on_grid(confidence: Array, residual: Array) -> Array:
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
 
 
-def _floor(predictions: Judged, summary: Callable[[Array], np.float64]) -> float:
+def _floor(predictions: HasOutcomes, summary: Callable[[Array], np.float64]) -> float:
     outcomes = predictions.outcomes
     if not outcomes.total:
         return NAN

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from surefoot.outcomes import Judged
+from surefoot.predictions.outcomes import HasOutcomes
 
 CLIP = (0.001, 0.999)  # the paper's bounds on p(true), so that one confident mistake is not everything
 
 
-def nll(predictions: Judged) -> float:
+def nll(predictions: HasOutcomes) -> float:
     """Mean of -log p(true), p(true) clipped to [0.001, 0.999] and not renormalised, as in the paper.
 
     >>> from surefoot import Predictions
@@ -18,13 +18,13 @@ def nll(predictions: Judged) -> float:
     return outcomes.mean(-np.clip(outcomes.log_p_true, *np.log(CLIP)))
 
 
-def nll_unclipped(predictions: Judged) -> float:
+def nll_unclipped(predictions: HasOutcomes) -> float:
     """Mean of -log p(true)."""
     outcomes = predictions.outcomes
     return outcomes.mean(-outcomes.log_p_true)
 
 
-def brier(predictions: Judged) -> float:
+def brier(predictions: HasOutcomes) -> float:
     """Root of the mean over samples and classes of (p - onehot)^2: what the paper's tables hold.
 
     >>> from surefoot import Predictions
@@ -35,18 +35,18 @@ def brier(predictions: Judged) -> float:
     return float(np.sqrt(outcomes.mean(outcomes.squared_error)))
 
 
-def brier_true_class(predictions: Judged) -> float:
+def brier_true_class(predictions: HasOutcomes) -> float:
     """Root of the mean of (1 - p(true))^2: the paper's formula. Equal to `brier` for two classes."""
     outcomes = predictions.outcomes
     return float(np.sqrt(outcomes.mean(np.expm1(outcomes.log_p_true) ** 2)))
 
 
-def entropy(predictions: Judged) -> float:
+def entropy(predictions: HasOutcomes) -> float:
     """Mean entropy of the predicted distribution, in nats: the NLL the model itself expects."""
     outcomes = predictions.outcomes
     return outcomes.mean(outcomes.entropy)
 
 
-def nll_minus_entropy(predictions: Judged) -> float:
+def nll_minus_entropy(predictions: HasOutcomes) -> float:
     """NLL less entropy: positive when the model is surer than it should be."""
     return nll(predictions) - entropy(predictions)

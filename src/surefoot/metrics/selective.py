@@ -1,10 +1,90 @@
-"""Selective prediction: answer the most confident, leave the rest; ties count with their run's mean."""
+"""Errors by confidence: label error, E99, risk-coverage."""
 
 import numpy as np
 from scipy.special import digamma
 
-from surefoot.outcomes import Array, Ranked
-from surefoot.statistics import NAN, Proportion
+from surefoot.intervals import NAN, Proportion
+from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes, Ranked, Ranking
+
+
+def label_error(predictions: HasOutcomes) -> float:
+    """1 - accuracy; for many labels 1 - mean average precision.
+
+    Among equal logits the first class is the predicted one.
+    """
+    outcomes = predictions.outcomes
+    if outcomes.score is None:
+        return outcomes.mean(~outcomes.correct)
+    return 1 - mean_average_precision(outcomes)
+
+
+def label_error_count(predictions: HasOutcomes) -> Proportion | None:
+    """Wrong labels of all labels; average precision is not a count, so many labels have none."""
+    outcomes = predictions.outcomes
+    if outcomes.score is not None:
+        return None
+    return Proportion.of(int((~outcomes.correct).sum()), len(outcomes.row))
+
+
+def mean_average_precision(predictions: HasOutcomes) -> float:
+    """Mean over classes of the interpolated average precision of PASCAL VOC (2010 and later).
+
+    AP = sum over recall steps of (r_i - r_(i-1)) * max precision at recall >= r_i. Ignored labels are
+    dropped, and a class without a positive has no AP and is left out. Everingham et al., IJCV 2010.
+    """
+    outcomes = predictions.outcomes
+    precisions = _average_precisions(outcomes)
+    return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else NAN
+
+
+def _average_precisions(outcomes: Outcomes) -> Array:
+    assert outcomes.positive is not None
+    weight = np.ones(len(outcomes.row)) if outcomes.weight is None else outcomes.weight
+    found = weight * outcomes.positive
+    blocks = zip(outcomes.blocks, outcomes.score_rankings, strict=True)
+    return np.array([_average_precision(found[block], weight[block], ranking) for block, ranking in blocks])
+
+
+def _average_precision(found: Array, weight: Array, ranking: Ranking) -> float:
+    true_positives = ranking.accumulate(found)
+    if not len(true_positives) or not true_positives[-1]:
+        return NAN
+    seen = ranking.accumulate(weight)
+    precision = true_positives / np.maximum(seen, 1)
+    best_from_here_on = np.maximum.accumulate(precision[::-1])[::-1]
+    recall_steps = np.diff(true_positives, prepend=0) / true_positives[-1]
+    return float(recall_steps @ best_from_here_on)
+
+
+def error_above(predictions: HasOutcomes, threshold: float) -> float:
+    """Error rate among decisions with confidence > threshold; NaN where there are none."""
+    outcomes = predictions.outcomes
+    sure = outcomes.confidence > threshold
+    weight = sure if outcomes.weight is None else sure * outcomes.weight
+    total = float(weight.sum())
+    return float((weight * ~outcomes.correct).sum()) / total if total else NAN
+
+
+def error_above_count(predictions: HasOutcomes, threshold: float) -> Proportion:
+    """The same as k wrong of n sure, with the exact binomial interval."""
+    outcomes = predictions.outcomes
+    sure = outcomes.confidence > threshold
+    return Proportion.of(int(np.sum(sure & ~outcomes.correct)), int(sure.sum()))
+
+
+def e99(predictions: HasOutcomes) -> float:
+    """Error rate among decisions with confidence > 0.99; below 0.01 for a calibrated model."""
+    return error_above(predictions, 0.99)
+
+
+def e99_count(predictions: HasOutcomes) -> Proportion:
+    """E99 as k wrong of n sure, with the exact binomial interval.
+
+    >>> from surefoot import Predictions
+    >>> e99_count(Predictions.from_probs([[0.999, 0.001], [0.6, 0.4]], [1, 0])).k
+    1
+    """
+    return error_above_count(predictions, 0.99)
 
 
 def aurc(predictions: Ranked) -> float:

@@ -9,7 +9,7 @@ from torch import Generator
 
 from surefoot.errors import InputError
 from surefoot.networks.densenet import densenet161
-from surefoot.networks.foreign import timm_network, torchvision_network, user_network
+from surefoot.networks.external import timm_network, torchvision_network, user_network
 from surefoot.networks.heads import HEADS, HeadKind
 from surefoot.networks.mlp import Perceptron
 from surefoot.networks.network import HeadBuilder, Network, materialise

@@ -1,12 +1,55 @@
-"""The shape all networks share: features, then a head."""
+"""The structure all networks share: features, then a head; and its cost."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from surefoot.networks.heads import LinearHead
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@contextmanager
+def following(generator: Generator, device: torch.device) -> Iterator[None]:
+    """Inside, global draws on the CPU and on `device` follow `generator`; afterwards they go on as before.
+
+    Knows CUDA's generators and the CPU's.
+    """
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every other device too
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def sampling_dropout(network: nn.Module, generator: Generator) -> Iterator[None]:
+    """Inside, every dropout layer drops and all else stays in its mode: BatchNorm keeps its statistics.
+
+    Monte Carlo dropout for networks that drop in every layer: call the network once per sample
+    (Gal & Ghahramani, ICML 2016).
+    """
+    layers = [module for module in network.modules() if isinstance(module, DROPOUTS)]
+    modes = [layer.training for layer in layers]
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    try:
+        for layer in layers:
+            layer.train()
+        with following(generator, device):
+            yield
+    finally:
+        for layer, mode in zip(layers, modes, strict=True):
+            layer.train(mode)
+
 
 HeadBuilder = Callable[[int], LinearHead]  # from the width of the features
 
@@ -89,3 +132,37 @@ def materialise(build: Callable[[], Network], generator: Generator) -> Network:
     network = network.to_empty(device="cpu")
     initialise(network, generator)
     return network
+
+
+@dataclass(frozen=True)
+class Description:
+    """A network's size and the work of one forward pass."""
+
+    name: str
+    parameters: int
+    trained_parameters: int  # those that are not frozen
+    weight_bytes: int  # parameters and buffers as they are now
+    shape: tuple[int, ...]  # of the one input that the work is counted for
+    multiply_adds: int  # of convolutions and matrix products; the paper's "FLOPs" are these
+
+
+def describe(network: Network, shape: tuple[int, ...]) -> Description:
+    """Count parameters and work for one input of that shape, without computing anything."""
+    parameters = list(network.parameters())
+    held = [*parameters, *network.buffers()]
+    return Description(
+        name=network.name,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trained_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in held),
+        shape=shape,
+        multiply_adds=_multiply_adds(network, shape),
+    )
+
+
+def _multiply_adds(network: nn.Module, shape: tuple[int, ...]) -> int:
+    shadow = copy.deepcopy(network).to("meta").eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        shadow(torch.empty((1, *shape), device="meta"))
+    flops: int = counter.get_total_flops()
+    return flops // 2  # a multiplication and an addition are two

@@ -1,14 +1,14 @@
 """Everything that decides a network's weights, as values; their hash is the network's name."""
 
 import dataclasses
-import hashlib
-import json
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from surefoot.errors import InputError
+from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.recipes.variants import Averaged, Bayesian, Distilled, HeldOut, Variant, require
 
 
@@ -100,11 +100,6 @@ class Teachers:
         return {"recipe": self.recipe.as_dict(), "seeds": list(self.seeds)}
 
 
-def digest_of(value: Any) -> str:
-    """Twelve hexadecimal digits of the sha256 of plain data."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
 def recipe_from(values: dict[str, Any], *, base: Recipe | None = None) -> Recipe:
     """A recipe from plain values over a base; unknown names are refused."""
     known = {field.name for field in dataclasses.fields(Recipe)}
@@ -158,3 +153,52 @@ def _text(name: str, value: Any) -> None:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One network to be trained: which task, which recipe, which seed."""
+
+    task: str  # the task's name, for people
+    task_identity: str  # the hash of its resolved split
+    recipe: Recipe
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that decides the weights."""
+        return digest_of({"task": self.task_identity, "recipe": self.recipe.as_dict(), "seed": self.seed})
+
+    def needs(self) -> tuple["Spec", ...]:
+        """The networks that must be there first: its teachers."""
+        teachers = None if self.recipe.variant is None else self.recipe.variant.needs
+        if teachers is None:
+            return ()
+        return tuple(Spec(self.task, self.task_identity, teachers.recipe, seed) for seed in teachers.seeds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        recipe = self.recipe.as_dict()
+        return {
+            "task": self.task,
+            "task_identity": self.task_identity,
+            "recipe": recipe,
+            "seed": self.seed,
+            "key": self.key,
+        }
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe from a TOML file, its values under [recipe]."""
+    document = read_toml(path)
+    if not isinstance(document.get("recipe"), dict):
+        raise InputError(f"{path} has no [recipe] table; needed: one, such as written by 'surefoot tune'")
+    try:
+        return recipe_from(document["recipe"])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
+    """A recipe as a TOML file."""
+    write_toml({"recipe": recipe.as_dict()}, path, comment=comment)

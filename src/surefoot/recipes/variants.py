@@ -11,7 +11,6 @@ from surefoot.errors import InputError
 if TYPE_CHECKING:
     from surefoot.recipes.recipe import Teachers
 
-
 # What the teachers see: the student's own views, drawn once for all students of theirs and answered once; the
 # same, drawn and answered anew in each step; or the centre crop, answered once.
 VIEWS = ("shared", "same", "fixed")

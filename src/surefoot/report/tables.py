@@ -1,13 +1,201 @@
-"""An evaluation as tables: metric | familiar | unfamiliar | gap, in words that any format can print."""
+"""Tables, and their writers: terminal, Markdown, LaTeX, CSV, HTML."""
 
 import csv
 import io
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from surefoot.kinds import LabelKind
-from surefoot.report.table import Table as Table
-from surefoot.scores import GROUP_METRICS, Evaluation, GroupScores, Score
+from markupsafe import Markup, escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score
+from surefoot.predictions.labels import LabelKind
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column names and rows of text; the first column is a name, the others are numbers."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A number as text, and what stands beside it."""
+
+    text: str
+    bold: bool = False  # the best, or not significantly worse
+    star: bool = False  # the best number, but untested
+    detail: str | None = None  # its spread, interval or count
+    paper: str | None = None  # the paper's number
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A method, its number of runs, and its cells."""
+
+    name: str
+    runs: str
+    cells: tuple[TableCell, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows under a rule and, but for the first ones, a label."""
+
+    label: str | None
+    rows: tuple[TableRow, ...]
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """A title, headings of two levels, sections of rows, and notes below."""
+
+    title: str
+    groups: tuple[str, ...]  # the upper headings: metrics
+    columns: tuple[str, ...]  # the lower ones, the same under each: sides
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...] = ()
+    number: int | None = None  # of the paper's table of this form
+    names: tuple[str, str] = ("method", "runs")  # the headings of the first two columns
+
+    @property
+    def heading(self) -> str:
+        """The title with the table's number, for formats that do not count their tables."""
+        return self.title if self.number is None else f"Table {self.number}. {self.title}"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Both levels in one, for formats that have one."""
+        return tuple(f"{group} {column}".strip() for group in self.groups for column in self.columns)
+
+
+MARKDOWN_SPECIAL = "\\`*_[]|#~"
+
+
+def grid_rich(grid: MethodTable) -> RichTable:
+    """For the terminal; text only, so that no name is read as a style."""
+    notes = Text("\n".join(grid.notes))
+    shown = RichTable(title=Text(grid.heading), title_justify="left", caption=notes, caption_justify="left")
+    shown.add_column(grid.names[0])
+    shown.add_column(grid.names[1], justify="right")
+    for heading in (f"{group}\n{column}".strip() for group in grid.groups for column in grid.columns):
+        shown.add_column(Text(heading), justify="right")
+    for section in grid.sections:
+        if section.label is not None:
+            shown.add_section()
+            shown.add_row(Text(section.label, style="italic"))
+        for row in section.rows:
+            shown.add_row(Text(row.name), Text(row.runs), *(_rich_cell(cell) for cell in row.cells))
+    return shown
+
+
+def _rich_cell(cell: TableCell) -> Text:
+    text = Text(cell.text + "*" * cell.star, style="bold" if cell.bold else "")
+    if cell.detail:
+        text = Text.assemble(text, "\n", (cell.detail, "dim"))
+    if cell.paper:
+        text = Text.assemble(text, "\n", (f"({cell.paper})", "dim italic"))
+    return text
+
+
+def grids_markdown(grids: Sequence[MethodTable]) -> str:
+    """GitHub's tables."""
+    return "\n".join(_markdown(grid) for grid in grids)
+
+
+def _markdown(grid: MethodTable) -> str:
+    width = len(grid.headings)
+    lines = [f"**{_markdown_text(grid.heading)}**", ""]
+    lines.append(_markdown_row((*grid.names, *(_markdown_text(heading) for heading in grid.headings))))
+    lines.append("|" + "|".join([":--", *["--:"] * (width + 1)]) + "|")
+    for section in grid.sections:
+        if section.label is not None:
+            lines.append(_markdown_row((f"*{_markdown_text(section.label)}*", *[""] * (width + 1))))
+        for row in section.rows:
+            cells = (_markdown_cell(cell) for cell in row.cells)
+            lines.append(_markdown_row((_markdown_text(row.name), _markdown_text(row.runs), *cells)))
+    lines += ["", *(f"- {_markdown_text(note)}" for note in grid.notes), ""]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_cell(cell: TableCell) -> str:
+    text = _markdown_text(cell.text)
+    parts = [f"**{text}**" if cell.bold else text + r"\*" * cell.star]
+    parts += [_markdown_text(cell.detail)] if cell.detail else []
+    parts += [f"(paper {_markdown_text(cell.paper)})"] if cell.paper else []
+    return " ".join(parts)
+
+
+def _markdown_text(text: str) -> str:
+    html = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ").replace("\r", " ")
+    return "".join(f"\\{character}" if character in MARKDOWN_SPECIAL else character for character in html)
+
+
+def grids_html(grids: Sequence[MethodTable]) -> str:
+    """A fragment: a scrolling table and its notes for each grid, everything escaped."""
+    return str(Markup("\n").join(_html(grid) for grid in grids))
+
+
+def _html(grid: MethodTable) -> Markup:
+    span = len(grid.columns)
+    two_levels = any(grid.columns)
+    upper = _join(
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(span, name) for name in grid.groups
+    )
+    names = _join(
+        Markup('<th scope="col" rowspan="{}">{}</th>').format(1 + two_levels, name) for name in grid.names
+    )
+    head = Markup("<tr>{}{}</tr>").format(names, upper)
+    if two_levels:
+        lower = _join(
+            Markup('<th scope="col">{}</th>').format(name) for _ in grid.groups for name in grid.columns
+        )
+        head += Markup("\n<tr>{}</tr>").format(lower)
+    bodies = Markup("\n").join(
+        Markup("<tbody>\n{}</tbody>").format(_html_section(section.label, grid, index))
+        for index, section in enumerate(grid.sections)
+    )
+    notes = _join(Markup("<li>{}</li>").format(note) for note in grid.notes)
+    return Markup(
+        '<div class="scroll"><table class="methods">\n<caption>{}</caption>\n'
+        "<thead>\n{}\n</thead>\n{}\n</table></div>\n"
+        '<ul class="notes">{}</ul>'
+    ).format(grid.heading, head, bodies, notes)
+
+
+def _html_section(label: str | None, grid: MethodTable, index: int) -> Markup:
+    lines = Markup("")
+    if label is not None:
+        width = len(grid.names) + len(grid.headings)
+        lines += Markup('<tr class="section"><th colspan="{}">{}</th></tr>\n').format(width, label)
+    for row in grid.sections[index].rows:
+        cells = _join(_html_cell(cell) for cell in row.cells)
+        lines += Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>\n').format(row.name, row.runs, cells)
+    return lines
+
+
+def _html_cell(cell: TableCell) -> Markup:
+    text = Markup("<strong>{}</strong>").format(cell.text) if cell.bold else escape(cell.text)
+    text += Markup("<sup>*</sup>") * cell.star
+    for name, more in (("detail", cell.detail), ("paper", cell.paper and f"paper {cell.paper}")):
+        if more:
+            text += Markup('<br><small class="{}">{}</small>').format(name, more)
+    return Markup("<td>{}</td>").format(text)
+
+
+def _join(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
 
 BOUND_SHOWN = 1e-4  # a streamed value that may be off by more says so
 
@@ -104,13 +292,13 @@ def to_markdown(tables: list[Table]) -> str:
     """GitHub's tables."""
     lines = []
     for table in tables:
-        lines += [f"**{table.title}**", "", _markdown_row(table.header)]
+        lines += [f"**{table.title}**", "", _table_markdown_row(table.header)]
         lines.append("|" + "|".join([":--", *["--:"] * (len(table.header) - 1)]) + "|")
-        lines += [*(_markdown_row(row) for row in table.rows), ""]
+        lines += [*(_table_markdown_row(row) for row in table.rows), ""]
     return "\n".join(lines)
 
 
-def _markdown_row(cells: tuple[str, ...]) -> str:
+def _table_markdown_row(cells: tuple[str, ...]) -> str:
     escaped = (cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
     return "| " + " | ".join(escaped) + " |"
 
@@ -158,3 +346,65 @@ def to_csv(evaluation: Evaluation) -> str:
             k, n = ("" if count is None else count for count in (score.k, score.n))
             writer.writerow((metric.name, part, *numbers, k, n))
     return out.getvalue()
+
+
+def grids_latex(grids: Sequence[MethodTable]) -> str:
+    """One table environment for each grid."""
+    return "\n".join(line for grid in grids for line in (*_table(grid), ""))
+
+
+def _table(grid: MethodTable) -> Iterator[str]:
+    width = len(grid.headings)
+    yield from (r"\begin{table*}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{3.5pt}")
+    yield rf"\caption{{{latex_text(grid.title)}}}"
+    yield rf"\begin{{tabular}}{{lr{'r' * width}}}"
+    yield r"\toprule"
+    yield from _headings(grid)
+    for section in grid.sections:
+        yield r"\midrule"
+        if section.label is not None:
+            yield rf"\multicolumn{{{width + 2}}}{{l}}{{\emph{{{latex_text(section.label)}}}}} \\"
+        for row in section.rows:
+            yield from _rows(row)
+    yield from (r"\bottomrule", r"\end{tabular}")
+    for note in grid.notes:
+        yield rf"\par\smallskip {latex_text(note)}"
+    yield r"\end{table*}"
+
+
+def _headings(grid: MethodTable) -> Iterator[str]:
+    span = len(grid.columns)
+    yield _line("", "", *(rf"\multicolumn{{{span}}}{{c}}{{{latex_text(group)}}}" for group in grid.groups))
+    starts = range(3, 3 + span * len(grid.groups), span)
+    if any(grid.columns):
+        yield " ".join(rf"\cmidrule(lr){{{start}-{start + span - 1}}}" for start in starts)
+    yield _line(*grid.names, *(latex_text(column) for _ in grid.groups for column in grid.columns))
+
+
+def _rows(row: TableRow) -> Iterator[str]:
+    """The numbers; below them, smaller, their details and the paper's numbers, where there are any."""
+    yield _line(latex_text(row.name), latex_text(row.runs), *(_number(cell) for cell in row.cells))
+    for label, values in (
+        ("", [cell.detail for cell in row.cells]),
+        (r"{\scriptsize\quad paper}", [cell.paper for cell in row.cells]),
+    ):
+        if any(values):
+            yield _line(
+                label, "", *(rf"{{\scriptsize {_minus(value)}}}" if value else "" for value in values)
+            )
+
+
+def _number(cell: TableCell) -> str:
+    text = _minus(cell.text) + "$^{*}$" * cell.star
+    return rf"\textbf{{{text}}}" if cell.bold else text
+
+
+def _minus(text: str) -> str:
+    """Escaped, with minus signs for the hyphens before numbers."""
+    return re.sub(r"(^|\[|, )-(?!-)", r"\1$-$", latex_text(text))
+
+
+def _line(*cells: str) -> str:
+    # A line that begins with '[' or '*' would be read as an option of the '\\' before it.
+    text = " & ".join(cells)
+    return ("{}" if text[:1] in ("[", "*") else "") + text + r" \\"

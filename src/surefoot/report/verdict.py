@@ -2,7 +2,7 @@
 
 import math
 
-from surefoot.scores import Evaluation, Score, SetScores
+from surefoot.evaluation.scores import Evaluation, Score, SetScores
 
 FEW_GROUPS = 20
 

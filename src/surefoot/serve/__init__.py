@@ -1,1 +1,1 @@
-"""A bundle behind HTTP: images in, calibrated answers out. Needs the extra `serve`."""
+"""A bundle behind HTTP. Needs the extra `serve`."""

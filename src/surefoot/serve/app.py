@@ -1,27 +1,76 @@
-"""The four pages of a server: /, /predict, /health and /metrics."""
+"""The four routes of a server: /, /predict, /health and /metrics."""
 
 import asyncio
+import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
-from surefoot.decoding.parallel import processors, refusing_bombs
-from surefoot.serve.answers import Answerer
-from surefoot.serve.batching import Batcher, UnansweredError
-from surefoot.serve.limits import AT_ONCE, Limits, RefusedError, Room
-from surefoot.serve.meters import CONTENT_TYPE, Meters
-from surefoot.serve.page import Page
+from surefoot import __version__
+from surefoot.deploy.bundle import Bundle
+from surefoot.deploy.decision import Rule
+from surefoot.images.decode import processors, refusing_bombs
+from surefoot.report.style import TEMPLATES, template_named
+from surefoot.serve.batching import Answerer, Batcher, UnansweredError
+from surefoot.serve.limits import AT_ONCE, MEBIBYTE, Capacity, Limits, RefusedError
+from surefoot.serve.metrics import CONTENT_TYPE, Meters
 from surefoot.serve.uploads import Upload, read_uploads
-from surefoot.version import VERSION
+
+SHOWN_CLASSES = 30  # names that the page lists
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is sent, and the headers that hold the browser to it."""
+
+    html: str
+    headers: Mapping[str, str]
+
+    @staticmethod
+    def of(bundle: Bundle, thresholds: Rule | None, limits: Limits) -> "Page":
+        """Of a bundle; what it says of itself is escaped."""
+        style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
+        script = (TEMPLATES / "serve.js").read_text(encoding="utf-8")
+        html = template_named("serve.html").render(
+            bundle=bundle,
+            thresholds=thresholds,
+            shown_classes=SHOWN_CLASSES,
+            limits=limits,
+            mebibytes=f"{limits.max_image_bytes / MEBIBYTE:.3g}",
+            sentences=() if bundle.familiar is None else bundle.familiar.sentences(),
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+        )
+        policy = (
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            "img-src blob: data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+        return Page(html, {"content-security-policy": "; ".join(policy)})
+
+
+def _hash(text: str) -> str:
+    """Of what stands in an element: all that a browser will run or apply."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
 
 PATHS = ("/", "/predict", "/health", "/metrics")
 DECODERS = 4  # threads that decode, at most
@@ -40,7 +89,7 @@ class Service:
 
     def __init__(self, answerer: Answerer, limits: Limits) -> None:
         self.answerer, self.limits = answerer, limits
-        self.room, self.meters = Room(limits), Meters()
+        self.room, self.meters = Capacity(limits), Meters()
         self.page = Page.of(answerer.bundle, answerer.table.thresholds, limits)
 
     @asynccontextmanager
@@ -51,7 +100,7 @@ class Service:
             self.batcher: Batcher[Tensor, dict[str, Any]] = Batcher(
                 self.answerer.answers,
                 at_once=AT_ONCE,
-                tell=lambda size: loop.call_soon_threadsafe(self.meters.batches.add, size),
+                on_event=lambda size: loop.call_soon_threadsafe(self.meters.batches.add, size),
             )
             yield
             await loop.run_in_executor(None, self.batcher.close)
@@ -104,7 +153,7 @@ class Service:
         said = {
             "ready": ready,
             "bundle": bundle.name,
-            "surefoot": VERSION,
+            "surefoot": __version__,
             "classes": len(bundle.class_names),
             "device": str(self.answerer.device),
             "waiting": self.room.waiting,
@@ -117,7 +166,7 @@ class Service:
             "waiting_images": ("Images that wait for their answer.", self.room.waiting),
             "held_bytes": ("Bytes of uploads in memory.", self.room.held),
         }
-        info = {"bundle": self.answerer.bundle.name, "version": VERSION}
+        info = {"bundle": self.answerer.bundle.name, "version": __version__}
         return Response(self.meters.text(info, gauges), media_type=CONTENT_TYPE)
 
     async def show(self) -> Response:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from surefoot.errors import InputError
-from surefoot.plurals import count_of
+from surefoot.text import count_of
 
 MEBIBYTE = 2**20
 AT_ONCE = 64  # images in a pass of the networks
@@ -44,7 +44,7 @@ class Limits:
             )
 
 
-class Room:
+class Capacity:
     """How much is held right now, over all requests; only the event loop's thread asks."""
 
     def __init__(self, limits: Limits) -> None:
@@ -53,9 +53,9 @@ class Room:
         self.waiting = 0  # images
 
     @contextmanager
-    def guest(self) -> Iterator["Guest"]:
+    def guest(self) -> Iterator["Admission"]:
         """One request; what it holds is let go at its end."""
-        guest = Guest(self)
+        guest = Admission(self)
         try:
             yield guest
         finally:
@@ -75,10 +75,10 @@ class Room:
 
 
 @dataclass(eq=False)
-class Guest:
+class Admission:
     """What one request holds of a room."""
 
-    room: Room
+    room: Capacity
     held: int = 0
 
     def hold(self, number: int) -> None:

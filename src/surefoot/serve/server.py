@@ -22,7 +22,7 @@ NOT_HTTP = (
 )
 
 
-class Impatient(H11Protocol):
+class HeadTimeoutProtocol(H11Protocol):
     """HTTP in which the head of a request, too, must have come within a time, however it trickles.
 
     uvicorn's own timer stops at the first byte, and starts only after a first answer.
@@ -102,7 +102,7 @@ def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
     """
     config = uvicorn.Config(
         app,
-        http=Impatient,
+        http=HeadTimeoutProtocol,
         ws="none",
         lifespan="on",
         backlog=BACKLOG,

@@ -6,8 +6,8 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from surefoot.plurals import count_of
-from surefoot.serve.limits import Guest, Limits, RefusedError
+from surefoot.serve.limits import Admission, Limits, RefusedError
+from surefoot.text import count_of
 
 FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
 HOW = f"allowed: {FORM} with files in it, or one image as image/jpeg, image/png and so on"
@@ -24,7 +24,7 @@ class Upload:
     refused: RefusedError | None = None
 
 
-async def read_uploads(request: Request, limits: Limits, guest: Guest) -> list[Upload]:
+async def read_uploads(request: Request, limits: Limits, guest: Admission) -> list[Upload]:
     """Every image of a request; the guest holds its bytes."""
     content_type = request.headers.get("content-type", "")
     kind, options = parse_options_header(content_type)
@@ -66,7 +66,7 @@ async def _feed(request: Request, reader: "Form | Raw", limits: Limits) -> None:
 class Raw:
     """The body is an image."""
 
-    def __init__(self, limits: Limits, guest: Guest) -> None:
+    def __init__(self, limits: Limits, guest: Admission) -> None:
         self.limits = limits
         self.guest = guest
         self.upload = Upload()
@@ -86,7 +86,7 @@ class Raw:
 class Form:
     """The body is a form; every file in it is an image, other fields are passed over."""
 
-    def __init__(self, boundary: bytes, limits: Limits, guest: Guest) -> None:
+    def __init__(self, boundary: bytes, limits: Limits, guest: Admission) -> None:
         self.limits = limits
         self.guest = guest
         self.files: list[Upload] = []
@@ -159,7 +159,7 @@ class Form:
         self.ended = True
 
 
-def keep(upload: Upload, chunk: bytes, limits: Limits, guest: Guest) -> None:
+def keep(upload: Upload, chunk: bytes, limits: Limits, guest: Admission) -> None:
     """Add to an image's bytes; of one that is too large nothing is kept."""
     if upload.refused is not None:
         return

@@ -12,11 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from surefoot.errors import InputError
-from surefoot.files import replacing, sync
-from surefoot.prediction_files import write_predictions
-from surefoot.predictions import Predictions
-from surefoot.store.found import read_log
-from surefoot.store.layout import DONE, LOG, SPEC, draft_of
+from surefoot.io import replacing, sync
+from surefoot.predictions.files import write_predictions
+from surefoot.predictions.predictions import Predictions
+from surefoot.store.files import DONE, LOG, SPEC, draft_of, read_log
 from surefoot.training.loop import Checkpoint
 
 

@@ -18,9 +18,9 @@ from typing import Any
 from fsspec.core import url_to_fs
 
 from surefoot.errors import InputError
-from surefoot.files import make_folder, replacing
-from surefoot.recipes import Spec
-from surefoot.store.layout import DONE
+from surefoot.io import make_folder, replacing
+from surefoot.recipes.recipe import Spec
+from surefoot.store.files import DONE
 from surefoot.store.store import Store
 
 NAME = re.compile(
@@ -92,7 +92,7 @@ class Remote:
                 with suppress(InputError), self._reaching("write"):
                     self._system.rm_file(path)
 
-    def settle(self, specs: Iterable[Spec], copy: Store) -> None:
+    def sync(self, specs: Iterable[Spec], copy: Store) -> None:
         """Have both sides hold what either has of these networks."""
         for spec in specs:
             self.fetch(spec, copy)

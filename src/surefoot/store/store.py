@@ -1,13 +1,4 @@
-"""A folder of trained networks.
-
-    ROOT/networks/<task>/<recipe>/seed003-1f2a9c/   spec.json log.jsonl weights.safetensors val.npz done.json
-    ROOT/networks/<task>/<recipe>/.seed003-1f2a9c/  the same while it is being made, with its checkpoint
-    ROOT/wanted/<key>.json                          ordered, begun or not
-    ROOT/locks/<key>                                held by the process that is making it
-    ROOT/lessons/<digest>/7.npy                     what teachers said of random views; made again if removed
-
-A folder is renamed to its place last, so one that is there is complete.
-"""
+"""A folder of trained networks."""
 
 import json
 import math
@@ -23,16 +14,71 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from surefoot.errors import InputError
-from surefoot.files import make_folder
-from surefoot.prediction_files import read_predictions
-from surefoot.predictions import Predictions
-from surefoot.recipes import Spec
-from surefoot.store.beside import Arrays, checked_name, read_arrays, write_arrays
+from surefoot.io import digest_of, held, is_held, make_folder, replacing
+from surefoot.predictions.files import read_predictions
+from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
-from surefoot.store.found import Found, State, damaged, found_at, read_document
-from surefoot.store.layout import DONE, SPEC, place, target_of
-from surefoot.store.locks import held, is_held
-from surefoot.store.wanted import read_wanted, write_wanted
+from surefoot.store.files import (
+    DONE,
+    SPEC,
+    Arrays,
+    State,
+    StoredNetwork,
+    checked_name,
+    damaged,
+    place,
+    read_arrays,
+    read_document,
+    stored_network,
+    target_of,
+    write_arrays,
+)
+
+
+@dataclass(frozen=True)
+class RequestedNetwork:
+    """A network that was ordered, and where it will lie among the networks."""
+
+    file: Path
+    task: str
+    seed: int
+    place: Path
+
+    def as_missing(self) -> StoredNetwork:
+        """How it is shown while nothing of it is there."""
+        return StoredNetwork(self.task, self.place.parent.name, self.seed, State.MISSING, None, ())
+
+
+def write_requested(spec: Spec, folder: Path) -> None:
+    """Keep that a network was ordered; one kept before is left as it is."""
+    path = folder / f"{spec.key}.json"
+    if _read(path) is None:
+        make_folder(folder)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(spec.as_dict(), indent=2), encoding="utf-8")
+
+
+def read_requested(folder: Path) -> list[RequestedNetwork]:
+    """Everything ordered; a damaged file is passed over."""
+    return [wanted for path in sorted(folder.glob("*.json")) if (wanted := _read(path)) is not None]
+
+
+def _read(path: Path) -> RequestedNetwork | None:
+    try:
+        return _from_document(path, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _from_document(path: Path, document: Any) -> RequestedNetwork | None:
+    """None unless the file is of the network that its name says: the key is the hash of the rest."""
+    task, identity, recipe, seed = (document[name] for name in ("task", "task_identity", "recipe", "seed"))
+    key = digest_of({"task": identity, "recipe": recipe, "seed": seed})
+    if not isinstance(task, str) or key != path.stem:
+        return None
+    return RequestedNetwork(path, task, seed, place(task, recipe["network"], digest_of(recipe), seed, key))
+
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # kept with the weights, not learned
 
@@ -124,7 +170,7 @@ class Store:
         """Keep what was ordered, so that networks never begun are shown as missing."""
         for spec in specs:
             if not self.is_done(spec):
-                write_wanted(spec, self._wanted)
+                write_requested(spec, self._wanted)
 
     @contextmanager
     def claim(self, spec: Spec) -> Iterator[Draft]:
@@ -149,13 +195,13 @@ class Store:
             return State.MISSING
         return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[StoredNetwork]:
         """Every network ordered, begun or done, by task, recipe and seed."""
-        wanted = {self._networks / each.place: each for each in read_wanted(self._wanted)}
+        wanted = {self._networks / each.place: each for each in read_requested(self._wanted)}
         begun = {target_of(folder) for folder in self._networks.glob("*/*/*seed*")}
         found = []
         for target in sorted(begun | set(wanted)):
-            each = found_at(target, self.root / "locks")
+            each = stored_network(target, self.root / "locks")
             if each is None and target in wanted:
                 each = wanted[target].as_missing()
             if each is not None:
@@ -165,7 +211,7 @@ class Store:
     def _forget_recipe_if_empty(self, folder: Path) -> None:
         """Where no network of a recipe was begun, a mistake was the recipe's: forget what was wanted."""
         if not any(folder.glob("*seed*")):
-            for wanted in read_wanted(self._wanted):
+            for wanted in read_requested(self._wanted):
                 if self._networks / wanted.place.parent == folder:
                     wanted.file.unlink(missing_ok=True)
 

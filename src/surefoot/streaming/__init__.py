@@ -1,0 +1,1 @@
+"""Metrics and temperatures of files larger than memory. Numpy only."""

@@ -14,21 +14,26 @@ from typing import Any
 import numpy as np
 
 from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
-from surefoot.calibrators.budget import BudgetTemperature
-from surefoot.calibrators.scale import LOOSE, bounds_for, search
-from surefoot.calibrators.softening import softened
-from surefoot.calibrators.temperature import MemberTemperatures, check_fits, only_labelled
+from surefoot.calibrators.search import LOOSE, bounds_for, search
+from surefoot.calibrators.temperature import (
+    BudgetTemperature,
+    MemberTemperatures,
+    at_least_one,
+    check_fits,
+    only_labelled,
+)
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.outcomes import Array
-from surefoot.predictions import Predictions
-from surefoot.statistics import NORMAL, few_samples_factor
-from surefoot.streaming.batches import batches
-from surefoot.streaming.evaluate import Source, Watch, silently, tally_source
-from surefoot.streaming.local import Engine, Threads, usable_cores
-from surefoot.tally import Batch, Scaling, Shape, View
-from surefoot.tally.counting import NUMBERS_AT_ONCE, labelled
-from surefoot.tally.judge import Whole, class_by_class
+from surefoot.intervals import NORMAL, few_samples_factor
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Array
+from surefoot.predictions.predictions import Predictions
+from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, labelled
+from surefoot.streaming.bounds import View
+from surefoot.streaming.cells import Whole
+from surefoot.streaming.engines import Engine, Threads, usable_cores
+from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
+from surefoot.streaming.outcomes import Batch, Scaling, class_by_class
+from surefoot.streaming.readers import batches
 
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on
@@ -90,8 +95,8 @@ def fit_files(
     engine = engine or Threads(usable_cores())
     fitted = _fit(source, engine, watch)
     if method == "softening":
-        fitted = softened(fitted)
-    found = tally_source(source, (), Scaling((fitted.temperature,)), engine, watch)
+        fitted = at_least_one(fitted)
+    found = accumulate_source(source, (), Scaling((fitted.temperature,)), engine, watch)
     after, before = (View(found, version) for version in (0, 1))
     nlls = (view.mean("nll_unclipped") for view in (before, after))
     eces = (view.ranked("ece")[0] for view in (before, after))

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import InputError
+from surefoot.registry import Registry
 from surefoot.tasks.animals import LAYOUT as ANIMALS_LAYOUT
 from surefoot.tasks.animals import load_animals
-from surefoot.tasks.base import Samples, Split, Task, refuse_shared_content
 from surefoot.tasks.cat_dog import LAYOUT as CAT_DOG_LAYOUT
 from surefoot.tasks.cat_dog import load_cat_dog
 from surefoot.tasks.gender import LAYOUT as GENDER_LAYOUT
 from surefoot.tasks.gender import load_gender
-from surefoot.tasks.images import ImageFiles
 from surefoot.tasks.layouts import Layout
 from surefoot.tasks.letters import load_letters
-from surefoot.tasks.manifest import load_task
+from surefoot.tasks.manifest import load_task, write_resolved
 from surefoot.tasks.objects import LAYOUT as OBJECTS_LAYOUT
 from surefoot.tasks.objects import load_objects
-from surefoot.tasks.resolved import write_resolved
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task, refuse_shared_content
 from surefoot.tasks.toy import TOYS, load_toy
 
 
@@ -44,23 +43,14 @@ class Official:
     layout: Layout
 
 
-TASKS: tuple[BuiltIn | Official, ...] = (
+TASKS: Registry[BuiltIn | Official] = Registry("task", (
     BuiltIn("toy", "Toy", "four two-class sets of points in the plane; part of it is familiar", load_toy, tuple(toy.name for toy in TOYS)),
     BuiltIn("letters", "Letters", "A to Z; sans serif faces are familiar, serif and italic ones are not", lambda _: load_letters()),
     Official("gender", "Gender", "LFW+; familiar is age 18 to 59", load_gender, GENDER_LAYOUT),
     Official("cat-dog", "Cat vs. dog", "Oxford-IIIT Pets; familiar are the first 20 dog and 9 cat breeds", load_cat_dog, CAT_DOG_LAYOUT),
     Official("animals", "Animals", "ImageNet; familiar is the first half of each superclass's subclasses", load_animals, ANIMALS_LAYOUT),
     Official("objects", "Objects", "familiar is PASCAL VOC 2012, unfamiliar MS COCO 2014; many labels", load_objects, OBJECTS_LAYOUT),
-)  # fmt: skip
-
-
-def entry_named(name: str) -> BuiltIn | Official:
-    """The entry of TASKS with that name."""
-    for entry in TASKS:
-        if entry.name == name:
-            return entry
-    have = ", ".join(entry.name for entry in TASKS)
-    raise InputError(f"unknown task {name!r}; have: {have}, or a .toml file")
+), or_else=", or a .toml file")  # fmt: skip
 
 
 def task_named(name: str, *, root: Path | None = None) -> Task:
@@ -72,7 +62,7 @@ def task_named(name: str, *, root: Path | None = None) -> Task:
     if name.lower().endswith(".toml"):
         return load_task(name)
     base, _, variant = name.partition("/")
-    entry = entry_named(base)
+    entry = TASKS.named(base)
     variants = entry.variants if isinstance(entry, BuiltIn) else ()
     if variant and variant not in variants:
         have = ", ".join(variants) or "none"
@@ -93,7 +83,6 @@ __all__ = [
     "Samples",
     "Split",
     "Task",
-    "entry_named",
     "load_task",
     "refuse_shared_content",
     "task_named",

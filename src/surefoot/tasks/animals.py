@@ -10,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.draws import shuffled
-from surefoot.tasks.images import ENDINGS, ImageFiles
+from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.layouts import COCO, IMAGENET, WITHOUT_G, Layout, Place, below, reading, unlabelled_split
+from surefoot.tasks.task import ENDINGS, ImageFiles, Samples, Split, Task, shuffled
 
 CLASS_NAMES = ("mammal", "bird", "herptile", "fish")
 ROOTS = {"mammal": (1204,), "bird": (1274,), "herptile": (1322, 1358), "fish": (1365,)}  # ILSVRC2012 ids

@@ -7,9 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.images import ImageFiles
+from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.layouts import (
     AUTHORS,
     IMAGENET,
@@ -21,7 +19,8 @@ from surefoot.tasks.layouts import (
     reading,
     unlabelled_split,
 )
-from surefoot.tasks.partition import partition
+from surefoot.tasks.split import partition
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 CLASS_NAMES = ("dog", "cat")
 CAT, DOG = 1, 2  # the species of the lists

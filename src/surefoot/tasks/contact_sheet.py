@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from surefoot.decoding.images import read_pixels
-from surefoot.decoding.pixels import Size
 from surefoot.errors import InputError
-from surefoot.files import replacing
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.draws import shuffled
-from surefoot.tasks.images import ImageFiles
+from surefoot.images.cache import read_pixels
+from surefoot.images.decode import Size
+from surefoot.io import replacing
+from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.letters import font_file
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task, shuffled
 
 PER_SIDE = 6
 MOST_LABELS = 40

@@ -9,10 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.images import ImageFiles
+from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.layouts import CELEBA, LFW_PLUS, WITHOUT_G, Layout, Place, reading, unlabelled_split
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 CLASS_NAMES = ("female", "male")
 ADULT, OLD = 18, 60  # familiar: ADULT <= age < OLD

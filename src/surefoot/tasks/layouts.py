@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split
-from surefoot.tasks.unlabelled import Unlabelled, unlabelled_samples
+from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.description import Unlabelled, unlabelled_samples
+from surefoot.tasks.task import Samples, Split
 
 UNLABELLED_LIMIT = 20_000  # G is a quarter of the training set in an epoch; more would only fill the disk
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
+from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
 
 CLASS_NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 OTHER_GLYPHS = tuple("abcdefghijklmnopqrstuvwxyz0123456789") + CLASS_NAMES
@@ -48,7 +48,7 @@ PER_GLYPH: Mapping[Split, int] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class Rendering:
     """How one letter is drawn."""
 
     height: float  # of the letters, as a share of the picture
@@ -83,7 +83,7 @@ def _samples(split: Split, faces: tuple[str, ...], per_glyph: int, seed: int) ->
     pictures = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
     for row in range(count):
         glyph, face = glyphs[row % len(glyphs)], faces[row // len(glyphs) % len(faces)]
-        pictures[row] = _draw(stencils[face][glyph], _look(generator), generator)
+        pictures[row] = _draw(stencils[face][glyph], _rendering(generator), generator)
     labels = np.arange(count, dtype=np.int64) % len(glyphs)
     if split is Split.UNLABELLED:
         labels = unlabelled_labels(count, LabelKind.ONE_LABEL, len(CLASS_NAMES))
@@ -95,11 +95,11 @@ def _samples(split: Split, faces: tuple[str, ...], per_glyph: int, seed: int) ->
     )
 
 
-def _look(generator: np.random.Generator) -> Look:
+def _rendering(generator: np.random.Generator) -> Rendering:
     ink, paper = generator.uniform(0, 90), generator.uniform(165, 255)
     if generator.random() < 0.5:
         ink, paper = paper, ink
-    return Look(
+    return Rendering(
         height=generator.uniform(0.45, 0.75),
         shift=(generator.uniform(-0.12, 0.12), generator.uniform(-0.12, 0.12)),
         angle=generator.uniform(-20, 20),
@@ -109,7 +109,7 @@ def _look(generator: np.random.Generator) -> Look:
     )
 
 
-def _draw(stencil: Image.Image, look: Look, generator: np.random.Generator) -> NDArray[np.uint8]:
+def _draw(stencil: Image.Image, look: Rendering, generator: np.random.Generator) -> NDArray[np.uint8]:
     """A stencil sized, turned, moved, and printed with noise."""
     side = SIDE * FINE
     ratio = CAPITALS / (look.height * side)  # stencil pixels per pixel of the fine picture

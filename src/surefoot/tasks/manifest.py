@@ -1,7 +1,11 @@
-"""The user's own data: a TOML file and a table with a path per row become a task."""
+"""A user's task: a TOML file and a table with one path per row; and the resolved split written back."""
 
+import json
+import os
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +14,92 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.conditions import holding
-from surefoot.tasks.description import Description, read_description
-from surefoot.tasks.images import ImageFiles
-from surefoot.tasks.labels import read_labels, text_of
-from surefoot.tasks.repeated import contents_of, once, without
-from surefoot.tasks.rules import Places, assign
-from surefoot.tasks.unlabelled import unlabelled_samples
+from surefoot.io import replacing
+from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.tasks.description import Description, Resolved, holding, read_description, unlabelled_samples
+from surefoot.tasks.split import Places, assign, contents_of, once, without
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class names, a label or labels per row, and what each row is stratified by: its (rarest) label."""
+
+    kind: LabelKind
+    names: tuple[str, ...]
+    values: NDArray[np.int64]
+    strata: list[str]
+
+
+def read_labels(description: Description, table: pa.Table) -> Labels:
+    """The labels that the description points to. Only unlabelled rows of a resolved split have none."""
+    resolved = description.splits.column if isinstance(description.splits, Resolved) else None
+    free = np.zeros(table.num_rows, dtype=np.bool_)
+    if resolved is not None:
+        free = np.asarray(table[resolved].to_pylist()) == Split.UNLABELLED
+    if description.label is not None:
+        return _one_label(description.label, description.classes, table, free)
+    return _many_labels(description, table, free)
+
+
+def text_of(table: pa.Table, column: str) -> list[str]:
+    """A column as text, without gaps."""
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        _refuse_gap(value, column, row)
+    return [str(value) for value in values]
+
+
+def _many_labels(description: Description, table: pa.Table, free: NDArray[np.bool_]) -> Labels:
+    assert description.labels is not None
+    present = _lists(table, description.labels)
+    ignored = [[] for _ in present] if description.ignored is None else _lists(table, description.ignored)
+    found = sorted({name for row in (*present, *ignored) for name in row})
+    names = description.classes or tuple(found)
+    place = {name: index for index, name in enumerate(names)}
+    _refuse_strangers([[*a, *b] for a, b in zip(present, ignored, strict=True)], names)
+    labels = np.zeros((len(present), len(names)), dtype=np.int64)
+    for row in range(len(present)):
+        labels[row, [place[name] for name in ignored[row]]] = IGNORE
+        labels[row, [place[name] for name in present[row]]] = 1  # seen beside an ignored one: it is there
+    labels[free] = IGNORE
+    often = Counter(name for row in present for name in row)
+    strata = [min(row, key=lambda name: (often[name], name), default="") for row in present]
+    return Labels(LabelKind.MANY_LABELS, names, labels, strata)
+
+
+def _one_label(
+    column: str, classes: tuple[str, ...] | None, table: pa.Table, free: NDArray[np.bool_]
+) -> Labels:
+    values = table[column].to_pylist()
+    for row in np.flatnonzero(~free).tolist():
+        _refuse_gap(values[row], column, row)
+    texts = ["" if free[row] else str(value) for row, value in enumerate(values)]
+    names = classes or tuple(sorted({text for text, none in zip(texts, free, strict=True) if not none}))
+    _refuse_strangers([[] if free[row] else [text] for row, text in enumerate(texts)], names)
+    place = {name: index for index, name in enumerate(names)}
+    labels = [IGNORE if free[row] else place[text] for row, text in enumerate(texts)]
+    return Labels(LabelKind.ONE_LABEL, names, np.asarray(labels, dtype=np.int64), texts)
+
+
+def _lists(table: pa.Table, column: str) -> list[list[str]]:
+    return [
+        [name.strip() for name in str(text or "").split(";") if name.strip()]
+        for text in table[column].to_pylist()
+    ]
+
+
+def _refuse_gap(value: Any, column: str, row: int) -> None:
+    if value is None or value == "":
+        raise InputError(f"column {column!r} is empty in row {row}; allowed: a value in every row")
+
+
+def _refuse_strangers(labels: list[list[str]], names: tuple[str, ...]) -> None:
+    known = set(names)
+    for row, found in enumerate(labels):
+        for name in found:
+            if name not in known:
+                raise InputError(f"label {name!r} in row {row} is no class; allowed: {', '.join(names)}")
 
 
 def load_task(file: str | Path) -> Task:
@@ -132,3 +214,77 @@ def _refuse_repeated(paths: list[str]) -> None:
     for row, path in enumerate(paths):
         if seen.setdefault(path, row) != row:
             raise InputError(f"path {path!r} is in rows {seen[path]} and {row}; allowed: one row per image")
+
+
+COLUMNS = ("split", "id", "path", "label", "ignored", "group")
+
+
+def write_resolved(task: Task, path: str | Path) -> Path:
+    """Write the split as a csv, and beside it a TOML with its hash; returns the TOML.
+
+    The TOML is a task: reading it gives the same samples, and an error if their hash is another. Samples
+    made in memory have no path, so the csv of a built-in task is for reading only.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".csv":
+        raise InputError(f"{path}: unknown file type {target.suffix!r}; have: .csv")
+    root = _common_root(task)
+    tables = [_table(task, split, samples, root) for split, samples in task.splits.items()]
+    table = pa.concat_tables(tables, promote_options="permissive")
+    description = target.with_suffix(".toml")
+    with replacing(target) as temporary:
+        pyarrow.csv.write_csv(table, temporary)
+    with replacing(description) as temporary:
+        temporary.write_text(_description(task, target, root), encoding="utf-8")
+    return description
+
+
+def _table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.Table:
+    texts = [task.label_text(split, row) for row in range(len(samples))]
+    groups = np.full(len(samples), "") if samples.groups is None else samples.groups
+    values = {
+        "split": [split.value] * len(samples),
+        "id": samples.ids.tolist(),
+        "path": _paths(samples, root),
+        "label": [label for label, _ in texts],
+        "ignored": [ignored for _, ignored in texts],
+        "group": groups.tolist(),
+    }
+    table = pa.table({name: pa.array(values[name], pa.string()) for name in COLUMNS})
+    for field in [] if samples.attributes is None else samples.attributes.schema:
+        assert samples.attributes is not None
+        if field.name not in COLUMNS:
+            table = table.append_column(field, samples.attributes[field.name])
+    return table
+
+
+def _paths(samples: Samples, root: Path | None) -> list[str]:
+    if root is None or not isinstance(samples.inputs, ImageFiles):
+        return [""] * len(samples)
+    start = samples.inputs.root.relative_to(root)
+    return [(start / path).as_posix() for path in samples.inputs.paths]
+
+
+def _common_root(task: Task) -> Path | None:
+    roots = [s.inputs.root for s in task.splits.values() if isinstance(s.inputs, ImageFiles)]
+    return Path(os.path.commonpath(roots)) if roots else None
+
+
+def _description(task: Task, manifest: Path, root: Path | None) -> str:
+    label = "label" if task.kind is LabelKind.ONE_LABEL else "labels"
+    lines = ["# The resolved split; reading it checks the hash.", "[task]", f"name = {_quoted(task.name)}"]
+    lines.append(f"manifest = {_quoted(manifest.name)}")
+    if root is not None:
+        images = Path(os.path.relpath(root, manifest.parent.resolve())).as_posix()
+        lines.append(f"images = {_quoted(images)}")
+    lines.append(f'{label} = "label"')
+    if task.kind is LabelKind.MANY_LABELS:
+        lines.append('ignored = "ignored"')
+    lines.append(f"classes = [{', '.join(_quoted(name) for name in task.class_names)}]")
+    lines += ['id = "id"', 'groups = "group"', f"identity = {_quoted(task.identity)}"]
+    return "\n".join([*lines, "[splits]", 'resolved = "split"', ""])
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; JSON's escapes are among TOML's, but for the delete character."""
+    return json.dumps(text).replace("\x7f", "\\u007f")

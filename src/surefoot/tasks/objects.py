@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.decoding.parallel import in_parallel
 from surefoot.errors import InputError
-from surefoot.kinds import IGNORE, LabelKind
-from surefoot.tasks.base import Samples, Split, Task
-from surefoot.tasks.draws import shuffled
-from surefoot.tasks.images import ImageFiles
+from surefoot.images.decode import in_parallel
+from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.tasks.layouts import (
     COCO,
     PLACES,
@@ -28,6 +25,7 @@ from surefoot.tasks.layouts import (
     reading,
     unlabelled_split,
 )
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task, shuffled
 
 COCO_NAMES = {  # VOC's name: COCO's
     "aeroplane": "airplane",

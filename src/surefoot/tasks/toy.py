@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.kinds import LabelKind
-from surefoot.tasks.base import Samples, Split, Task, unlabelled_labels
+from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
 
 TRAINING_POINTS = 1200
 VALIDATION_POINTS = 1200

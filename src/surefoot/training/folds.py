@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surefoot.kinds import LabelKind
-from surefoot.seeds import generator
+from surefoot.predictions.labels import LabelKind
+from surefoot.runtime import generator
 
 NEVER = -1  # the fold of what cannot be held out
 CLUSTER_STEPS = 50

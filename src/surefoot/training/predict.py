@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from surefoot.combine import average_sigmoid, average_softmax
-from surefoot.kinds import LabelKind
-from surefoot.networks import Network, sampling_dropout
-from surefoot.training.batches import Inputs, fetched
+from surefoot.networks.network import Network, sampling_dropout
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.training.data import Inputs, fetched
 
 ROWS_AT_ONCE = 256
 

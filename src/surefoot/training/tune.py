@@ -17,16 +17,16 @@ from torch import Tensor
 
 from surefoot.errors import InputError
 from surefoot.metrics import label_error, nll
-from surefoot.networks import Network
-from surefoot.predictions import Predictions
-from surefoot.recipes import Recipe
-from surefoot.seeds import derive_seed
-from surefoot.tasks.base import Split, Task
-from surefoot.training.batches import Inputs
+from surefoot.networks.network import Network
+from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Recipe
+from surefoot.runtime import derive_seed
+from surefoot.tasks.task import Split, Task
+from surefoot.training.data import Inputs
+from surefoot.training.initial import initial_network
 from surefoot.training.loop import Hooks, Progress, train
-from surefoot.training.objectives import Classification
+from surefoot.training.losses import Classification
 from surefoot.training.predict import predict
-from surefoot.training.start import initial_network
 
 LADDER = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 RATES = LADDER[3:8]  # tried first; the others where the best is at an end
@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class EpochResult:
     """A trial after an epoch."""
 
     learning_rate: float
@@ -70,7 +70,7 @@ class Bench:
     weights: Path | None = None
     patience: int = PATIENCE
     most_epochs: int = MOST_EPOCHS
-    tell: Callable[[Glimpse], None] = lambda _: None
+    on_event: Callable[[EpochResult], None] = lambda _: None
 
 
 def tune(bench: Bench, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
@@ -121,7 +121,7 @@ def try_rate(bench: Bench, rate: float) -> Trial:
         error, loss = _validate(bench, network)
     except InputError:
         return Trial(rate, bench.most_epochs, math.nan, math.nan, diverged=True)
-    bench.tell(Glimpse(rate, reached + last, error, loss))
+    bench.on_event(EpochResult(rate, reached + last, error, loss))
     return Trial(rate, reached + last, error, loss)
 
 
@@ -133,7 +133,7 @@ def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
     def look(progress: Progress) -> None:
         nonlocal best, best_epoch, weights
         found = _validate(bench, network)
-        bench.tell(Glimpse(recipe.learning_rate, progress.epoch, *found))
+        bench.on_event(EpochResult(recipe.learning_rate, progress.epoch, *found))
         if found < best:
             best, best_epoch = found, progress.epoch
             weights = {name: value.clone() for name, value in network.state_dict().items()}

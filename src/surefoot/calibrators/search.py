@@ -1,0 +1,227 @@
+"""The exact minimiser of the NLL over one positive scale of the logits."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks, chunks_with_room, exp_
+from surefoot.predictions.predictions import Predictions
+
+FEWEST_ROWS = 250  # a search on this many settles b to some percent
+MORE = 8  # times as many rows for the next search
+EXACT = 1e-6  # of the last relative step, where it went to the bracket's middle
+CLOSE = 1e-4  # where it was Halley's: its cube is about what is left
+MANY_ROWS = 40_000
+LOOSE = 3e-3  # for many rows, where reading is dear: one step less, and still about 1e-8 is left
+ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
+STEPS = 200
+REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits: usual or largest
+
+
+class Derivatives(Protocol):
+    """Of the summed NLL at one scale."""
+
+    @property
+    def slope(self) -> float: ...
+
+    @property
+    def second(self) -> float: ...
+
+    @property
+    def third(self) -> float: ...
+
+
+Read = TypeVar("Read", bound=Derivatives)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Derivatives of the summed NLL at one scale: the first row by row, the second and third summed."""
+
+    row_slopes: Tensor
+    second: float
+    third: float
+
+    @cached_property
+    def slope(self) -> float:
+        return float(self.row_slopes.sum())
+
+
+def halley(slope: float, second: float, third: float) -> float:
+    """Halley's step towards the root of the slope, in ratios that no size of the logits makes overflow.
+
+    NaN where the slope is flat.
+
+    >>> halley(1e-200, 1e-300, 0.0) == halley(1e200, 1e100, 0.0) == -1e100
+    True
+    """
+    if not second > 0:
+        return math.nan
+    newton = slope / second
+    bend = 2 - newton * (third / second)
+    return -2 * newton / bend if bend > 0 else math.nan
+
+
+def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
+    """The scale in [lowest, highest] with the least NLL, and a reading close by it."""
+    scale = start = math.sqrt(lowest * highest)
+    stride = predictions.n // FEWEST_ROWS
+    while stride > 1:
+        scale, _ = search(partial(read, every(predictions, stride)), scale, lowest, highest, ROUGH)
+        if not lowest * 1.01 < scale < highest / 1.01:  # in few rows every answer may be right
+            scale = start
+        stride //= MORE
+    tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
+    return search(partial(read, predictions), scale, lowest, highest, tolerance)
+
+
+def search_bounds(predictions: Predictions) -> tuple[float, float]:
+    """The scales between which the best one is sought."""
+    low, high = torch.aminmax(predictions.logits)
+    return bounds_for(max(-float(low), float(high)), _size(predictions))
+
+
+def bounds_for(largest: float, size: float) -> tuple[float, float]:
+    """The same, from the largest logit of all rows, for a few rows may rule T, and the usual size of one."""
+    return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
+
+
+def is_flat(predictions: Predictions) -> bool:
+    """Whether the (averaged) logits say nothing at all, so that no scale changes anything."""
+    softmax = predictions.kind is LabelKind.ONE_LABEL
+    for logits in (predictions.logits[0, :1], predictions.logits[0]):  # as a rule the first row settles it
+        level = logits[:, :1] if softmax else 0.0
+        if not bool((logits == level).all()):
+            return False
+    return True
+
+
+def is_separable(predictions: Predictions) -> bool:
+    """Whether every label has the top logit of its row, or for many labels the right sign."""
+    logits, labels = predictions.logits[0], predictions.labels
+    if predictions.kind is LabelKind.ONE_LABEL:
+        return bool((logits.gather(1, labels.unsqueeze(1)).squeeze(1) >= logits.amax(dim=1)).all())
+    return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
+
+
+def every(predictions: Predictions, stride: int) -> Predictions:
+    """Each `stride`-th row."""
+    return Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
+
+
+def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's NLL with its (averaged) logits multiplied by its scale, and the slope in that scale.
+
+    For many labels a row's NLL is the sum over its known labels. Every row has a label.
+    """
+    softmax = predictions.kind is LabelKind.ONE_LABEL
+    found = torch.empty(2, predictions.n, dtype=torch.float64)
+    for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
+        of_chunk = _softmax_losses if softmax else _sigmoid_losses
+        found[:, part] = of_chunk(logits, predictions.labels[part], scales[part].unsqueeze(1))
+    return found[0], found[1]
+
+
+def mean_nll(predictions: Predictions, scale: float) -> float:
+    """The unclipped NLL with all logits multiplied by `scale`, in float64."""
+    rows, _ = losses(predictions, torch.full((predictions.n,), scale, dtype=torch.float64))
+    return float(rows.sum()) / known_labels(predictions)
+
+
+def known_labels(predictions: Predictions) -> int:
+    """How many labels the NLL is a mean of."""
+    return int((predictions.labels >= 0).sum())
+
+
+def read(predictions: Predictions, scale: float) -> Reading:
+    """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
+    softmax = predictions.kind is LabelKind.ONE_LABEL
+    slopes = torch.empty(predictions.n, dtype=torch.float64)
+    second = third = 0.0
+    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
+    for part, logits, room in chunks_with_room(predictions.logits, average):
+        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, room)
+        second, third = second + of_second, third + of_third
+    return Reading(slopes, second, third)
+
+
+def search(
+    read_at: Callable[[float], Read], scale: float, low: float, high: float, tolerance: float
+) -> tuple[float, Read]:
+    """The root of the slope in [low, high], and the last reading, which is close by it."""
+    last_step = math.inf
+    for _ in range(STEPS):
+        reading = read_at(scale)
+        step = halley(reading.slope, reading.second, reading.third)
+        low, high = (low, scale) if reading.slope >= 0 else (scale, high)
+        following = scale + step
+        good = low <= following <= high and abs(step) <= last_step / 2
+        if not good:
+            following = math.sqrt(low * high)
+        last_step = abs(following - scale)
+        if last_step <= (tolerance if good else EXACT) * scale:
+            return following, reading
+        scale = following
+    raise AssertionError("the bracket at worst halves in log space, so this is never reached")
+
+
+def _read_softmax(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    if logits.shape[1] == 2:  # a sigmoid of their difference, which is quicker
+        signs = (2 * labels - 1).unsqueeze(1)
+        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, room[:, 1:])
+    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
+    weights = exp_(torch.mul(below_top, scale, out=room))
+    total = weights.sum(dim=1)
+    mean = weights.mul_(below_top).sum(dim=1) / total
+    square = weights.mul_(below_top).sum(dim=1) / total
+    cube = weights.mul_(below_top).sum(dim=1) / total
+    second = square - mean.square()
+    third = cube - mean * (3 * square - 2 * mean.square())
+    return mean - true, float(second.sum()), float(third.sum())
+
+
+def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+    signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
+    return _read_signed(logits.mul_(signs), scale, room)
+
+
+def _read_signed(towards_truth: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+    """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
+    wrong = torch.mul(towards_truth, -scale, out=room).sigmoid_().mul_(towards_truth)  # s w
+    right = towards_truth.sub_(wrong)  # s (1 - w)
+    variance = wrong * right
+    third = right.sub_(wrong).mul_(variance)
+    return wrong.sum(dim=1).neg_(), float(variance.sum()), -float(third.sum())
+
+
+def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
+    weights = exp_(below_top * scales)
+    total = weights.sum(dim=1)
+    slopes = weights.mul_(below_top).sum(dim=1) / total - true
+    return torch.stack([total.log() - scales.squeeze(1) * true, slopes])
+
+
+def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    towards_truth = torch.where(labels == 1, logits, -logits)
+    nll = F.softplus(-scales * towards_truth)
+    slopes = -towards_truth * torch.sigmoid(-scales * towards_truth)
+    return torch.stack([torch.where(labels >= 0, values, 0.0).sum(dim=1) for values in (nll, slopes)])
+
+
+def _size(predictions: Predictions) -> float:
+    """Root mean square of some rows' logits about their mean: the unit of a small T."""
+    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL:
+        logits = logits - logits.mean(dim=1, keepdim=True)
+    return float(logits.square().mean().sqrt())

@@ -1,0 +1,251 @@
+"""Methods over runs: means, deviations and the significance test of the paper."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+from scipy.stats import t as t_distribution
+from scipy.stats import ttest_ind_from_stats
+
+from surefoot.evaluation.scores import SIDES
+from surefoot.intervals import NAN
+from surefoot.metrics import Better, Metric
+from surefoot.predictions.predictions import Predictions
+
+Place = tuple[str, str]  # the side and the metric's name
+Pair = tuple[str, str]  # two methods' names
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What one run of one method said, after calibration."""
+
+    run: int
+    familiar: Predictions
+    unfamiliar: Predictions | None = None
+
+    def side(self, name: str) -> Predictions | None:
+        """The predictions of one side."""
+        return dict(zip(SIDES, (self.familiar, self.unfamiliar), strict=True))[name]
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRuns:
+    """A method with its runs, and what a table says of it."""
+
+    name: str
+    title: str
+    runs: tuple[Said, ...] = ()
+    paper: str | None = None  # the row's name in the paper's complete table
+    variance_from: str | None = (
+        None  # for a method run once: the method whose runs' variance stands for its own
+    )
+    oracle: bool = False  # tuned on unfamiliar data: shown, never competing
+    not_in_paper: bool = False  # a method that the paper does not have
+    is_ensemble: bool = False  # its runs join networks, so a run's number means none of another method's
+    seconds_training: float | None = None
+    seconds_per_sample: float | None = None
+    parameters: float | None = None
+    missing: tuple[str, ...] = ()  # networks not there: counted and named, never averaged in
+
+
+class Mark(StrEnum):
+    """How a method stands against the best in one column."""
+
+    BEST = "best"
+    LEVEL = "level"  # not significantly worse than the best
+    WORSE = "worse"  # significantly worse than the best
+    BEST_UNTESTED = "best, untested"  # the best number, but too few runs for a test
+    UNTESTED = "untested"
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """A metric's value in one run; k of n where it is a proportion."""
+
+    run: int
+    value: float
+    k: int | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method less another, averaged over paired runs, with the interval of the paired bootstrap."""
+
+    value: float
+    low: float = NAN
+    high: float = NAN
+    pairs: int = 0  # runs that the value is averaged over
+    resampled: int = 0  # those of them that the interval was made from
+    margin: float = NAN  # half the interval over runs; NaN where neither method was run twice
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of an interval for other images and other runs: both that are known, as independent ones add."""
+        margin = 0.0 if math.isnan(self.margin) else self.margin
+        below, above = self.value - self.low, self.high - self.value
+        return self.value - math.hypot(below, margin), self.value + math.hypot(above, margin)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method, side and metric."""
+
+    runs: tuple[RunScore, ...]
+    mean: float  # over the runs in which it is defined
+    deviation: float  # sample standard deviation over the same; NaN below two
+    mark: Mark = Mark.UNTESTED
+    p: float = NAN  # of the two-tailed t-test against the best
+    borrowed: str | None = None  # the method whose variance was used for the test
+    from_baseline: Difference | None = None
+    from_best: Difference | None = None
+
+    @property
+    def defined(self) -> int:
+        """In how many runs the metric is defined."""
+        return sum(math.isfinite(score.value) for score in self.runs)
+
+    @property
+    def bold(self) -> bool:
+        """The best, or not significantly worse, by a test that could be made."""
+        return self.mark in (Mark.BEST, Mark.LEVEL)
+
+    @property
+    def count(self) -> tuple[int, int] | None:
+        """k of n summed over the runs, where the metric is a proportion."""
+        counted = [(score.k, score.n) for score in self.runs if score.k is not None and score.n is not None]
+        return (sum(k for k, _ in counted), sum(n for _, n in counted)) if counted else None
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """A method's row: what it is, its runs, and a cell for every side and metric."""
+
+    about: MethodRuns  # without the predictions
+    runs: tuple[int, ...]
+    cells: Mapping[Place, Cell] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every method in the given order, by every metric on every side."""
+
+    methods: tuple[MethodScores, ...]
+    metrics: tuple[Metric, ...]
+    sides: tuple[str, ...]
+    baseline: str | None  # None where the baseline is not among the methods
+    resamples: int = 0  # 0: without the bootstrap
+    pairs: Mapping[Pair, Mapping[Place, Difference]] = field(default_factory=dict)  # first less second
+
+    def method(self, name: str) -> MethodScores:
+        """The method of that name, which must be there."""
+        return next(method for method in self.methods if method.about.name == name)
+
+
+SIGNIFICANCE = 0.05
+SAME = 1e-12  # relative: means that differ by rounding only are equal
+
+Spread = tuple[float, int]  # standard deviation, and how many runs it is of
+
+
+def summary(runs: Sequence[RunScore]) -> Cell:
+    """Mean and standard deviation over the runs in which the metric is defined."""
+    values = np.array([score.value for score in runs if np.isfinite(score.value)])
+    mean = float(values.mean()) if len(values) else NAN
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else NAN
+    return Cell(tuple(runs), mean, deviation)
+
+
+def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread) -> float:
+    """The p value of Student's two-tailed t-test with equal variances; 1 for equal means.
+
+    >>> round(t_test(1.0, (0.5, 10), 1.5, (0.5, 10)), 4)
+    0.0382
+    """
+    if _same(mean, other_mean):
+        return 1.0
+    (deviation, n), (other_deviation, other_n) = spread, other_spread
+    if deviation == 0 == other_deviation:  # no variance at all: any difference is one
+        return 0.0
+    return float(ttest_ind_from_stats(mean, deviation, n, other_mean, other_deviation, other_n).pvalue)
+
+
+def margin_of_pairs(differences: Sequence[float]) -> float:
+    """Half the 95% interval of the mean of paired runs' differences; NaN for fewer than two."""
+    return _margin([summary([RunScore(place, value) for place, value in enumerate(differences)])])
+
+
+def margin_of_means(cell: Cell, other: Cell) -> float:
+    """Half the 95% interval of the difference of two means over runs that are not paired, by Welch's t.
+
+    A method that was run once is taken as it is, its variance not being known; NaN where both are.
+    """
+    return _margin([cell, other])
+
+
+def _margin(cells: Sequence[Cell]) -> float:
+    several = [cell for cell in cells if cell.defined > 1]
+    variances = [cell.deviation**2 / cell.defined for cell in several]  # of each mean
+    variance = sum(variances)
+    if not variance:
+        return 0.0 if several else NAN
+    parts = sum(each**2 / (cell.defined - 1) for each, cell in zip(variances, several, strict=True))
+    return float(t_distribution.ppf(1 - SIGNIFICANCE / 2, variance**2 / parts) * variance**0.5)
+
+
+def marked(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:
+    """The cells of one column, by the method's name, each with its mark.
+
+    Cheating methods do not compete. Where the best has no spread, or nobody to be tested against, no
+    significance is claimed: the best number alone is marked, and marked as untested.
+    """
+    best = best_of(cells, about, better)
+    if best is None:
+        return dict(cells)
+    spreads = {name: _spread(name, cells, about) for name in cells}
+    rivals = [name for name in cells if name != best and _competes(name, cells, about)]
+    tested = [name for name in rivals if spreads[name] and spreads[best]]
+    found = dict(cells)
+    for name in (best, *rivals):
+        lent = about[name].variance_from if spreads[name] and _borrows(cells[name]) else None
+        cell = replace(cells[name], borrowed=lent)
+        mark, p = Mark.BEST if tested else Mark.BEST_UNTESTED, NAN
+        if name in tested:
+            p = t_test(cell.mean, spreads[name] or (NAN, 0), cells[best].mean, spreads[best] or (NAN, 0))
+            mark = Mark.LEVEL if p >= SIGNIFICANCE else Mark.WORSE
+        elif name != best:
+            mark = Mark.BEST_UNTESTED if _same(cell.mean, cells[best].mean) else Mark.UNTESTED
+        found[name] = replace(cell, mark=mark, p=p)
+    return found
+
+
+def best_of(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> str | None:
+    """The name of the competing method with the best mean; None where there is no better or worse."""
+    competing = [name for name in cells if _competes(name, cells, about)]
+    if better not in ("lower", "higher") or not competing:
+        return None
+    sign = 1 if better == "lower" else -1
+    return min(competing, key=lambda name: sign * cells[name].mean)
+
+
+def _competes(name: str, cells: Mapping[str, Cell], about: Mapping[str, MethodRuns]) -> bool:
+    return not about[name].oracle and bool(np.isfinite(cells[name].mean))
+
+
+def _spread(name: str, cells: Mapping[str, Cell], about: Mapping[str, MethodRuns]) -> Spread | None:
+    """A method's own spread; for one run the spread of its stand-in; None if a run is undefined."""
+    lender = about[name].variance_from if _borrows(cells[name]) else name
+    cell = None if lender is None else cells.get(lender)
+    whole = cell is not None and cell.defined == len(cell.runs) > 1
+    return (cell.deviation, cell.defined) if cell is not None and whole else None
+
+
+def _borrows(cell: Cell) -> bool:
+    return len(cell.runs) == 1
+
+
+def _same(one: float, other: float) -> bool:
+    return bool(np.isclose(one, other, rtol=SAME, atol=0))

@@ -1,0 +1,189 @@
+"""Predictions -> metrics with intervals: familiar, unfamiliar, the gap, the effect of a calibration."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from surefoot.calibrators import Calibration
+from surefoot.errors import InputError
+from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
+from surefoot.intervals import (
+    NAN,
+    Interval,
+    centred_interval,
+    difference_of_proportions,
+    few_samples_factor,
+    needs_exact,
+    resample_counts,
+)
+from surefoot.metrics import METRICS, Metric
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.outcomes import Array, Outcomes
+from surefoot.predictions.predictions import Predictions
+
+ANYWHERE = (-np.inf, np.inf)
+
+Tick = Callable[[int], None]
+
+
+def silently(_steps: int) -> None:
+    """Tell nobody of progress."""
+
+
+def evaluate(
+    familiar: Predictions,
+    unfamiliar: Predictions | None = None,
+    *,
+    calibration: Calibration | None = None,
+    metrics: Sequence[Metric] = METRICS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    tick: Tick = silently,
+) -> Evaluation:
+    """Score one or two sets of predictions; `tick` is told of each resample done.
+
+    Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
+    (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
+    and after.
+    """
+    given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
+    refuse_other_classifier(given)
+    for side, predictions in given.items():
+        if not predictions.outcomes.total:
+            raise InputError(f"the {side} predictions have no labels; needed: at least one")
+    spread: dict[str, list[Array]] = {}
+    sides, uncalibrated, change = {}, {}, {}
+    for index, (side, predictions) in enumerate(given.items()):
+        versions = [predictions] if calibration is None else [calibration(predictions), predictions]
+        rng = np.random.default_rng([seed, index])
+        spread[side] = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
+        scored = [_scores(p, metrics, r) for p, r in zip(versions, spread[side], strict=True)]
+        sides[side] = scored[0]
+        if calibration is not None:
+            uncalibrated[side] = scored[1]
+            change[side] = differences(metrics, scored, spread[side])
+    gap = {}
+    if unfamiliar is not None:
+        scored = [sides[side] for side in SIDES[::-1]]
+        gap = differences(metrics, scored, [spread[side][0] for side in SIDES[::-1]])
+        gap |= _exact_gaps(*scored)
+    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
+
+
+def paired_differences(
+    first: Predictions,
+    second: Predictions,
+    *,
+    metrics: Sequence[Metric] = METRICS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """The first set's metrics less the second's, for two predictions of the same samples in the same order.
+
+    Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
+    """
+    if not torch.equal(first.labels, second.labels):
+        raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
+    spread = replicates([first, second], metrics, resamples=resamples, rng=np.random.default_rng([seed, 0]))
+    scores = [_scores(p, metrics, drawn) for p, drawn in zip((first, second), spread, strict=True)]
+    return differences(metrics, scores, spread)
+
+
+def replicates(
+    versions: Sequence[Predictions],
+    metrics: Sequence[Metric],
+    *,
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick = silently,
+) -> list[Array]:
+    """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
+    values = [np.full((len(metrics), resamples), NAN) for _ in versions]
+    first = versions[0]
+    for column, counts in enumerate(resample_counts(first.n, first.groups, resamples=resamples, rng=rng)):
+        for into, predictions in zip(values, versions, strict=True):
+            drawn = predictions.outcomes.reweighted(counts)
+            into[:, column] = [m.function(drawn) if m.resampled else NAN for m in metrics]
+        tick(1)
+    return values
+
+
+def differences(
+    metrics: Sequence[Metric], scores: Sequence[SetScores], spread: Sequence[Array]
+) -> dict[str, Score]:
+    """The first less the second, metric by metric, with the interval of their resampled differences."""
+    (a, b), found = scores, {}
+    factor = few_samples_factor(min(a.independent, b.independent))
+    for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
+        ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
+        interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
+        if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
+            interval = difference_of_proportions(_interval(ours), _interval(theirs))
+        found[metric.name] = Score(interval.value, interval.low, interval.high)
+    return found
+
+
+def _exact_gaps(a: SetScores, b: SetScores) -> dict[str, Score]:
+    """Differences of proportions between two independent sides."""
+    found = {}
+    for name, ours in a.metrics.items():
+        theirs = b.metrics[name]
+        if ours.n and theirs.n:
+            interval = difference_of_proportions(_interval(ours), _interval(theirs))
+            found[name] = Score(interval.value, interval.low, interval.high)
+    return found
+
+
+def _interval(score: Score) -> Interval:
+    return Interval(score.value, score.low, score.high)
+
+
+def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
+    rows = np.unique(predictions.outcomes.row)
+    independent = len(rows) if predictions.groups is None else len(np.unique(predictions.groups[rows]))
+    factor = few_samples_factor(independent)
+    pairs = zip(metrics, spread, strict=True)
+    return SetScores(
+        n=len(rows),
+        members=predictions.members,
+        classes=predictions.classes,
+        kind=predictions.kind,
+        independent=independent,
+        metrics={metric.name: _score(metric, predictions, drawn, factor) for metric, drawn in pairs},
+        groups=_group_scores(predictions, metrics),
+    )
+
+
+def _score(metric: Metric, predictions: Predictions, drawn: Array, factor: float) -> Score:
+    interval = centred_interval(metric.function(predictions), drawn, metric.bounds, factor=factor)
+    count = metric.count(predictions) if metric.count else None
+    if count is None:
+        return Score(interval.value, interval.low, interval.high)
+    independent = predictions.groups is None and predictions.kind is LabelKind.ONE_LABEL
+    if independent or not np.isfinite(interval.low):
+        return Score(count.value, count.low, count.high, count.k, count.n)
+    # Decisions that belong together say less than as many apart: take the wider end of the two intervals.
+    low, high = min(count.low, interval.low), max(count.high, interval.high)
+    return Score(count.value, low, high, count.k, count.n)
+
+
+def _group_scores(predictions: Predictions, metrics: Sequence[Metric]) -> tuple[GroupScores, ...]:
+    if predictions.groups is None:
+        return ()
+    names, member_of = np.unique(predictions.groups, return_inverse=True)
+    wanted = [metric for metric in metrics if metric.name in GROUP_METRICS]
+    parts = zip(names, predictions.outcomes.split_by(member_of), strict=True)
+    return tuple(_group(str(name), part, wanted) for name, part in parts if part.total)
+
+
+def _group(name: str, outcomes: Outcomes, metrics: Sequence[Metric]) -> GroupScores:
+    scores = {}
+    for metric in metrics:
+        count = metric.count(outcomes) if metric.count else None
+        if count is None:
+            scores[metric.name] = Score(metric.function(outcomes))
+        else:
+            scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
+    return GroupScores(name, len(np.unique(outcomes.row)), scores)

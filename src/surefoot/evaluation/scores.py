@@ -1,0 +1,124 @@
+"""The result of an evaluation as plain values and as a JSON document."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from surefoot import __version__
+from surefoot.intervals import LEVEL, NAN
+from surefoot.metrics import Metric
+from surefoot.predictions.labels import LabelKind
+
+GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
+SIDES = ("familiar", "unfamiliar")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value with its 95% interval; k of n where it is a proportion."""
+
+    value: float
+    low: float = NAN
+    high: float = NAN
+    k: int | None = None
+    n: int | None = None
+    bound: float | None = None  # how far a streamed value may be off, NaN if unknown; None: it is exact
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """One group's scores; those that are proportions have exact intervals."""
+
+    group: str
+    n: int  # rows with a label
+    metrics: Mapping[str, Score]
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """All scores of one set of predictions."""
+
+    n: int
+    members: int
+    classes: int
+    kind: LabelKind
+    independent: int  # rows, or groups where there are groups: what the intervals rest on
+    metrics: Mapping[str, Score]
+    groups: tuple[GroupScores, ...] = ()
+
+    def worst(self, name: str) -> GroupScores | None:
+        """The group with the highest value of a metric for which lower is better; None if all are equal."""
+        defined = [group for group in self.groups if np.isfinite(group.metrics[name].value)]
+        if len({group.metrics[name].value for group in defined}) < 2:
+            return None
+        return max(defined, key=lambda group: group.metrics[name].value)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found: scores per side, their gap, and where calibrated the scores before it."""
+
+    metrics: tuple[Metric, ...]
+    resamples: int
+    sides: Mapping[str, SetScores]
+    gap: Mapping[str, Score] = field(default_factory=dict)
+    uncalibrated: Mapping[str, SetScores] = field(default_factory=dict)
+    change: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)  # calibrated less uncalibrated
+
+
+def evaluation_document(evaluation: Evaluation) -> dict[str, Any]:
+    """{"familiar": {"n": .., "metrics": {"nll": {"value": .., "low": .., "high": ..}, ..}}, ..}."""
+    document: dict[str, Any] = {"surefoot": __version__, "level": LEVEL, "resamples": evaluation.resamples}
+    document |= {side: _set_document(scores) for side, scores in evaluation.sides.items()}
+    if evaluation.gap:
+        document["gap"] = _scores_document(evaluation.gap)
+    if evaluation.change:
+        document["uncalibrated"] = {s: _set_document(scores) for s, scores in evaluation.uncalibrated.items()}
+        document["change"] = {side: _scores_document(scores) for side, scores in evaluation.change.items()}
+    return document
+
+
+def number(value: float) -> float | None:
+    """The number, or None where it is undefined or infinite."""
+    return value if math.isfinite(value) else None
+
+
+def _set_document(scores: SetScores) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "n": scores.n,
+        "members": scores.members,
+        "classes": scores.classes,
+        "kind": str(scores.kind),
+        "independent": scores.independent,
+        "metrics": _scores_document(scores.metrics),
+    }
+    if scores.groups:
+        document["worst_group"] = {
+            name: {"group": worst.group, "group_n": worst.n, **_score_document(worst.metrics[name])}
+            for name in GROUP_METRICS
+            if name in scores.metrics and (worst := scores.worst(name)) is not None
+        }
+        document["groups"] = [
+            {"group": g.group, "n": g.n, "metrics": _scores_document(g.metrics)} for g in scores.groups
+        ]
+    return document
+
+
+def _scores_document(scores: Any) -> dict[str, Any]:
+    return {name: _score_document(score) for name, score in scores.items()}
+
+
+def _score_document(score: Score) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "value": number(score.value),
+        "low": number(score.low),
+        "high": number(score.high),
+    }
+    if score.n is not None:
+        document |= {"k": score.k, "n": score.n}
+    if score.bound is not None:
+        document["bound"] = number(score.bound)
+    return document

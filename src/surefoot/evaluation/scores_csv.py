@@ -1,0 +1,109 @@
+"""`scores.csv`: one line per method, run, side and metric, from which the tables can be rebuilt."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from surefoot.errors import InputError
+from surefoot.evaluation.compare import BASELINE, Values, tabulate
+from surefoot.evaluation.comparison import Comparison, MethodRuns, Place, RunScore
+from surefoot.evaluation.scores import SIDES
+from surefoot.intervals import NAN
+from surefoot.io import replacing
+from surefoot.metrics import METRICS, Metric
+
+HEADER = ("method", "run", "side", "metric", "value", "k", "n")
+
+
+def scores_text(comparison: Comparison) -> str:
+    """Every run's values in full precision; empty where undefined."""
+    lines = []
+    for method in comparison.methods:
+        for (side, metric), cell in method.cells.items():
+            for score in cell.runs:
+                numbers = (number_text(score.value), number_text(score.k), number_text(score.n))
+                lines.append((method.about.name, score.run, side, metric, *numbers))
+    return csv_text(HEADER, lines)
+
+
+def write_scores(comparison: Comparison, path: str | Path) -> None:
+    """Write `scores.csv`."""
+    with replacing(path) as temporary:
+        temporary.write_text(scores_text(comparison), encoding="utf-8")
+
+
+def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
+    """The scores by method, then by side and metric."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = tuple(next(lines, ()))
+    if header != HEADER:
+        raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(HEADER)}")
+    found: dict[str, dict[Place, list[RunScore]]] = {}
+    seen = set()
+    for line in lines:
+        try:
+            method, place, score = _parsed(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {lines.line_num}: {error}") from error
+        if (method, place, score.run) in seen:
+            what = f"run {score.run} of {method!r}, {' '.join(place)}"
+            raise InputError(f"{path}, line {lines.line_num}: {what} is there twice; allowed: once")
+        seen.add((method, place, score.run))
+        found.setdefault(method, {}).setdefault(place, []).append(score)
+    return found
+
+
+def comparison_from_scores(
+    values: Values,
+    about: Sequence[MethodRuns] = (),
+    metrics: Sequence[Metric] | None = None,
+    *,
+    baseline: str = BASELINE,
+) -> Comparison:
+    """The comparison again, without the bootstrap, which needs the predictions.
+
+    `about` says what the methods are, in the order of the rows; any other method goes by its name alone.
+    """
+    known = [method.name for method in about]
+    methods = [*about, *(MethodRuns(name, name) for name in values if name not in known)]
+    places = {place for of_method in values.values() for place in of_method}
+    scores = {method.name: values.get(method.name, {}) for method in methods}
+    sides = [side for side in SIDES if side in {side for side, _ in places}]
+    chosen = _metrics_named({name for _, name in places}) if metrics is None else metrics
+    return tabulate(methods, chosen, sides, scores, baseline=baseline)
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Lines of CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def number_text(number: float | None) -> str:
+    """A number in full precision; nothing where it is undefined or not known."""
+    return "" if number is None or math.isnan(number) else repr(number)
+
+
+def _metrics_named(names: set[str]) -> tuple[Metric, ...]:
+    wanted = [METRICS.named(name) for name in sorted(names)]
+    return tuple(metric for metric in METRICS if metric in wanted)
+
+
+def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:
+    if len(line) != len(HEADER):
+        raise ValueError(f"{len(line)} values; needed: {len(HEADER)}")
+    method, run, side, metric, value, k, n = line
+    if side not in SIDES:
+        raise ValueError(f"side {side!r}; allowed: {', '.join(SIDES)}")
+    counts = (int(k) if k else None, int(n) if n else None)
+    return method, (side, metric), RunScore(int(run), float(value) if value else NAN, *counts)

@@ -1,0 +1,1 @@
+"""Methods, experiments, their plans and results."""

@@ -1,0 +1,239 @@
+"""Experiments as frozen values, to and from TOML; and those that come with the house."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from surefoot.errors import InputError
+from surefoot.experiments.methods import FOLDS, METHODS
+from surefoot.io import digest_of, read_toml, write_toml
+from surefoot.metrics import METRICS
+from surefoot.recipes.recipe import Recipe, recipe_from, refuse_unknown
+from surefoot.recipes.variants import require
+
+PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)
+OURS = tuple(method.name for method in METHODS if not method.oracle)
+HEADLINES = ("nll", "brier", "label_error", "ece", "e99")
+NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,59}")  # of an experiment: it becomes a folder's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A task and how its networks are trained."""
+
+    task: str  # a name, or the path of a task's TOML
+    recipe: Recipe
+    root: str | None = None  # where the task's published files lie
+    weights: str | None = None  # the pretrained weights' file
+    paper: str | None = None  # the paper's task whose numbers stand beside ours
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or not self.task:
+            raise InputError(f"task is {self.task!r}; allowed: a name or a .toml file")
+        for name in ("root", "weights", "paper"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InputError(f"{name} is {value!r}; allowed: text")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "recipe": self.recipe.as_dict()}
+
+
+NUMBERS = (("members", 1), ("runs", 1), ("ensembles", 1), ("folds", 2), ("resamples", 0))  # and the least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is compared: methods over runs on one task or several."""
+
+    name: str
+    parts: tuple[Part, ...]
+    methods: tuple[str, ...] = OURS
+    members: int = 10
+    runs: int = 10
+    ensembles: int = 1  # at least, that share no network
+    folds: int = FOLDS
+    metrics: tuple[str, ...] = HEADLINES
+    resamples: int = 1000
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise InputError(
+                f"the experiment's name is {self.name!r}; allowed: a word that can be a folder's name"
+            )
+        if not isinstance(self.about, str):
+            raise InputError(f"about is {self.about!r}; allowed: text")
+        if not self.parts:
+            raise InputError(f"experiment {self.name!r} has no task; needed: one or more")
+        _check_names("methods", self.methods, METHODS.named)
+        _check_names("metrics", self.metrics, METRICS.named)
+        for name, least in NUMBERS:
+            whole = partial(_at_least, least)
+            require(name, getattr(self, name), whole, f"a whole number of at least {least}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {**plain, "parts": [part.as_dict() for part in self.parts]}
+
+    @property
+    def digest(self) -> str:
+        """A short hash of all values."""
+        return digest_of(self.as_dict())[:6]
+
+
+def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
+    """An experiment from plain values; `task` and `recipe` at the top are the one part."""
+    given = {"name": name, **values}
+    own = {field.name for field in dataclasses.fields(Part)}
+    known = {field.name for field in dataclasses.fields(Experiment)}
+    parts = given.pop("parts", None)
+    if parts is None:
+        refuse_unknown("experiment value", given, known | own)
+        parts = [{key: given.pop(key) for key in list(given) if key in own}]
+    elif not isinstance(parts, list):
+        raise InputError(f"parts is {parts!r}; allowed: tables under [[parts]]")
+    refuse_unknown("experiment value beside its parts", given, known)
+    lists: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+    }
+    return Experiment(**{**lists, "parts": tuple(_part(part) for part in parts)})
+
+
+def read_experiment(path: Path) -> Experiment:
+    """An experiment from a TOML file; what it names lies relative to its folder."""
+    try:
+        found = experiment_from(read_toml(path), name=path.stem)
+    except InputError as error:
+        raise InputError(error if str(path) in str(error) else f"{path}: {error}") from error
+    return replace(found, parts=tuple(placed(part, path.parent) for part in found.parts))
+
+
+def placed(part: Part, folder: Path) -> Part:
+    """With the paths of its files as seen from here."""
+    task = str(folder / part.task) if part.task.lower().endswith(".toml") else part.task
+    root, weights = (None if each is None else str(folder / each) for each in (part.root, part.weights))
+    return replace(part, task=task, root=root, weights=weights)
+
+
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """An experiment as a TOML file that runs again to the same numbers; paths are written in full."""
+    write_toml(
+        replace(experiment, parts=tuple(placed(p, Path.cwd()) for p in experiment.parts)).as_dict(), path
+    )
+
+
+def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """Some values replaced; one of the recipe or of the part is replaced in every part."""
+    of_recipe = {field.name for field in dataclasses.fields(Recipe)}
+    of_part = {field.name for field in dataclasses.fields(Part)} - {"recipe"}
+    of_experiment = {field.name for field in dataclasses.fields(Experiment)} - {"parts"}
+    refuse_unknown("experiment value", dict(values), of_recipe | of_part | of_experiment)
+    recipe = {key: value for key, value in values.items() if key in of_recipe}
+    part = {key: value for key, value in values.items() if key in of_part}
+    own: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in values.items()
+        if key in of_experiment
+    }
+    for name in ("methods", "metrics"):
+        if isinstance(own.get(name), str):
+            own[name] = tuple(each.strip() for each in own[name].split(","))
+    parts = tuple(
+        replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts
+    )
+    return replace(experiment, parts=parts, **own)
+
+
+def experiment_named(name: str) -> Experiment:
+    """One that comes with the house, or a TOML file."""
+    if name.lower().endswith(".toml"):
+        return read_experiment(Path(name))
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    have = ", ".join(experiment.name for experiment in EXPERIMENTS)
+    raise InputError(f"unknown experiment {name!r}; have: {have}, or a .toml file")
+
+
+def _part(values: Any) -> Part:
+    if not isinstance(values, dict) or not isinstance(values.get("task"), str):
+        raise InputError("an experiment's part has no task; needed: task = NAME or a .toml file")
+    refuse_unknown("value of a part", values, {field.name for field in dataclasses.fields(Part)})
+    recipe = values.get("recipe", {})
+    if not isinstance(recipe, dict):
+        raise InputError(f"recipe is {recipe!r}; allowed: a table under [recipe]")
+    return Part(**{**values, "recipe": recipe_from(recipe)})
+
+
+def _at_least(least: int, value: Any) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def _check_names(what: str, names: Any, named: Callable[[str], object]) -> None:
+    """Each known, none twice, at least one."""
+    if not isinstance(names, tuple) or not names:
+        raise InputError(f"{what} is {names!r}; needed: a list of one or more names")
+    for name in names:
+        named(name)
+        if names.count(name) > 1:
+            raise InputError(f"{what} has {name!r} twice; allowed: once")
+
+
+# The settings that the paper's authors found on validation.
+_GENDER = Recipe(learning_rate=0.008, epochs=24)
+_CAT_DOG = Recipe(learning_rate=0.06, epochs=128)
+_ANIMALS = Recipe(learning_rate=0.003, epochs=64)
+_OBJECTS = Recipe(learning_rate=0.03, epochs=32)
+_DENSE_GENDER = Recipe(network="densenet161", learning_rate=0.004, epochs=96, batch=32)
+_TOY = Recipe(network="mlp", learning_rate=0.05, epochs=60, dropout=0.2)
+_SMALL_TOY = replace(_TOY, width=64, epochs=40, dropout=0.0)
+_LETTERS = Recipe(
+    network="mlp", width=128, learning_rate=0.05, epochs=16, view=16, resize=16, augmentation="none"
+)
+
+PAPER_PARTS = (
+    Part(task="gender", recipe=_GENDER, paper="gender"),
+    Part(task="cat-dog", recipe=_CAT_DOG, paper="cat-dog"),
+    Part(task="animals", recipe=_ANIMALS, paper="animals"),
+    Part(task="objects", recipe=_OBJECTS, paper="objects"),
+)
+TOYS = ("toy/wave", "toy/rings", "toy/spiral", "toy/checkers")
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        name="quickstart",
+        parts=(Part(task="toy", recipe=_SMALL_TOY), Part(task="letters", recipe=_LETTERS)),
+        members=5,
+        runs=3,
+        about="every method on the two built-in tasks, small; minutes on two cores",
+    ),
+    Experiment(
+        name="toy",
+        parts=tuple(Part(task=name, recipe=_TOY) for name in TOYS),
+        about="the four data sets in the plane at the paper's size",
+    ),
+    Experiment(
+        name="letters", parts=(Part(task="letters", recipe=_LETTERS),), about="letters in unseen fonts"
+    ),
+    *(
+        Experiment(
+            name=part.task, parts=(part,), about=f"the paper's {part.task} task; needs its data: --root"
+        )
+        for part in PAPER_PARTS
+    ),
+    Experiment(
+        name="paper",
+        parts=(*PAPER_PARTS, Part(task="gender", recipe=_DENSE_GENDER, paper="gender")),
+        methods=PAPERS,
+        about="all four tasks, and gender with DenseNet-161",
+    ),
+)

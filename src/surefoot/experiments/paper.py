@@ -1,0 +1,106 @@
+"""The paper's numbers and its six questions."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from surefoot.experiments.methods import METHODS
+
+REFERENCE = "ensemble-of-t"  # the paper's strongest row, which those beyond the paper are set against
+
+
+@dataclass(frozen=True)
+class Question:
+    """Does the first method do better than the second?"""
+
+    text: str
+    method: str
+    other: str
+    better: str = "yes"  # the answer where all that is likely is below 0
+    same: str = "no: the same"  # where the difference is too small to matter
+    level: str = "cannot be told"
+    worse: str = "no: worse"
+
+
+QUESTIONS = (
+    Question("Does T from familiar data help?", "single-t", "single"),
+    Question("Does novelty scaling beat T?", "novelty", "single-t"),
+    Question("Do ensembles help?", "ensemble-of-t", "single-t"),
+    Question(
+        "Does distillation keep it?",
+        "distill-t",
+        "ensemble-of-t",
+        better="yes, and more",
+        same="yes",
+        level="a loss cannot be told",
+        worse="not all of it",
+    ),
+    Question("Do unlabelled images help distillation?", "g-distill-t", "distill-t"),
+    Question("Does the Bayesian model help?", "bayesian-t", "single-t"),
+)
+
+BEYOND = tuple((method.name, REFERENCE) for method in METHODS if method.not_in_paper)
+PAIRS = (*((question.method, question.other) for question in QUESTIONS), *BEYOND)
+
+
+PAPER = Path(__file__).parent / "paper_tables"
+ENTROPY_ROWS = {  # the complete table's name of a row -> the entropy table's
+    "Single Model": "Single",
+    "Single + T-scaling": "Sin. T-scale",
+    "Ensemble of T-scaled models": "Ens. T-scale",
+}
+STUDENTS = {"Distill + T-scaling": "Distill", "G-distill + T-scaling": "G-distill"}
+ENTROPY_BACKBONE = "resnet18"
+PAPER_TASKS = ("gender", "cat-dog", "animals", "objects")
+
+
+def paper_value(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
+    """What the complete tables say, by the row's name there; None where they say nothing.
+
+    >>> paper_value("resnet18", "gender", "Single + T-scaling", "nll", "unfamiliar")
+    0.39971
+    """
+    return _complete().get((backbone, task, method or "", metric, side))
+
+
+def paper_choice(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
+    """What the paper compares by (its Table 1): students are divided by T only where T is 1 or more.
+
+    The complete tables divide them everywhere and do not name T. It is inferred: below 1 it sharpens, and the
+    unfamiliar NLL is the higher for it.
+
+    >>> paper_choice("resnet18", "gender", "Distill + T-scaling", "nll", "unfamiliar")
+    0.36426
+    """
+    plain = STUDENTS.get(method or "")
+    before, after = (paper_value(backbone, task, row, "nll", "unfamiliar") for row in (plain, method))
+    sharpened = before is not None and after is not None and before < after
+    return paper_value(backbone, task, plain if sharpened else method, metric, side)
+
+
+def paper_entropy(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
+    """What the table of entropies says (nll, entropy, nll_minus_entropy), by the complete table's row names.
+
+    >>> paper_entropy("resnet18", "cat-dog", "Ensemble of T-scaled models", "nll_minus_entropy", "familiar")
+    -0.007
+    """
+    if backbone != ENTROPY_BACKBONE:
+        return None
+    return _entropies().get((task, ENTROPY_ROWS.get(method or "", ""), metric, side))
+
+
+@cache
+def _complete() -> Mapping[tuple[str, ...], float]:
+    return _read("results.csv", ("backbone", "task", "method", "metric", "split"))
+
+
+@cache
+def _entropies() -> Mapping[tuple[str, ...], float]:
+    return _read("entropy.csv", ("task", "method", "metric", "split"))
+
+
+def _read(name: str, keys: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    with (PAPER / name).open(encoding="utf-8", newline="") as lines:
+        return {tuple(row[key] for key in keys): float(row["value"]) for row in csv.DictReader(lines)}

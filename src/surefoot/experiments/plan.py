@@ -1,0 +1,152 @@
+"""Which networks each method reads in each run: enough to make the results again without the data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from surefoot.errors import InputError
+from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
+from surefoot.predictions.labels import LabelKind
+from surefoot.recipes.recipe import Recipe, Spec, recipe_from
+from surefoot.workers.jobs import Job
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A method, the networks of each of its runs, and those that hold subgroups out."""
+
+    method: Method
+    runs: tuple[tuple[Spec, ...], ...]
+    held_out: tuple[Spec, ...] = ()
+
+    def specs(self) -> Iterator[Spec]:
+        """Every network that it reads."""
+        for run in self.runs:
+            yield from run
+        yield from self.held_out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done on one task."""
+
+    task: str
+    task_identity: str
+    kind: LabelKind
+    class_names: tuple[str, ...]
+    recipe: Recipe
+    methods: tuple[Planned, ...]
+    skipped: tuple[str, ...] = ()  # why a method that was asked for does not apply
+
+    def spec(self, job: Job) -> Spec:
+        """The network that a job makes."""
+        return Spec(self.task, self.task_identity, job.recipe, job.seed)
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Every network once, teachers before students, with the novelty scores that are wanted of it."""
+        scores: dict[Spec, dict[str, None]] = {}
+        for planned in self.methods:
+            for spec in planned.specs():
+                for teacher in _with_needs(spec):
+                    scores.setdefault(teacher, {})
+                if planned.method.novelty is not None:
+                    scores[spec][planned.method.novelty] = None
+        return tuple(Job(spec.recipe, spec.seed, tuple(wanted)) for spec, wanted in scores.items())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; a recipe is written once, however many networks have it."""
+        recipes = {spec.recipe.digest: spec.recipe.as_dict() for p in self.methods for spec in p.specs()}
+        return {
+            "task": self.task,
+            "task_identity": self.task_identity,
+            "kind": str(self.kind),
+            "class_names": list(self.class_names),
+            "recipe": self.recipe.as_dict(),
+            "recipes": recipes,
+            "methods": [
+                {
+                    "name": planned.method.name,
+                    "runs": [[_short(spec) for spec in run] for run in planned.runs],
+                    "held_out": [_short(spec) for spec in planned.held_out],
+                }
+                for planned in self.methods
+            ],
+            "skipped": list(self.skipped),
+        }
+
+
+def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
+    """What the methods need on a task; those that do not apply are left out, and why is said."""
+    reasons = {method.name: obstacle(method, setup) for method in methods}
+    return Plan(
+        task=setup.task.name,
+        task_identity=setup.task.identity,
+        kind=setup.task.kind,
+        class_names=setup.task.class_names,
+        recipe=setup.recipe,
+        methods=tuple(_planned(method, setup) for method in methods if reasons[method.name] is None),
+        skipped=tuple(reason for reason in reasons.values() if reason is not None),
+    )
+
+
+def plan_from(document: Mapping[str, Any]) -> Plan:
+    """The plan that `as_dict` gave."""
+    try:
+        recipes = {digest: recipe_from(values) for digest, values in document["recipes"].items()}
+
+        def spec(short: Mapping[str, Any]) -> Spec:
+            seed = int(short["seed"])
+            return Spec(document["task"], document["task_identity"], recipes[short["recipe"]], seed)
+
+        methods = tuple(
+            Planned(
+                METHODS.named(each["name"]),
+                tuple(tuple(spec(short) for short in run) for run in each["runs"]),
+                tuple(spec(short) for short in each["held_out"]),
+            )
+            for each in document["methods"]
+        )
+        return Plan(
+            document["task"],
+            document["task_identity"],
+            LabelKind(document["kind"]),
+            tuple(document["class_names"]),
+            recipe_from(document["recipe"]),
+            methods,
+            tuple(document["skipped"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"no plan of an experiment: missing or wrong {error}") from error
+
+
+def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, ...]]:
+    """The plan for other methods that read the same networks, and the names of those it has none for."""
+    known = {planned.method.name: planned for planned in plan.methods}
+    found, without = [], []
+    for method in methods:
+        same = [p for p in plan.methods if p.method.networks is method.networks and not method.held_out]
+        if method.name in known:
+            found.append(known[method.name])
+        elif same:
+            found.append(Planned(method, same[0].runs))
+        else:
+            without.append(method.name)
+    return replace(plan, methods=tuple(found)), tuple(without)
+
+
+def _planned(method: Method, setup: Setup) -> Planned:
+    runs = tuple(
+        tuple(setup.spec(*each) for each in method.networks(setup, run)) for run in range(method.count(setup))
+    )
+    held_out = tuple(setup.spec(*each) for each in held_out_networks(setup)) if method.held_out else ()
+    return Planned(method, runs, held_out)
+
+
+def _with_needs(spec: Spec) -> Iterator[Spec]:
+    for teacher in spec.needs():
+        yield from _with_needs(teacher)
+    yield spec
+
+
+def _short(spec: Spec) -> dict[str, Any]:
+    return {"recipe": spec.recipe.digest, "seed": spec.seed}

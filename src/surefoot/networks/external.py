@@ -1,0 +1,155 @@
+"""Networks from timm, torchvision or a user's own function."""
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from surefoot.errors import InputError
+from surefoot.networks.heads import LinearHead
+from surefoot.networks.network import HeadBuilder, Network, following, initialise_linear
+
+INSTALL = "pip install 'surefoot[backbones]'"
+
+
+class ForeignNetwork(Network):
+    """Another library's backbone, whose own last layer was taken off, with a head of ours behind it."""
+
+    head_name = "classifier"
+    published_prefix = "features."
+
+    def __init__(self, backbone: nn.Module, head: LinearHead, *, published_head: str) -> None:
+        super().__init__()
+        self.features = backbone
+        self.classifier = head
+        self._published_head = published_head
+
+    @property
+    def published_head(self) -> str:
+        """The name of the layer that was taken off."""
+        return self._published_head
+
+
+class UserNetwork(Network):
+    """What a user's function built: images to logits, as one piece."""
+
+    head_name = ""  # none that we know of
+    published_prefix = "model."
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def head(self) -> LinearHead:
+        """Refused: nobody told us which part it is."""
+        raise InputError(f"network {self.name!r} {_ONE_PIECE}")
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the model's own `features` gives, where it has one."""
+        own: Callable[[Tensor], Tensor] | None = getattr(self.model, "features", None)
+        if own is None:
+            raise InputError(f"network {self.name!r} {_ONE_PIECE}")
+        return own(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, classes)."""
+        logits: Tensor = self.model(images)
+        return logits
+
+
+_ONE_PIECE = (
+    "gives logits only; methods that use features or a head need a function that "
+    "returns a surefoot.networks.Network"
+)
+
+
+def timm_network(name: str, head: HeadBuilder, generator: Generator, *, channels: int = 3) -> Network:
+    """Any timm model by name, untrained; weights come from a file."""
+    timm = _library("timm", f"timm:{name}")
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+    with following(generator, torch.device("cpu")):
+        whole = timm.create_model(name, pretrained=False, in_chans=channels)
+        last = whole.default_cfg.get("classifier")
+        whole.reset_classifier(0)
+    published_head = last if isinstance(last, str) else "classifier"
+    return _with_head(whole, int(whole.head_hidden_size), head, generator, published_head)
+
+
+def torchvision_network(name: str, head: HeadBuilder, generator: Generator) -> Network:
+    """Any torchvision classifier by name, untrained; its last linear layer is taken off."""
+    models: Any = _library("torchvision", f"torchvision:{name}").models
+    names = models.list_models(module=models)
+    if name not in names:
+        raise _unknown("torchvision", name, names)
+    with following(generator, torch.device("cpu")):
+        backbone = models.get_model(name, weights=None)
+    linear = [(path, part) for path, part in backbone.named_modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise InputError(f"torchvision model {name!r} does not end in a linear layer; allowed: ones that do")
+    path, last = linear[-1]
+    parent, _, own_name = path.rpartition(".")
+    setattr(backbone.get_submodule(parent), own_name, nn.Identity())
+    return _with_head(backbone, last.in_features, head, generator, path)
+
+
+def user_network(path: str, classes: int, generator: Generator) -> Network:
+    """What `package.module:function` returns when called with `classes=`."""
+    function = _function(path)
+    try:
+        inspect.signature(function).bind(classes=classes)
+    except TypeError as error:
+        raise InputError(f"{path} cannot be called with classes={classes}: {error}") from error
+    with following(generator, torch.device("cpu")):
+        built = function(classes=classes)
+    if not isinstance(built, nn.Module):
+        raise InputError(f"{path} returned {type(built).__name__}; allowed: a torch.nn.Module")
+    return built if isinstance(built, Network) else UserNetwork(built)
+
+
+def _with_head(
+    backbone: nn.Module, width: int, head: HeadBuilder, generator: Generator, published_head: str
+) -> ForeignNetwork:
+    with torch.device("meta"):
+        ours = head(width)
+    ours = ours.to_empty(device="cpu")
+    for module in ours.modules():
+        if isinstance(module, nn.Linear):
+            initialise_linear(module, generator)
+    return ForeignNetwork(backbone, ours, published_head=published_head)
+
+
+def _library(library: str, name: str) -> Any:
+    try:
+        import_module("torchvision")  # timm needs it too, and says so less clearly
+        return import_module(library)
+    except ImportError as error:
+        raise InputError(f"network {name!r} needs {library}, got: {error}; install it: {INSTALL}") from error
+
+
+def _unknown(library: str, name: str, names: list[str]) -> InputError:
+    near = get_close_matches(name, names, n=5, cutoff=0.5)
+    have = f"nearest: {', '.join(near)}" if near else f"it has {len(names)} others"
+    return InputError(f"unknown {library} model {name!r}; {have}")
+
+
+def _function(path: str) -> Callable[..., object]:
+    module_name, _, name = path.partition(":")
+    module = _user_module(module_name, path)
+    function: object = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{path}: module {module_name!r} has no function {name!r}")
+    return function
+
+
+def _user_module(name: str, path: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{path}: cannot import {name!r}: {error}") from error

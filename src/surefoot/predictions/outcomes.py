@@ -1,0 +1,196 @@
+"""Per-decision outcomes that the metrics read, in float64. Numpy only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Values = TypeVar("Values", Array, Bools, Index)
+
+DECIMALS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Decisions from the highest score to the lowest, with the places where a run of equal scores ends."""
+
+    order: Index
+    ends: Index
+
+    @staticmethod
+    def of(score: Array) -> "Ranking":
+        order = np.argsort(-score)
+        ordered = score[order]
+        ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(score) else order
+        return Ranking(order, ends)
+
+    def accumulate(self, values: Array) -> Array:
+        """Running sums from the top, read where a run of ties ends: nothing depends on the order of ties."""
+        return np.cumsum(values[self.order])[self.ends]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Running sums over decisions, most confident first; knot 0 is 0 and between knots they are straight.
+
+    Straight between knots means that each decision in a run of ties counts with the mean of its run.
+    """
+
+    mass: Array
+    errors: Array
+    confidence: Array
+
+    @property
+    def total(self) -> float:
+        return float(self.mass[-1])
+
+
+class Fact(Generic[Values]):
+    """A field that is an array, or a function that gives it and is called when it is first asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.place = f"_{name}"
+
+    def __set__(self, instance: object, value: Values | Callable[[], Values]) -> None:
+        instance.__dict__[self.place] = value
+
+    def __get__(self, instance: object, owner: type | None = None) -> Values:
+        if instance is None:
+            raise AttributeError(f"{self.place} has no default")
+        value = instance.__dict__[self.place]
+        if callable(value):
+            value = instance.__dict__[self.place] = value()
+        return cast(Values, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Per decision: log probability of the truth, squared error, confidence, correctness, entropy.
+
+    Decisions lie block by block: one block for one label, a block per class for many labels. Metrics that
+    are averages over classes are means over blocks.
+    """
+
+    log_p_true: Fact[Array] = Fact()
+    squared_error: Fact[Array] = Fact()  # mean over classes of (p - onehot)^2; many labels: (p - y)^2
+    confidence: Fact[Array] = Fact()
+    correct: Fact[Bools] = Fact()
+    entropy: Fact[Array] = Fact()
+    row: Fact[Index] = Fact()  # which row of the predictions the decision belongs to
+    blocks: tuple[slice, ...]  # type: ignore[misc] # a Fact is no default
+    score: Array | None = None  # many labels: log odds, and whether the class is truly there
+    positive: Bools | None = None
+    weight: Array | None = None  # whole-number counts per decision; None is one each
+
+    @property
+    def outcomes(self) -> "Outcomes":
+        return self
+
+    @property
+    def total(self) -> float:
+        return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
+
+    def mean(self, values: Array | Bools) -> float:
+        """Mean over decisions; NaN where there are none."""
+        total = self.total
+        if not total:
+            return float("nan")
+        return float(values.sum() if self.weight is None else values @ self.weight) / total
+
+    def reweighted(self, row_weight: Array) -> "Outcomes":
+        """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
+        again = replace(self, weight=row_weight[self.row])
+        # What was sorted once need not be sorted again; frozen or not, a cached property lives in __dict__.
+        again.__dict__.update(
+            block_rankings=self.block_rankings,
+            pooled_ranking=self.pooled_ranking,
+            score_rankings=self.score_rankings,
+        )
+        return again
+
+    def split_by(self, member_of: Index) -> Iterator["Outcomes"]:
+        """The decisions of each group in turn, where `member_of[row]` is a row's group from 0."""
+        order = np.argsort(member_of[self.row], kind="stable")  # block by block within a group
+        block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
+        counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
+        for chosen in np.split(order, np.cumsum(counts)[:-1]):
+            yield self._only(chosen, np.bincount(block_of[chosen], minlength=len(self.blocks)))
+
+    def _only(self, chosen: Index, block_sizes: Index) -> "Outcomes":
+        ends = np.cumsum(block_sizes).tolist()
+        return Outcomes(
+            log_p_true=self.log_p_true[chosen],
+            squared_error=self.squared_error[chosen],
+            confidence=self.confidence[chosen],
+            correct=self.correct[chosen],
+            entropy=self.entropy[chosen],
+            row=self.row[chosen],
+            blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
+            score=None if self.score is None else self.score[chosen],
+            positive=None if self.positive is None else self.positive[chosen],
+        )
+
+    def counted(self, values: Array) -> Array:
+        return values if self.weight is None else values * self.weight
+
+    @cached_property
+    def block_rankings(self) -> tuple[Ranking, ...]:
+        return tuple(Ranking.of(self.confidence[block]) for block in self.blocks)
+
+    @cached_property
+    def pooled_ranking(self) -> Ranking:
+        return self.block_rankings[0] if len(self.blocks) == 1 else Ranking.of(self.confidence)
+
+    @cached_property
+    def score_rankings(self) -> tuple[Ranking, ...]:
+        if self.score is None:
+            return ()
+        return tuple(Ranking.of(self.score[block]) for block in self.blocks)
+
+    @cached_property
+    def block_curves(self) -> tuple[Curve, ...]:
+        pairs = zip(self.blocks, self.block_rankings, strict=True)
+        return tuple(self._curve(block, ranking) for block, ranking in pairs)
+
+    @cached_property
+    def pooled_curve(self) -> Curve:
+        if len(self.blocks) == 1:
+            return self.block_curves[0]
+        return self._curve(slice(0, len(self.row)), self.pooled_ranking)
+
+    def _curve(self, block: slice, ranking: Ranking) -> Curve:
+        weight = np.ones(len(self.row[block])) if self.weight is None else self.weight[block]
+        sums = (weight, weight * ~self.correct[block], weight * self.confidence[block])
+        mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
+        return Curve(mass, errors, confidence)
+
+
+class HasOutcomes(Protocol):
+    """Anything the metrics can read: Predictions, or Outcomes themselves."""
+
+    @property
+    def outcomes(self) -> Outcomes: ...
+
+
+class Curves(Protocol):
+    """What the metrics that rank decisions read: a curve per block, and one of all decisions."""
+
+    @property
+    def block_curves(self) -> tuple[Curve, ...]: ...
+
+    @property
+    def pooled_curve(self) -> Curve: ...
+
+
+class Ranked(Protocol):
+    """Anything that such a metric can read: Predictions, Outcomes, or a tally's binned curves."""
+
+    @property
+    def outcomes(self) -> Curves: ...

@@ -1,0 +1,354 @@
+"""The data of every curve, as a few hundred numbers however many the predictions are."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from surefoot.errors import InputError
+from surefoot.evaluation.scores import number
+from surefoot.intervals import Proportion, clopper_pearson
+from surefoot.metrics import e99_count, nll
+from surefoot.metrics.calibration import binned_whole
+from surefoot.metrics.proper import CLIP
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Outcomes
+from surefoot.predictions.predictions import Predictions
+from surefoot.report.style import LETTERS
+
+Numbers = tuple[float, ...]
+
+HISTOGRAM_BINS = 25
+CURVE_POINTS = 200
+CURVE_ROWS = 20_000  # rows read for the temperature curve: it is a picture, and each point is a reading
+TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, *np.arange(2.0, 8.01, 0.25).tolist())
+CLASSES_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Equal-mass bins, ties kept whole: how many decisions, their confidence, accuracy, its exact interval.
+
+    `band_low` and `band_high` hold the middle 95% of accuracies that a calibrated model would show.
+    """
+
+    number: Numbers
+    confidence: Numbers
+    accuracy: Numbers
+    low: Numbers
+    high: Numbers
+    band_low: Numbers
+    band_high: Numbers
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Share of decisions per equal-width bin of confidence."""
+
+    edges: Numbers
+    share: Numbers
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Error rate among the most confident share, read where a confidence threshold can stop."""
+
+    coverage: Numbers
+    risk: Numbers
+
+
+@dataclass(frozen=True)
+class TemperatureCurve:
+    """NLL of both sides while T varies."""
+
+    temperature: Numbers
+    familiar: Numbers
+    unfamiliar: Numbers
+    rows: int  # the most rows read of a side
+    fitted: tuple[float, float, float] | None  # T and the NLL of both sides there
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One true class: how many, how often wrong, how much too sure."""
+
+    name: str
+    n: int
+    error: float
+    overconfidence: float
+
+
+def reliability(outcomes: Outcomes) -> Reliability:
+    """The reliability diagram of all decisions (many labels: of all classes together)."""
+    number, confidence, accuracy = binned_whole(outcomes.pooled_curve)
+    ends = [clopper_pearson(round(a * n), int(n)) for a, n in zip(accuracy, number, strict=True)]
+    return Reliability(
+        number=_numbers(number),
+        confidence=_numbers(confidence),
+        accuracy=_numbers(accuracy),
+        low=tuple(low for low, _ in ends),
+        high=tuple(high for _, high in ends),
+        band_low=_numbers(binom.ppf(0.025, number, confidence) / number),
+        band_high=_numbers(binom.ppf(0.975, number, confidence) / number),
+    )
+
+
+def histogram(outcomes: Outcomes, lowest: float) -> Histogram:
+    """Confidences from the lowest that is possible (1 / classes) to 1."""
+    edges = np.linspace(lowest, 1, HISTOGRAM_BINS + 1)
+    counts, _ = np.histogram(np.clip(outcomes.confidence, lowest, 1), edges)
+    return Histogram(_numbers(edges), _numbers(counts / max(1, counts.sum())))
+
+
+def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
+    """The risk-coverage curve at evenly spread knots, from none (the first run's risk) to full coverage."""
+    curve = outcomes.pooled_curve
+    knots = np.unique(np.searchsorted(curve.mass[1:], np.linspace(0, curve.total, CURVE_POINTS)[1:])) + 1
+    risk = curve.errors[knots] / curve.mass[knots]
+    coverage = np.append(0.0, curve.mass[knots] / curve.total)
+    return RiskCoverage(_numbers(coverage), _numbers(np.append(risk[0], risk)))
+
+
+def temperature_curve(
+    familiar: Predictions, unfamiliar: Predictions, *, fitted: float | None = None
+) -> TemperatureCurve:
+    """The paper's curve: clipped NLL on both sides as the averaged logits are divided by T."""
+    few = [some_rows(side).average() for side in (familiar, unfamiliar)]
+    temperatures = TEMPERATURES
+    if fitted is not None and not TEMPERATURES[0] <= fitted <= TEMPERATURES[-1]:
+        start, end = (TEMPERATURES[-1], 1.5 * fitted) if fitted > 1 else (fitted / 1.5, TEMPERATURES[0])
+        beyond = np.geomspace(float(start), float(end), 12).tolist()
+        temperatures = tuple(sorted({*TEMPERATURES, *beyond}))
+
+    curves = [nll_by_temperature(side, [*temperatures, fitted or 1.0]) for side in few]
+    *values, last = zip(*curves, strict=True)
+    return TemperatureCurve(
+        temperature=tuple(temperatures),
+        familiar=tuple(value[0] for value in values),
+        unfamiliar=tuple(value[1] for value in values),
+        rows=max(side.n for side in few),
+        fitted=None if fitted is None else (fitted, *last),
+    )
+
+
+def nll_by_temperature(predictions: Predictions, temperatures: Sequence[float]) -> list[float]:
+    """What the metric `nll` is as the averaged logits are divided by each T; only p(true) is worked out."""
+    one = predictions.average()
+    logits, labels = one.logits[0].double(), one.labels
+    known = labels >= 0
+    if not known.any():
+        return [math.nan] * len(temperatures)
+    if one.kind is LabelKind.ONE_LABEL:
+        logits = logits[known]
+        # The true logit less each other's: p(true) = 1 / sum exp(z - z_true).
+        logits = logits - logits.gather(1, labels[known].unsqueeze(1))
+        logs = [-torch.logsumexp(logits / t, dim=1) for t in temperatures]
+    else:
+        signed = torch.where(labels == 1, logits, -logits)[known]
+        logs = [torch.nn.functional.logsigmoid(signed / t) for t in temperatures]
+    low, high = np.log(CLIP)
+    return [float(-log_p.clamp(low, high).mean()) for log_p in logs]
+
+
+def class_scores(predictions: Predictions) -> list[ClassScores]:
+    """Per true class (many labels: per class), the largest ones where there are many."""
+    outcomes = predictions.outcomes
+    names = predictions.class_names or tuple(f"class {index}" for index in range(predictions.classes))
+    if predictions.kind is LabelKind.ONE_LABEL:
+        true = predictions.labels.numpy()[outcomes.row]
+    else:
+        true = np.repeat(
+            np.arange(predictions.classes), [block.stop - block.start for block in outcomes.blocks]
+        )
+    n = np.bincount(true, minlength=predictions.classes)
+    right = np.bincount(true, outcomes.correct, minlength=predictions.classes)
+    sure = np.bincount(true, outcomes.confidence, minlength=predictions.classes)
+    shown = sorted(np.argsort(-n, kind="stable")[:CLASSES_SHOWN].tolist())
+    return [
+        ClassScores(names[i], int(n[i]), float(1 - right[i] / n[i]), float((sure[i] - right[i]) / n[i]))
+        for i in shown
+        if n[i]
+    ]
+
+
+def some_rows(predictions: Predictions) -> Predictions:
+    """At most CURVE_ROWS of them, evenly spread."""
+    stride = -(-predictions.n // CURVE_ROWS)
+    return predictions if stride == 1 else predictions.take(slice(None, None, stride))
+
+
+def _numbers(values: object) -> Numbers:
+    return tuple(float(value) for value in np.asarray(values))
+
+
+SIDES = ("familiar", "unfamiliar")
+CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
+DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
+CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
+BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is seen
+BAND_COVERAGES = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """One run of a method: both sides as scored, and as they were before calibration where it had one.
+
+    `runs` holds both sides of every run, this one too, where a figure is to show how far they lie apart.
+    """
+
+    name: str
+    title: str
+    familiar: Predictions
+    unfamiliar: Predictions
+    uncalibrated: tuple[Predictions, Predictions] | None = None
+    runs: tuple[tuple[Predictions, Predictions], ...] = ()
+
+    @property
+    def sides(self) -> dict[str, Predictions]:
+        return {"familiar": self.familiar, "unfamiliar": self.unfamiliar}
+
+    @property
+    def before(self) -> tuple[Predictions, Predictions]:
+        """Both sides without calibration."""
+        return self.uncalibrated or (self.familiar, self.unfamiliar)
+
+
+@dataclass(frozen=True)
+class ConfidenceBins:
+    """Per bin of confidence (above `edges[i]`, up to `edges[i + 1]`): k wrong of n, with exact intervals."""
+
+    edges: tuple[float, ...]
+    errors: tuple[Proportion, ...]
+
+
+@dataclass(frozen=True)
+class MethodCurve:
+    """NLL of both sides while T varies, at T = 1, and as calibrated on val where there is such a point."""
+
+    temperature: tuple[float, ...]
+    familiar: tuple[float, ...]
+    unfamiliar: tuple[float, ...]
+    uncalibrated: tuple[float, float]
+    calibrated: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs; NaN where it was not measured."""
+
+    training_seconds: float = math.nan
+    inference_ms: float = math.nan  # for one image
+    parameters: float = math.nan
+
+
+def check_methods(methods: Sequence[MethodRun]) -> None:
+    """At least one method, no more than letters to name them by, no name twice."""
+    if not 1 <= len(methods) <= len(LETTERS):
+        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
+    names = [method.name for method in methods]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"method {twice[0]!r} is given more than once; allowed: each name once")
+
+
+def lowest_confidence(predictions: Predictions) -> float:
+    """The lowest confidence that an answer can have."""
+    return 0.5 if predictions.kind is LabelKind.MANY_LABELS else 1 / predictions.classes
+
+
+def confidence_bins(predictions: Predictions) -> ConfidenceBins:
+    """The error rate by confidence, in bins that are narrow where the model is sure."""
+    lowest = lowest_confidence(predictions)
+    edges = tuple(edge for edge in CONFIDENCE_EDGES if edge > lowest)
+    start = max(edge for edge in CONFIDENCE_EDGES if edge <= lowest)
+    outcomes = predictions.outcomes
+    place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin holds its upper edge
+    n = np.bincount(place, minlength=len(edges)).tolist()
+    k = np.bincount(place[~outcomes.correct], minlength=len(edges)).tolist()
+    errors = tuple(Proportion.of(wrong, count) for wrong, count in zip(k, n, strict=True))
+    return ConfidenceBins((start, *edges), errors)
+
+
+def e99_bars(methods: Sequence[MethodRun]) -> dict[str, dict[str, Proportion]]:
+    """E99 of each method on each side, as k wrong of n sure."""
+    return {m.name: {side: e99_count(p) for side, p in m.sides.items()} for m in methods}
+
+
+def temperature_curve_data(
+    familiar: Predictions, unfamiliar: Predictions, temperatures: Sequence[float]
+) -> dict[str, list[float | None]]:
+    """Clipped NLL of both sides as the averaged logits are divided by each T; None where undefined.
+
+    At most CURVE_ROWS rows a side are read. For a slider: the point at `temperature[i]` is
+    (`familiar[i]`, `unfamiliar[i]`).
+    """
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"temperature is {temperature}; allowed: above 0 and finite")
+    shown: dict[str, list[float | None]] = {"temperature": [float(t) for t in temperatures]}
+    for side, predictions in zip(SIDES, (familiar, unfamiliar), strict=True):
+        shown[side] = [number(value) for value in nll_by_temperature(some_rows(predictions), temperatures)]
+    return shown
+
+
+def method_curves(methods: Sequence[MethodRun], fitted: Mapping[str, float]) -> dict[str, MethodCurve]:
+    """The T-curve of each method, with the T that was fitted on val by method name.
+
+    Where no T is named but the method was calibrated, its calibrated point is that of its predictions,
+    which need not lie on the curve (a T for each member, a T that depends on novelty).
+    """
+    unknown = sorted(set(fitted) - {method.name for method in methods})
+    if unknown:
+        raise InputError(f"unknown method {unknown[0]!r}; have: {', '.join(m.name for m in methods)}")
+    return {method.name: _method_curve(method, fitted.get(method.name)) for method in methods}
+
+
+def _method_curve(method: MethodRun, fitted: float | None) -> MethodCurve:
+    temperatures = _reaching(fitted)
+    along = temperature_curve_data(*method.before, [*temperatures, 1.0 if fitted is None else fitted])
+    x, y = ([math.nan if v is None else v for v in along[side]] for side in SIDES)
+    calibrated = None
+    if fitted is not None:
+        calibrated = (x[-1], y[-1])
+    elif method.uncalibrated is not None:
+        calibrated = (nll(some_rows(method.familiar)), nll(some_rows(method.unfamiliar)))
+    one = temperatures.index(1.0)
+    end = _end(temperatures, x, y, fitted)
+    return MethodCurve(
+        temperatures[:end], tuple(x[:-1][:end]), tuple(y[:-1][:end]), (x[one], y[one]), calibrated
+    )
+
+
+def _end(temperatures: Sequence[float], x: Sequence[float], y: Sequence[float], fitted: float | None) -> int:
+    """Where a curve ends: a little after the last T that is fitted, or no worse than T = 1 on either side.
+
+    What comes later is worse on both, and would make the rest of the figure small.
+    """
+    one = temperatures.index(1.0)
+    good = [i for i, t in enumerate(temperatures) if x[i] <= x[one] or y[i] <= y[one] or t <= (fitted or 1.0)]
+    return max(good, default=len(temperatures)) + 1 + BEYOND_USE
+
+
+def _reaching(fitted: float | None) -> tuple[float, ...]:
+    """The curve's temperatures, drawn on to the fitted one where that lies outside them."""
+    first, last = CURVE_TEMPERATURES[0], CURVE_TEMPERATURES[-1]
+    if fitted is None or first <= fitted <= last:
+        return CURVE_TEMPERATURES
+    beyond: list[float] = np.geomspace(first if fitted < first else last, fitted, 8)[1:-1].tolist()
+    return tuple(sorted({*CURVE_TEMPERATURES, *beyond, fitted}))
+
+
+def risk_curve(outcomes: Outcomes) -> RiskCoverage:
+    """The risk-coverage curve; without points where no label is known."""
+    return risk_coverage(outcomes) if outcomes.total else RiskCoverage((), ())
+
+
+def risk_band(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest and the highest risk of any run at each of BAND_COVERAGES."""
+    curves = [risk_curve(outcomes) for outcomes in runs if outcomes.total]
+    risks = np.asarray([np.interp(BAND_COVERAGES, curve.coverage, curve.risk) for curve in curves])
+    return risks.min(axis=0), risks.max(axis=0)

@@ -1,0 +1,331 @@
+"""Figures with one panel per method: error by confidence, reliability, the toy planes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
+
+from surefoot.errors import InputError
+from surefoot.metrics import nll
+from surefoot.metrics.proper import CLIP
+from surefoot.predictions.predictions import Predictions
+from surefoot.report.curves import (
+    SIDES,
+    ConfidenceBins,
+    Histogram,
+    MethodRun,
+    Reliability,
+    check_methods,
+    confidence_bins,
+    histogram,
+    lowest_confidence,
+    reliability,
+)
+from surefoot.report.figures import short_number
+from surefoot.report.style import (
+    COLOURS,
+    GREY,
+    INK,
+    LINES,
+    MARKERS,
+    SMALL,
+    WIDTH,
+    Picture,
+    finished,
+    key_below,
+    percent_ticks,
+    plain_text,
+)
+from surefoot.tasks.task import Split, Task
+from surefoot.tasks.toy import GRID, load_toy
+
+ACROSS = 3  # methods side by side in the figure of errors by confidence
+PAIRS = 2  # and in the reliability diagrams, which have two panels each
+COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
+
+
+def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
+    """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
+    check_methods(methods)
+    bins = [{side: confidence_bins(p) for side, p in method.sides.items()} for method in methods]
+    rows = -(-len(methods) // ACROSS)
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 1.1 + 2.5 * rows), layout="constrained")
+        grid: Any = figure.subplots(2 * rows, ACROSS, height_ratios=[3, 1] * rows, squeeze=False)
+        _empty_rest(grid, len(methods))
+        most = max(p.n for of_method in bins for shown in of_method.values() for p in shown.errors)
+        highest = max(
+            (p.high for m in bins for shown in m.values() for p in shown.errors if p.n), default=1.0
+        )
+        for index, (method, shown) in enumerate(zip(methods, bins, strict=True)):
+            row, column = divmod(index, ACROSS)
+            upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
+            if index:
+                _behind(upper, bins[0])
+            _error_panel(upper, shown, first=column == 0, highest=highest)
+            upper.set_title(plain_text(method.title, 30), loc="left", fontsize=9)
+            _count_panel(lower, shown, first=column == 0, most=most)
+            if index + ACROSS >= len(methods):
+                lower.set_xlabel("confidence")
+        first = (
+            [Line2D([], [], color=GREY, linewidth=1, label="the first method")] if len(methods) > 1 else []
+        )
+        calibrated = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated")
+        key_below(figure, [*(_side_key(side) for side in SIDES), calibrated, *first], columns=4)
+        title = "How often each method is wrong at each confidence, and how many answers that is."
+        return finished(figure, "error-by-confidence", title)
+
+
+def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
+    """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
+    check_methods(methods)
+    rows = -(-len(methods) // PAIRS)
+    lowest = min(lowest_confidence(p) for method in methods for p in method.sides.values())
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 0.9 + 2.1 * rows), layout="constrained")
+        panels: Any = figure.subplots(rows, 2 * PAIRS, sharex=True, sharey=True, squeeze=False)
+        for axes in panels.flat[2 * len(methods) :]:
+            axes.set_axis_off()
+        for index, method in enumerate(methods):
+            for place, side in enumerate(SIDES):
+                axes = panels.flat[2 * index + place]
+                outcomes = method.sides[side].outcomes
+                _reliability_panel(axes, reliability(outcomes), histogram(outcomes, lowest), side)
+                name = plain_text(method.title, 38) if place == 0 else ""
+                axes.set_title(f"{name}\n{side}, n = {outcomes.total:,.0f}", loc="left", fontsize=8.5)
+        for axes in panels[:, 0]:
+            axes.set_ylabel("accuracy")
+        for index in range(max(0, 2 * (len(methods) - PAIRS)), 2 * len(methods)):
+            panels.flat[index].tick_params(labelbottom=True)
+            panels.flat[index].set_xlabel("confidence")
+        band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
+        counts = Patch(color=GREY, alpha=0.8, label="counts by confidence")
+        key_below(figure, [*(_side_key(side) for side in SIDES), band, counts], columns=4)
+        title = "Accuracy in ten bins of equal size by confidence; below the diagonal a method is too sure."
+        return finished(figure, "reliability-methods", title)
+
+
+def _empty_rest(grid: Any, used: int) -> None:
+    for index in range(used, grid.shape[0] // 2 * ACROSS):
+        row, column = divmod(index, ACROSS)
+        for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
+            axes.set_axis_off()
+
+
+def _side_key(side: str) -> Line2D:
+    style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
+    return Line2D([], [], label=side, **style)
+
+
+def _middles(shown: ConfidenceBins) -> Any:
+    return np.arange(len(shown.errors)) + 0.5
+
+
+def _behind(axes: Axes, first: dict[str, ConfidenceBins]) -> None:
+    for side, shown in first.items():
+        values = [p.value for p in shown.errors]
+        axes.plot(_middles(shown), values, color=GREY, linewidth=1, linestyle=LINES[side])
+
+
+def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, highest: float) -> None:
+    edges = sides["familiar"].edges
+    axes.fill_between(
+        np.repeat(range(len(edges)), 2)[1:-1],
+        [1 - edge for edge in np.repeat(edges[1:], 2)],
+        [1 - edge for edge in np.repeat(edges[:-1], 2)],
+        color=GREY,
+        alpha=0.3,
+        linewidth=0,
+    )
+    for (side, shown), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
+        found = [(x + nudge, p) for x, p in zip(_middles(shown), shown.errors, strict=True) if p.n]
+        places = [x for x, _ in found]
+        _upright(axes, places, [p.low for _, p in found], [p.high for _, p in found], COLOURS[side], 0.8)
+        style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
+        axes.plot(places, [p.value for _, p in found], markersize=4, linewidth=1.3, **style)
+    axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
+    axes.set_xticks([])
+    percent_ticks(axes.yaxis)
+    axes.tick_params(labelleft=first)
+    if first:
+        axes.set_ylabel("error rate")
+
+
+def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, most: int) -> None:
+    edges = sides["familiar"].edges
+    for (side, shown), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
+        counts = [max(p.n, 0.1) for p in shown.errors]
+        _upright(axes, _middles(shown) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
+    axes.set_yscale("log")
+    axes.set(xlim=(0, len(edges) - 1), ylim=(0.5, max(2, 2 * most)))
+    axes.set_xticks(range(len(edges)), [f"{edge:g}".removeprefix("0") or "0" for edge in edges], fontsize=8)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
+    axes.tick_params(labelleft=first)
+    if first:
+        axes.set_ylabel("answers")
+
+
+def _reliability_panel(axes: Axes, shown: Reliability, counts: Histogram, side: str) -> None:
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+    axes.set(xlim=(counts.edges[0] - 0.02, 1.02), ylim=(-0.02, 1.02))
+    axes.set_yticks([0, 0.5, 1])
+    if not shown.number:
+        return
+    heights = np.asarray(counts.share) * COUNT_SHARE / max(counts.share)
+    axes.stairs(heights, counts.edges, color=GREY, fill=True, alpha=0.8)
+    order = np.argsort(shown.confidence)
+    x, low, high = (
+        np.asarray(values)[order] for values in (shown.confidence, shown.band_low, shown.band_high)
+    )
+    axes.fill_between(x, low, high, color=GREY, alpha=0.3, linewidth=0)
+    _upright(axes, shown.confidence, shown.low, shown.high, COLOURS[side], 0.8)
+    axes.plot(shown.confidence, shown.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
+
+
+def _upright(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
+    """Upright strokes as one line with gaps: a tenth of the SVG that as many lines would be."""
+    gap = np.full(len(x), np.nan)
+    across, up = np.column_stack([x, x, gap]).ravel(), np.column_stack([low, high, gap]).ravel()
+    axes.plot(across, up, color=colour, linewidth=width, solid_capstyle="butt")
+
+
+Map = NDArray[np.float64]
+
+TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
+PLANE = (-1.0, 1.0, -1.0, 1.0)
+IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
+CLASS_COLOURS = ("#0072b2", "#d55e00")
+CLASS_MARKERS = ("o", "^")
+PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
+WORST = float(-np.log(CLIP[0]))
+LEVELS = 12  # few enough colours that a map stays small, and that a reader can tell them apart
+
+
+@dataclass(frozen=True, eq=False)
+class ToyRow:
+    """One of the toy data sets by name, its methods, and the seed its training points were drawn from."""
+
+    name: str
+    methods: tuple[MethodRun, ...]
+    seed: int = 0
+
+
+def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
+    """Clipped NLL at every point of the test grid, from the bottom row up; by id, in whatever order."""
+    both = zip(TESTS, (familiar, unfamiliar), strict=True)
+    return _over_grid(task, {split: _penalties(task, split, predictions) for split, predictions in both})
+
+
+def familiar_map(task: Task) -> Map:
+    """1 where the test grid is familiar, 0 where it is not."""
+    familiar, unfamiliar = (len(task.splits[split].ids) for split in TESTS)
+    return _over_grid(task, dict(zip(TESTS, (np.ones(familiar), np.zeros(unfamiliar)), strict=True)))
+
+
+def truth_map(task: Task) -> Map:
+    """The true class at every point of the test grid."""
+    return _over_grid(task, {split: task.splits[split].labels.astype(float) for split in TESTS})
+
+
+def toy_picture(rows: Sequence[ToyRow]) -> Picture:
+    """A row per data set: the truth with the training points, then a map of NLL for each method."""
+    if not rows:
+        raise InputError("no toy data set to draw; allowed: 1 or more")
+    for row in rows:
+        check_methods(row.methods)
+    columns = 1 + max(len(row.methods) for row in rows)
+    size = (WIDTH - 0.9) / columns
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 0.6 + (size + 0.5) * len(rows)), layout="constrained")
+        panels: Any = figure.subplots(len(rows), columns, squeeze=False)
+        for axes in panels.flat:
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            axes.patch.set(edgecolor=GREY, linewidth=1.2)
+        for row, of_row in zip(rows, panels, strict=True):
+            task = load_toy(row.name, seed=row.seed)
+            _truth_panel(of_row[0], task, row.name)
+            for axes in of_row[1 + len(row.methods) :]:
+                axes.set_axis_off()
+            for axes, method in zip(of_row[1:], row.methods, strict=False):
+                shown = _map_panel(axes, task, method)
+        bar = figure.colorbar(shown, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+        bar.set_label("NLL at a point, nats")
+        title = (
+            "Where each method goes wrong in the plane: darker is worse; training points come only from "
+            "the familiar region, outlined. F and U: mean NLL inside and outside of it."
+        )
+        return finished(figure, "toy", title)
+
+
+def _penalties(task: Task, split: Split, predictions: Predictions) -> Map:
+    """The NLL of every sample of a split, in the split's own order."""
+    ids = task.splits[split].ids.tolist()
+    given = [] if predictions.ids is None else predictions.ids.tolist()
+    if sorted(given) != ids:
+        raise InputError(
+            f"{task.name}, {split}: the predictions have {len(set(given) & set(ids))} of the {len(ids)} ids "
+            f"of the test grid in {predictions.n} rows; allowed: each once"
+        )
+    outcomes = predictions.outcomes
+    if len(outcomes.row) != len(ids):
+        raise InputError(
+            f"{task.name}, {split}: {len(ids) - len(outcomes.row)} labels are unknown; allowed: none"
+        )
+    place = {name: index for index, name in enumerate(ids)}
+    values = np.empty(len(ids))
+    values[[place[given[row]] for row in outcomes.row]] = -np.clip(outcomes.log_p_true, *np.log(CLIP))
+    return values
+
+
+def _over_grid(task: Task, values: dict[Split, Map]) -> Map:
+    """Values of both tests at their places in the plane."""
+    grid = np.full((GRID, GRID), np.nan)
+    for split, of_split in values.items():
+        points = np.asarray(task.splits[split].inputs, dtype=float)
+        column, row = np.floor((points + 1) / 2 * GRID).astype(int).T
+        grid[row, column] = of_split
+    return grid
+
+
+def outline(task: Task) -> list[tuple[Map, Map]]:
+    """The edge of the familiar region as lines, every fourth corner of the grid's stairs."""
+    centres = (np.arange(GRID) + 0.5) / GRID * 2 - 1
+    drawn = Figure().subplots().contour(centres, centres, familiar_map(task), levels=[0.5])
+    kept = [np.concatenate([line[:-1:4], line[-1:]]) for line in drawn.allsegs[0]]
+    return [(line[:, 0], line[:, 1]) for line in kept]
+
+
+def _truth_panel(axes: Axes, task: Task, name: str) -> None:
+    axes.imshow(truth_map(task), cmap=ListedColormap(PALE), vmin=0, vmax=1, **IMAGE)
+    train = task.splits[Split.TRAIN]
+    points = np.asarray(train.inputs)
+    for label, (colour, marker) in enumerate(zip(CLASS_COLOURS, CLASS_MARKERS, strict=True)):
+        x, y = points[train.labels == label].T
+        axes.scatter(x, y, s=2, c=colour, marker=marker, linewidths=0, rasterized=True)
+    axes.set_title("truth", fontsize=8)
+    axes.set_ylabel(name)
+    axes.set_xlabel(f"{len(points):,}\ntraining points", fontsize=8)
+
+
+def _map_panel(axes: Axes, task: Task, method: MethodRun) -> Any:
+    shown = nll_map(task, method.familiar, method.unfamiliar)
+    colours = colormaps["Greys"].resampled(LEVELS)
+    image = axes.imshow(shown, cmap=colours, norm=Normalize(0, WORST), **IMAGE)
+    for x, y in outline(task):
+        axes.plot(x, y, color=CLASS_COLOURS[1], linewidth=1.2)
+    axes.set(xlim=PLANE[:2], ylim=PLANE[2:])
+    axes.set_title(plain_text(method.title, 18), fontsize=8)
+    axes.set_xlabel(f"F {nll(method.familiar):.3f}\nU {nll(method.unfamiliar):.3f}", fontsize=8, color=INK)
+    return image

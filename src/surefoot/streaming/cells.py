@@ -1,0 +1,279 @@
+"""Fine cells of confidence and of log odds, with whole-number counts."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.predictions.outcomes import DECIMALS, Array, Curve, Index
+
+Whole = NDArray[np.integer]
+ONE = 10**DECIMALS  # the doubt of a confidence of 0
+BITS = 12
+EVEN = 35  # from 2^35 doubts on, cells are of one width
+CELLS = 2**21  # of all blocks together
+ZOOMED_CELLS = 2**19
+HEAVY = 1e-5  # of all decisions: a cell with a larger share is worth a closer look
+
+
+@dataclass(frozen=True, eq=False)
+class Zoom:
+    """Some cells of a grid cut into `parts` each, which come after all cells there were."""
+
+    slot: NDArray[np.int32]  # per cell so far: its place among the chosen, or -1
+    parts: int
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Cells of doubt; where zoomed into, a cell is left empty and its parts are filled instead."""
+
+    bits: int
+    starts: Index  # the least doubt of each cell
+    widths: Index  # how many doubts there are in it
+    zooms: tuple[Zoom, ...] = ()
+
+    @staticmethod
+    def of(blocks: int, bits: int = BITS) -> "Grid":
+        """A grid for so many blocks, coarser where they are many."""
+        while bits > 4 and blocks * ((EVEN - bits) * 2**bits + (ONE >> (EVEN - bits))) > CELLS:
+            bits -= 1
+        fine = np.arange(2**bits)
+        octaves = [(2**bits + fine) << shift for shift in range(EVEN - bits)]
+        even = np.arange(2**EVEN, ONE + 1, 2 ** (EVEN - bits))
+        starts = np.concatenate([fine, *octaves, even])
+        return Grid(bits, starts, np.diff(starts, append=ONE + 1))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def index(self, doubts: Array) -> Index:
+        """The cell of each doubt, a whole number held as float64, whose leading bits say which."""
+        whole = doubts.astype(np.int64)
+        leading = doubts.view(np.int64) >> (52 - self.bits)
+        leading -= (1022 + self.bits) << self.bits
+        even = (whole >> (EVEN - self.bits)) + ((EVEN - self.bits) << self.bits)
+        found = np.where(whole < 2**self.bits, whole, np.where(whole < 2**EVEN, leading, even))
+        first = len(self) - sum(int(zoom.slot.max() + 1) * zoom.parts for zoom in self.zooms)
+        for zoom in self.zooms:
+            slot = zoom.slot[found]
+            chosen = np.flatnonzero(slot >= 0)
+            cell = found[chosen]
+            part = (whole[chosen] - self.starts[cell]) * zoom.parts // self.widths[cell]
+            found[chosen] = first + slot[chosen] * zoom.parts + part
+            first += int(zoom.slot.max() + 1) * zoom.parts
+        return found
+
+    def zoomed(self, chosen: Index, parts: int) -> "Grid":
+        """The same with the chosen cells cut into parts."""
+        slot = np.full(len(self), -1, dtype=np.int32)
+        slot[chosen] = np.arange(len(chosen))
+        cuts = -(-np.arange(parts) * self.widths[chosen, None] // parts)
+        starts = (self.starts[chosen, None] + cuts).reshape(-1)
+        widths = np.diff(cuts, append=self.widths[chosen, None], axis=1).reshape(-1)
+        return replace(
+            self,
+            starts=np.append(self.starts, starts),
+            widths=np.append(self.widths, widths),
+            zooms=(*self.zooms, Zoom(slot, parts)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts per block and cell of a grid, in arrays (blocks, cells)."""
+
+    grid: Grid
+    count: Index
+    wrong: Index
+    beyond: Index  # the sum of the doubts, each less the start of its cell
+    doubt: Index  # one of the doubts, -1 where there is none
+    mixed: NDArray[np.bool_]  # whether there are others
+
+    @staticmethod
+    def empty(grid: Grid, blocks: int) -> "Histogram":
+        count, wrong, beyond = np.zeros((3, blocks, len(grid)), dtype=np.int64)
+        doubt = np.full((blocks, len(grid)), -1)
+        return Histogram(grid, count, wrong, beyond, doubt, np.zeros((blocks, len(grid)), dtype=bool))
+
+    def add(self, block: int, doubts: Array, wrong: NDArray[np.bool_]) -> None:
+        """Count some decisions of a block, in place."""
+        cell, size = self.grid.index(doubts), len(self.grid)
+        self.count[block] += np.bincount(cell, minlength=size)
+        self.wrong[block] += np.bincount(cell[wrong], minlength=size)
+        beyond = np.bincount(cell, doubts - self.grid.starts[cell], size)  # whole numbers below 2^53
+        self.beyond[block] += beyond.astype(np.int64)
+        one, whole = self.doubt[block], doubts.astype(np.int64)
+        before = one[cell]
+        one[cell] = whole
+        self.mixed[block, cell[((before >= 0) & (before != whole)) | (one[cell] != whole)]] = True
+
+    def merged(self, other: "Histogram") -> "Histogram":
+        """Both together."""
+        clash = (self.doubt >= 0) & (other.doubt >= 0) & (self.doubt != other.doubt)
+        mixed = self.mixed | other.mixed | clash
+        return Histogram(
+            self.grid,
+            self.count + other.count,
+            self.wrong + other.wrong,
+            self.beyond + other.beyond,
+            np.where(mixed, 0, np.maximum(self.doubt, other.doubt)),  # which one no longer matters
+            mixed,
+        )
+
+    def pooled(self) -> "Histogram":
+        """All blocks as one."""
+        if len(self.count) == 1:
+            return self
+        lowest = np.where(self.doubt >= 0, self.doubt, ONE + 1).min(axis=0)
+        highest = self.doubt.max(axis=0)
+        mixed = self.mixed.any(axis=0) | ((highest >= 0) & (lowest != highest))
+        count, wrong, beyond = (
+            array.sum(axis=0, keepdims=True) for array in (self.count, self.wrong, self.beyond)
+        )
+        return Histogram(self.grid, count, wrong, beyond, highest[None], mixed[None])
+
+    def blocks(self) -> "tuple[Column, ...]":
+        """What each block holds, from the most confident cell to the least; empty cells are left out."""
+        return tuple(self._column(block) for block in range(len(self.count)))
+
+    def closer(self) -> Grid | None:
+        """A grid that cuts up the cells with much in them; None where there is nothing to cut."""
+        totals = np.maximum(1, self.count.sum(axis=1, keepdims=True))
+        heavy = (self.mixed & (self.count > HEAVY * totals)).any(axis=0)
+        chosen = np.flatnonzero(heavy & (self.grid.widths > 1))
+        if not len(chosen):
+            return None
+        parts = min(ZOOMED_CELLS // (len(chosen) * len(self.count)), int(self.grid.widths[chosen].max()))
+        return self.grid.zoomed(chosen, parts) if parts > 1 else None
+
+    def _column(self, block: int) -> "Column":
+        filled = np.flatnonzero(self.count[block])
+        filled = filled[np.argsort(self.grid.starts[filled], kind="stable")]
+        return Column(
+            count=self.count[block, filled].astype(np.float64),
+            wrong=self.wrong[block, filled].astype(np.float64),
+            beyond=self.beyond[block, filled].astype(np.float64),
+            start=self.grid.starts[filled].astype(np.float64),
+            width=self.grid.widths[filled].astype(np.float64),
+            mixed=self.mixed[block, filled],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """The filled cells of one block, most confident first."""
+
+    count: Array
+    wrong: Array
+    beyond: Array
+    start: Array
+    width: Array
+    mixed: NDArray[np.bool_]
+
+    @property
+    def confidence(self) -> Array:
+        """The sum of the confidences in each cell."""
+        return np.asarray(self.count - (self.count * self.start + self.beyond) / ONE)
+
+    def curve(self) -> Curve:
+        """As if each cell were a tie: right wherever a cell ends."""
+        sums = (self.count, self.wrong, self.confidence)
+        return Curve(*(np.append(0.0, np.cumsum(values)) for values in sums))
+
+    def wrong_first(self) -> Curve:
+        """The most errors that can be among the most confident: those of a mixed cell come first."""
+        return self._arranged(np.where(self.mixed, self.wrong, self.count), self.wrong)
+
+    def wrong_last(self) -> Curve:
+        """The fewest errors that can be among the most confident."""
+        right = self.count - self.wrong
+        return self._arranged(np.where(self.mixed, right, self.count), np.where(self.mixed, 0.0, self.wrong))
+
+    def _arranged(self, count: Array, wrong: Array) -> Curve:
+        """Each cell in two steps: first so many decisions with so many wrong, then the rest."""
+        first = np.stack([count, wrong])
+        steps = np.stack([first, np.stack([self.count, self.wrong]) - first], axis=2).reshape(2, -1)
+        mass, errors = np.concatenate([np.zeros((2, 1)), np.cumsum(steps, axis=1)], axis=1)
+        return Curve(mass, errors, np.zeros_like(mass))
+
+
+PRECISION_CELLS = 2**20  # of all classes together
+FINEST_BITS = 12
+UNIT = 2.0**20  # log odds are told apart to a millionth near 0
+OCTAVES = 27  # and up to 128, beyond which a probability differs from 0 or 1 by 1e-56
+
+
+@dataclass(frozen=True, eq=False)
+class LogOdds:
+    """Per class and cell of log odds, from the lowest: how many labels, and how many present."""
+
+    bits: int
+    count: Index  # (classes, cells)
+    present: Index
+    one: Array  # the log odds of one of them, NaN where there is none
+    mixed: NDArray[np.bool_]  # whether there are others
+
+    @staticmethod
+    def empty(classes: int) -> "LogOdds":
+        bits = FINEST_BITS
+        while bits > 4 and classes * _size(bits) > PRECISION_CELLS:
+            bits -= 1
+        size = (classes, _size(bits))
+        count, present = np.zeros((2, *size), dtype=np.int64)
+        return LogOdds(bits, count, present, np.full(size, np.nan), np.zeros(size, dtype=bool))
+
+    def add(self, score: Array, labels: Whole) -> None:
+        """Count some labels in place, from log odds and labels (classes, rows)."""
+        for block, (of_class, label) in enumerate(zip(score, labels, strict=True)):
+            known, size = label >= 0, self.count.shape[1]
+            values = of_class[known]
+            cell = self._cell(values)
+            self.count[block] += np.bincount(cell, minlength=size)
+            self.present[block] += np.bincount(cell[label[known] == 1], minlength=size)
+            one = self.one[block]
+            before = one[cell]
+            one[cell] = values
+            self.mixed[block, cell[(before != values) & ~np.isnan(before) | (one[cell] != values)]] = True
+
+    def merged(self, other: "LogOdds") -> "LogOdds":
+        """Both together."""
+        both = ~np.isnan(self.one) & ~np.isnan(other.one)
+        mixed = self.mixed | other.mixed | (both & (self.one != other.one))
+        one = np.fmax(self.one, other.one)
+        return LogOdds(self.bits, self.count + other.count, self.present + other.present, one, mixed)
+
+    def mean_average_precision_range(self) -> tuple[float, float]:
+        """The least and the largest that the mean average precision can be; NaN where no class is present."""
+        ranges = [
+            _precision_range(count[::-1], present[::-1], mixed[::-1])
+            for count, present, mixed in zip(self.count, self.present, self.mixed, strict=True)
+            if present.any()
+        ]
+        low, high = np.mean(ranges, axis=0) if ranges else (np.nan, np.nan)
+        return float(low), float(high)
+
+    def _cell(self, score: Array) -> Index:
+        size = np.minimum(np.floor(np.abs(score) * UNIT), 2.0**OCTAVES - 1)
+        leading = (size.view(np.int64) >> (52 - self.bits)) - ((1022 + self.bits) << self.bits)
+        found = np.where(size < 2**self.bits, size.astype(np.int64), leading)
+        half = _size(self.bits) // 2
+        return np.where(score >= 0, half + found, half - 1 - found)
+
+
+def _size(bits: int) -> int:
+    return (2 * (OCTAVES - bits + 1)) << bits
+
+
+def _precision_range(count: Index, present: Index, mixed: NDArray[np.bool_]) -> tuple[float, float]:
+    """Interpolated average precision with each mixed cell's present labels last, then first.
+
+    Last is the same as tied: within a cell the precision then only rises, so its end is what counts.
+    """
+    filled = count > 0
+    count, present = count[filled], present[filled]
+    found, seen = np.cumsum(present), np.cumsum(count)
+    best = np.where(mixed[filled], seen - count + present, seen)
+    last, first = found / seen, found / best.clip(min=1)
+    ends = [np.maximum.accumulate(precision[::-1])[::-1] @ present / found[-1] for precision in (last, first)]
+    return float(ends[0]), float(ends[1])

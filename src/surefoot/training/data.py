@@ -1,0 +1,223 @@
+"""Samples on the training device: images or points, and views of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surefoot.images.cache import Decoded
+from surefoot.images.decode import Size
+from surefoot.recipes.recipe import Recipe
+from surefoot.tasks.task import ImageFiles, Split, Task, decode_task
+from surefoot.training.augment import DRAWS, Crops, centre_crops, normalise, random_crops, resample
+
+LARGEST_SETTLED = 2**27  # numbers that views which never change may take, kept from the start: 512 MiB
+SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Samples that are seen as they are: vectors, or images that were made ready before."""
+
+    values: Tensor  # (n, dimensions) or (n, channels, height, width), float32
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def on(self, device: torch.device) -> "Points":
+        """The same samples, held where they are needed."""
+        return Points(self.values.to(device))
+
+    def settled(self) -> "Points":
+        """As they are seen in every epoch, made once."""
+        return self
+
+    def take(self, rows: Tensor) -> "Points":
+        """The named rows."""
+        return Points(self.values[rows])
+
+    def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """The raw samples of the named rows, on the device."""
+        return self.values[rows.to(self.values.device)].to(device)
+
+    def draws(self, steps: int, _batch: int, _random: torch.Generator) -> Tensor:
+        """Random numbers that an epoch's views take: none."""
+        return torch.empty(steps, 0)
+
+    def training_views(self, raw: Tensor, _rows: Tensor, _draws: Tensor) -> Tensor:
+        """What the network sees in training."""
+        return raw
+
+    def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:  # noqa: PT019  no fixture
+        """What the network sees in testing."""
+        return raw
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Samples that are images, padded to one shape; a view is a crop, resized, mirrored, normalised."""
+
+    pixels: Tensor  # (n, channels, height, width) uint8, the image at the top left
+    heights: Tensor  # (n,)
+    widths: Tensor
+    view: int
+    share: float  # of the short side that the test crop keeps
+    augmentation: str
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def on(self, device: torch.device) -> "Images":
+        """Resident on the device where that fits; else pinned on the host, to be streamed."""
+        return replace(
+            self,
+            pixels=_where_it_fits(self.pixels, device),
+            heights=self.heights.to(device),
+            widths=self.widths.to(device),
+        )
+
+    def settled(self) -> "Points | Images":
+        """Views made once and for all where every epoch sees the same ones, and they are not too large."""
+        size = len(self) * self.pixels.shape[1] * self.view**2
+        if self.augmentation != "none" or self.pixels.is_cuda or size > LARGEST_SETTLED:
+            return self
+        parts = torch.split(torch.arange(len(self)), 256)
+        return Points(torch.cat([self.test_views(self.pixels[rows], rows) for rows in parts]))
+
+    def take(self, rows: Tensor) -> "Images":
+        """The named rows."""
+        return replace(self, pixels=self.pixels[rows], heights=self.heights[rows], widths=self.widths[rows])
+
+    def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """The raw pixels of the named rows, on the device."""
+        if self.pixels.device.type == device.type:
+            return self.pixels[rows.to(device)]
+        return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
+
+    def draws(self, steps: int, batch: int, random: torch.Generator) -> Tensor:
+        """Random numbers that an epoch's views take: (steps, DRAWS, batch), drawn on the host."""
+        return torch.rand(steps, DRAWS if self.augmentation == "inception" else 0, batch, generator=random)
+
+    def training_views(self, raw: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Random crops, or what the recipe says instead."""
+        if self.augmentation == "none":
+            return self.test_views(raw, rows)
+        return _fast_views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
+
+    def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
+        """Centre crops."""
+        crops = centre_crops(self.heights[rows], self.widths[rows], self.share)
+        return _plain_views(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, self.view)
+
+
+Inputs = Points | Images
+
+
+def joined(parts: Sequence[Inputs]) -> Inputs:
+    """Parts of one task, in this order; images are padded to the largest shape."""
+    points = [part for part in parts if isinstance(part, Points)]
+    images = [part for part in parts if isinstance(part, Images)]
+    if points:
+        assert not images, "points and images in one task"
+        return Points(torch.cat([part.values for part in points]))
+    height, width = (max(part.pixels.shape[axis] for part in images) for axis in (2, 3))
+    return replace(
+        images[0],
+        pixels=torch.cat([_padded(part.pixels, height, width) for part in images]),
+        heights=torch.cat([part.heights for part in images]),
+        widths=torch.cat([part.widths for part in images]),
+    )
+
+
+def fetched(
+    inputs: Inputs, batches: Iterable[Tensor], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
+    held = inputs.values if isinstance(inputs, Points) else inputs.pixels
+    if held.device.type == device.type:
+        for rows in [rows.to(device, non_blocking=True) for rows in batches]:
+            yield rows, inputs.fetch(rows, device)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for rows in batches:
+            following = (rows, pool.submit(inputs.fetch, rows, device))
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = following
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
+
+
+def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augmentation: str) -> Images:
+    """Decoded images, or an array (n, height, width, channels), padded to one shape.
+
+    What is longer than twice its short side is cut to that about its middle: the padding goes by the longest
+    image, and no crop of the recipe is as long.
+    """
+    cut = [_middle(images[row]) for row in range(len(images))]
+    height, width = (max(image.shape[axis] for image in cut) for axis in (0, 1))
+    pixels = torch.zeros(len(cut), cut[0].shape[2], height, width, dtype=torch.uint8)
+    for into, image in zip(pixels, cut, strict=True):
+        into[:, : image.shape[0], : image.shape[1]] = torch.from_numpy(image.copy()).permute(2, 0, 1)
+    heights, widths = (torch.tensor([image.shape[axis] for image in cut]) for axis in (0, 1))
+    return Images(pixels, heights, widths, view, min(1.0, view / resize), augmentation)
+
+
+def _where_it_fits(pixels: Tensor, device: torch.device) -> Tensor:
+    if pixels.device.type == device.type:
+        return pixels
+    free, _ = torch.cuda.mem_get_info(device)
+    return pixels.to(device) if pixels.numel() <= SHARE_OF_MEMORY * free else pixels.pin_memory()
+
+
+def _middle(image: NDArray[Any]) -> NDArray[Any]:
+    longest = 2 * min(image.shape[:2])
+    top, left = (max(0, (side - longest) // 2) for side in image.shape[:2])
+    return image[top : top + longest, left : left + longest]
+
+
+def _padded(pixels: Tensor, height: int, width: int) -> Tensor:
+    return torch.nn.functional.pad(pixels, (0, width - pixels.shape[3], 0, height - pixels.shape[2]))
+
+
+def _fast_views(raw: Tensor, crops: Crops, view: int) -> Tensor:
+    """Crops of raw pixels, ready for the network; on a GPU fused into a few kernels for each batch's size."""
+    make = _fused_views() if raw.is_cuda else _plain_views
+    return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, view)
+
+
+def _plain_views(
+    raw: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, mirrored: Tensor, view: int
+) -> Tensor:
+    # Half precision holds 0..255 exactly, and is what the matrix units of a GPU take.
+    floating = raw.to(torch.float16 if raw.is_cuda else torch.float32)
+    views = normalise(resample(floating, Crops(top, left, height, width, mirrored), view))
+    return views.contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _fused_views() -> Callable[..., Tensor]:
+    return cast(Callable[..., Tensor], torch.compile(_plain_views, dynamic=False))
+
+
+def task_inputs(
+    task: Task, recipe: Recipe, *, cache: Path, tick: Callable[[int], None] | None = None
+) -> Mapping[Split, Inputs]:
+    """Every split's samples: images decoded to the recipe's size, arrays as they are."""
+    decoded = decode_task(task, Size(recipe.resize), cache=cache, tick=tick)
+    return {split: _inputs(task, split, decoded, recipe) for split in task.splits}
+
+
+def _inputs(task: Task, split: Split, decoded: Mapping[Split, object], recipe: Recipe) -> Inputs:
+    samples = task.splits[split].inputs
+    if not isinstance(samples, ImageFiles) and samples.ndim == 2:
+        return Points(torch.from_numpy(samples).float())
+    images = decoded[split] if isinstance(samples, ImageFiles) else samples
+    return images_from(images, view=recipe.view, resize=recipe.resize, augmentation=recipe.augmentation)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Processes and Ray tasks that train networks."""

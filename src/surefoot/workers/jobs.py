@@ -1,0 +1,153 @@
+"""Work orders as plain data, and the order in which jobs are done: teachers before students."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from surefoot.images.cache import default_cache
+from surefoot.recipes.recipe import Recipe, Spec, recipe_from
+
+STOPPED = 3  # the exit code of a worker that was asked to stop
+
+Event = dict[str, Any]  # what an engine tells of: an "event" and its facts
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network, and the novelty scores that are wanted of it."""
+
+    recipe: Recipe
+    seed: int
+    novelty: tuple[str, ...] = ()
+
+    def needs(self, other: "Job") -> bool:
+        """Whether the other must be there first."""
+        teachers = None if self.recipe.variant is None else self.recipe.variant.needs
+        return teachers is not None and other.seed in teachers.seeds and other.recipe == teachers.recipe
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"recipe": self.recipe.as_dict(), "seed": self.seed, "novelty": list(self.novelty)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOrder:
+    """Networks of one task: where the data are, what is wanted, where the results go."""
+
+    task: str  # a name, or the path of a task's TOML
+    root: str | None  # where the task's data lie, if it needs any
+    jobs: tuple[Job, ...]
+    store: str
+    cache: str | None = None  # of decoded images; None: where each machine keeps its own
+    weights: str | None = None
+    device: str = "cpu"
+    remote: str | None = None  # a URL that the store is a copy of; each machine has a copy of its own
+
+    def as_json(self) -> str:
+        """One line."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json.dumps({**values, "jobs": [job.as_dict() for job in self.jobs]})
+
+    @staticmethod
+    def from_json(text: str) -> "WorkOrder":
+        """The order that a line says."""
+        document = json.loads(text)
+        jobs = [
+            Job(recipe_from(job["recipe"]), job["seed"], tuple(job["novelty"])) for job in document["jobs"]
+        ]
+        return WorkOrder(**{**document, "jobs": tuple(jobs)})
+
+    def specs(self, name: str, identity: str) -> list[Spec]:
+        """A spec per job, once the task is known."""
+        return [Spec(name, identity, job.recipe, job.seed) for job in self.jobs]
+
+    @property
+    def cache_path(self) -> Path:
+        """The cache, on the machine that asks."""
+        return default_cache() if self.cache is None else Path(self.cache)
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The pretrained weights' file."""
+        return None if self.weights is None else Path(self.weights)
+
+
+def jobs_of(recipe: Recipe, seeds: Sequence[int]) -> tuple[Job, ...]:
+    """Networks that differ by their seeds."""
+    return tuple(Job(recipe, seed) for seed in seeds)
+
+
+SECONDS_UNTIL_ANOTHER_LOOK = 1.0  # at a network that another process is making
+
+
+class Queue:
+    """The jobs not begun; one is handed out when all that it needs is done."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        jobs = order.jobs
+        self.changed = threading.Condition()
+        self.waiting = list(range(len(jobs)))
+        self.needs = [{i for i, other in enumerate(jobs) if job.needs(other)} for job in jobs]
+        self.done: set[int] = set()
+        self.not_before: dict[int, float] = {}
+        self.closed = False
+
+    def take(self) -> int | None:
+        """The next job that can be done, waiting for it; None when there is none left to begin."""
+        with self.changed:
+            while self.waiting and not self.closed:
+                if (job := self.take_now()) is not None:
+                    return job
+                self.changed.wait(SECONDS_UNTIL_ANOTHER_LOOK)
+            return None
+
+    def take_now(self) -> int | None:
+        """The next job that can be done at this moment, if there is one."""
+        with self.changed:
+            now = time.monotonic()
+            for job in self.waiting:
+                if self.needs[job] <= self.done and self.not_before.get(job, 0.0) <= now:
+                    self.waiting.remove(job)
+                    return job
+            return None
+
+    def finish(self, job: int) -> None:
+        """It is done, and others may be waiting for it."""
+        with self.changed:
+            self.done.add(job)
+            self.changed.notify_all()
+
+    def put_back(self, job: int) -> bool:
+        """To be tried again in a while; True the first time."""
+        with self.changed:
+            first = job not in self.not_before
+            self.not_before[job] = time.monotonic() + SECONDS_UNTIL_ANOTHER_LOOK
+            self.waiting.append(job)
+            return first
+
+    def close(self) -> None:
+        """Hand out no more."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+class Board:
+    """Where tasks post what they have to tell; an actor beside the driver."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def post(self, events: list[Event]) -> None:
+        """Keep them until they are taken."""
+        self.events += events
+
+    def take(self) -> list[Event]:
+        """All that was posted since."""
+        taken, self.events = self.events, []
+        return taken

@@ -1,0 +1,212 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.evaluation.evaluate import evaluate, paired_differences
+from surefoot.intervals import clopper_pearson
+from surefoot.metrics import METRICS, e99_count, ece, error_above_metric, nll
+from tests.conftest import draw_many_labels, draw_one_label
+
+PAPER = [METRICS.named(name) for name in ("nll", "brier", "label_error", "ece", "e99")]
+
+
+def test_values_are_the_metrics_and_lie_in_their_intervals():
+    familiar, unfamiliar = draw_one_label(400, sharpness=3), draw_one_label(300, sharpness=6, seed=1)
+    found = evaluate(familiar, unfamiliar, resamples=100)
+    assert found.sides["familiar"].n == 400
+    for metric in METRICS:
+        for side, predictions in (("familiar", familiar), ("unfamiliar", unfamiliar)):
+            score = found.sides[side].metrics[metric.name]
+            assert score.value == pytest.approx(metric.function(predictions), nan_ok=True)
+            if metric.resampled and not math.isnan(score.value):
+                assert score.low <= score.value <= score.high, metric.name
+        values = [found.sides[side].metrics[metric.name].value for side in ("unfamiliar", "familiar")]
+        assert found.gap[metric.name].value == pytest.approx(values[0] - values[1])
+
+
+def test_same_seed_same_numbers_other_seed_others():
+    predictions = draw_one_label(100)
+    first, again, other = (
+        evaluate(predictions, resamples=50, metrics=PAPER, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.sides == again.sides
+    assert first.sides["familiar"].metrics["nll"] != other.sides["familiar"].metrics["nll"]
+
+
+def test_bootstrap_agrees_with_the_textbook_standard_error():
+    predictions = draw_one_label(2000)
+    score = evaluate(predictions, resamples=400, metrics=PAPER).sides["familiar"].metrics["nll"]
+    losses = -np.clip(predictions.outcomes.log_p_true, math.log(0.001), math.log(0.999))
+    error = losses.std() / math.sqrt(2000)
+    assert score.high - score.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+
+
+def test_groups_widen_the_intervals():
+    one = draw_one_label(100, sharpness=3)
+    copies = np.repeat(np.arange(100), 9)
+    alone = one.take(copies)
+    grouped = dataclasses.replace(alone, groups=copies)
+    narrow, wide = (
+        evaluate(p, resamples=300, metrics=PAPER).sides["familiar"].metrics for p in (alone, grouped)
+    )
+    for name in ("nll", "brier", "label_error"):
+        ratio = (wide[name].high - wide[name].low) / (narrow[name].high - narrow[name].low)
+        assert ratio == pytest.approx(3, rel=0.25), name
+
+
+def test_one_group_has_no_interval_and_two_a_wide_one():
+    predictions = draw_one_label(400, sharpness=3)
+    one = dataclasses.replace(predictions, groups=np.array(["a"] * 400))
+    two = dataclasses.replace(predictions, groups=np.array(["a", "b"] * 200))
+    alone, pair, free = (
+        evaluate(p, resamples=200, metrics=PAPER).sides["familiar"] for p in (one, two, predictions)
+    )
+    assert math.isnan(alone.metrics["nll"].low)
+    assert (alone.independent, pair.independent, free.independent) == (1, 2, 400)
+    widths = [scores.metrics["nll"].high - scores.metrics["nll"].low for scores in (pair, free)]
+    assert widths[0] > widths[1]
+
+
+def test_the_gap_of_a_count_of_zero_is_honest():
+    """0 of 43 against 71 of 540: the gap's lower end must allow for what 0 of 43 leaves open."""
+    sure = np.tile([0.999, 0.001], (43, 1))
+    familiar = Predictions.from_probs(sure, [0] * 43)
+    unfamiliar = Predictions.from_probs(np.tile([0.999, 0.001], (540, 1)), [1] * 71 + [0] * 469)
+    gap = evaluate(familiar, unfamiliar, resamples=100).gap["e99"]
+    low_u, high_u = clopper_pearson(71, 540)
+    _, high_f = clopper_pearson(0, 43)
+    rate = 71 / 540
+    assert gap.low == pytest.approx(rate - math.hypot(rate - low_u, high_f))
+    assert gap.high == pytest.approx(rate + (high_u - rate))
+
+
+def sure(wrong, of, *, n=400):
+    """Of n rows `of` are sure, the first so many of them wrongly; the others are right with 0.9."""
+    probabilities = [[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (of - wrong) + [[0.9, 0.1]] * (n - of)
+    return Predictions.from_probs(probabilities, [0] * n)
+
+
+def upper(n):
+    """The exact upper end of 0 of n, in closed form."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def test_the_gap_is_unfamiliar_less_familiar_where_one_has_no_errors():
+    found = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
+    low, high = clopper_pearson(20, 100)
+    assert found.value == pytest.approx(-0.2)
+    assert found.low == pytest.approx(-high)
+    assert found.high == pytest.approx(-0.2 + math.hypot(0.2 - low, upper(150)))
+
+
+def test_the_gap_of_no_errors_on_both_sides_is_as_wide_as_they_leave_open():
+    found = evaluate(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20).gap["e99"]
+    assert found.value == 0
+    assert (found.low, found.high) == pytest.approx((-upper(43), upper(200)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
+    some, none = sure(20, 100), sure(0, 150)
+    found = paired_differences(*(some, none)[::sign], metrics=PAPER, resamples=20)["e99"]
+    low, high = clopper_pearson(20, 100)
+    ends = (0.2 - math.hypot(0.2 - low, upper(150)), high)
+    assert found.value == pytest.approx(sign * 0.2)
+    assert (found.low, found.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
+
+
+def test_paired_differences_of_no_errors_in_either_are_as_wide_as_they_leave_open():
+    found = paired_differences(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20)
+    assert found["e99"].value == 0
+    assert (found["e99"].low, found["e99"].high) == pytest.approx((-upper(200), upper(43)))
+    same = found["label_error"]
+    assert (same.value, same.low, same.high) == (0, 0, 0), "0 of 400 in both: the same answers"
+
+
+def test_proportions_have_exact_intervals():
+    predictions = draw_one_label(300, sharpness=8)
+    score = evaluate(predictions, resamples=20).sides["familiar"].metrics["e99"]
+    count = e99_count(predictions)
+    assert (score.k, score.n) == (count.k, count.n)
+    assert (score.low, score.high) == clopper_pearson(count.k, count.n)
+
+
+def test_no_resamples_no_intervals_but_exact_ones():
+    metrics = evaluate(draw_one_label(sharpness=8), resamples=0).sides["familiar"].metrics
+    assert math.isnan(metrics["nll"].low)
+    assert metrics["e99"].low >= 0
+
+
+def test_calibration_is_compared_on_the_same_resamples():
+    """A paired interval is far narrower than two apart: the label error cannot change at all."""
+    familiar, unfamiliar = draw_one_label(1000, sharpness=3), draw_one_label(800, sharpness=3, seed=4)
+    fitted = fit_temperature(draw_one_label(1000, sharpness=3, seed=9))
+    found = evaluate(familiar, unfamiliar, calibration=fitted, resamples=200)
+    assert found.sides["familiar"].metrics["nll"].value == pytest.approx(nll(fitted(familiar)))
+    assert found.uncalibrated["familiar"].metrics["nll"].value == pytest.approx(nll(familiar))
+    change = found.change["familiar"]
+    assert change["nll"].high < 0
+    assert change["label_error"] == dataclasses.replace(change["label_error"], value=0.0, low=0.0, high=0.0)
+    apart = found.sides["familiar"].metrics["nll"]
+    assert change["brier"].high - change["brier"].low < apart.high - apart.low
+
+
+def test_two_models_on_the_same_samples():
+    sure = draw_one_label(1000, sharpness=3)
+    fitted = fit_temperature(draw_one_label(1000, sharpness=3, seed=9))
+    found = paired_differences(fitted(sure), sure, metrics=PAPER, resamples=100)
+    assert found == evaluate(sure, calibration=fitted, metrics=PAPER, resamples=100).change["familiar"]
+    assert paired_differences(sure, sure, metrics=PAPER, resamples=20)["nll"].high == 0
+    with pytest.raises(InputError, match="same rows in the same order"):
+        paired_differences(sure, draw_one_label(1000, seed=5))
+
+
+def test_groups_have_values_and_a_worst():
+    groups = np.array(["good", "bad"])[(np.arange(400) % 4 == 0).astype(int)]
+    labels_wrong = draw_one_label(400, sharpness=4, groups=groups)
+    labels = labels_wrong.labels.clone()
+    labels[groups == "bad"] = (labels[groups == "bad"] + 1) % 4
+    found = evaluate(dataclasses.replace(labels_wrong, labels=labels), resamples=10).sides["familiar"]
+    assert [(group.group, group.n) for group in found.groups] == [("bad", 100), ("good", 300)]
+    worst = found.worst("label_error")
+    assert (worst.group, worst.n) == ("bad", 100)
+    assert worst.metrics["label_error"].k / 100 == worst.metrics["label_error"].value > 0.5
+    expected = ece(dataclasses.replace(labels_wrong, labels=labels).take(groups == "good"))
+    assert found.groups[1].metrics["ece"].value == pytest.approx(expected)
+
+
+def test_many_labels():
+    found = evaluate(draw_many_labels(sharpness=3), draw_many_labels(seed=2, sharpness=5), resamples=30)
+    e99 = found.sides["familiar"].metrics["e99"]
+    low, high = clopper_pearson(e99.k, e99.n)
+    assert e99.low <= low
+    assert e99.high >= high
+
+
+def test_error_above_any_threshold():
+    found = evaluate(draw_one_label(sharpness=4), metrics=[error_above_metric(0.75)], resamples=10)
+    score = found.sides["familiar"].metrics["error_above_0.75"]
+    assert score.value == score.k / score.n
+    with pytest.raises(InputError, match="confidence threshold 1; allowed: at least 0 and below 1"):
+        error_above_metric(1.0)
+
+
+def test_refuses_sides_that_do_not_match():
+    with pytest.raises(InputError, match="classes differ: familiar 4, unfamiliar 3; must be equal"):
+        evaluate(draw_one_label(classes=4), draw_one_label(classes=3))
+    with pytest.raises(InputError, match="class names differ: familiar a, b, unfamiliar b, a"):
+        evaluate(
+            draw_one_label(classes=2, class_names=["a", "b"]),
+            draw_one_label(classes=2, class_names=["b", "a"]),
+        )
+    with pytest.raises(InputError, match="the unfamiliar predictions have no labels"):
+        evaluate(draw_one_label(classes=2), Predictions.from_logits([[1.0, 2.0]], [IGNORE]))
+
+
+def test_tick_counts_every_resample():
+    ticks = []
+    evaluate(draw_one_label(50), draw_one_label(50), resamples=7, metrics=PAPER, tick=ticks.append)
+    assert sum(ticks) == 14

@@ -1,0 +1,84 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from surefoot.intervals import (
+    Interval,
+    Proportion,
+    centred_interval,
+    clopper_pearson,
+    difference_of_proportions,
+    resample_counts,
+)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (0, 50), (3, 50), (50, 50), (171, 2034)])
+def test_clopper_pearson_agrees_with_scipy(k, n):
+    exact = binomtest(k, n).proportion_ci(0.95, method="exact")
+    assert clopper_pearson(k, n) == pytest.approx((exact.low, exact.high), abs=1e-12)
+
+
+def test_resamples_draw_n_rows_or_whole_groups():
+    rng = np.random.default_rng(0)
+    for counts in resample_counts(40, None, resamples=5, rng=rng):
+        assert counts.sum() == 40
+    groups = np.repeat(["a", "b", "c", "d"], [1, 5, 10, 24])
+    for counts in resample_counts(40, groups, resamples=20, rng=rng):
+        per_group = [np.unique(counts[groups == name]) for name in "abcd"]
+        assert all(len(found) == 1 for found in per_group)
+        assert sum(found[0] for found in per_group) == 4
+
+
+def test_interval_covers_a_mean_at_its_stated_rate():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(300):
+        sample = rng.exponential(size=100)
+        draws = np.array(
+            [counts @ sample / 100 for counts in resample_counts(100, None, resamples=200, rng=rng)]
+        )
+        interval = centred_interval(float(sample.mean()), draws, (0, np.inf))
+        covered += interval.low <= 1 <= interval.high
+    assert 0.88 < covered / 300 < 0.98
+
+
+def test_interval_holds_its_value_and_keeps_to_its_bounds():
+    interval = centred_interval(0.01, np.linspace(0.05, 0.25, 100), (0, 1))
+    assert interval.low == 0
+    assert interval.value == 0.01
+    assert np.isnan(centred_interval(float("nan"), np.ones(5), (0, 1)).low)
+    assert np.isnan(centred_interval(0.5, np.full(5, np.nan), (0, 1)).low)
+
+
+def interval(k, n):
+    count = Proportion.of(k, n)
+    return Interval(count.value, count.low, count.high)
+
+
+def upper(n):
+    """The exact upper end of 0 of n, in closed form."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def test_zero_of_each_differ_by_nothing_give_or_take_what_each_leaves_open():
+    gap = difference_of_proportions(interval(0, 40), interval(0, 90))
+    assert gap.value == 0
+    assert (gap.low, gap.high) == pytest.approx((-upper(90), upper(40)))
+
+
+def test_all_of_one_less_none_of_the_other():
+    gap = difference_of_proportions(interval(40, 40), interval(0, 90))
+    assert gap.value == gap.high == 1
+    assert gap.low == pytest.approx(1 - math.sqrt(upper(40) ** 2 + upper(90) ** 2))
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 60), (7, 60), (60, 60)])
+def test_some_less_none_is_positive_and_none_less_some_its_mirror(k, n):
+    exact = binomtest(k, n).proportion_ci(0.95, method="exact")
+    gap = difference_of_proportions(interval(k, n), interval(0, 40))
+    below = math.sqrt((k / n - exact.low) ** 2 + upper(40) ** 2)
+    assert (gap.value, gap.low, gap.high) == pytest.approx((k / n, k / n - below, exact.high))
+    mirror = difference_of_proportions(interval(0, 40), interval(k, n))
+    assert (mirror.value, mirror.low, mirror.high) == pytest.approx((-gap.value, -gap.high, -gap.low))

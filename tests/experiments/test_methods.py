@@ -1,0 +1,273 @@
+"""Every method keeps the contract: sound probabilities, nothing learnt from tests, the same again, saved and loaded."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot.calibrators import load_calibration, save_calibration
+from surefoot.errors import InputError
+from surefoot.experiments.methods import METHODS, Setup, held_out_networks, obstacle
+from surefoot.experiments.plan import plan_from, plan_of
+from surefoot.experiments.results import Reader, as_runs, by_size
+from surefoot.metrics import METRICS, nll
+from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.recipes.recipe import Recipe, Teachers
+from surefoot.recipes.variants import Bayesian, Distilled, HeldOut
+from surefoot.store.store import Store
+from surefoot.tasks import task_named
+from surefoot.tasks.task import Split, Task
+from surefoot.training.data import task_inputs
+from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import produce, score_novelty
+
+RECIPE = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05, batch=64)
+TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
+HONEST = [method for method in METHODS if not method.oracle]
+names = [method.name for method in METHODS]
+
+
+def small_task(kind, *, groups):
+    """The toy, smaller; for many labels three of them, some ignored."""
+    whole = task_named("toy")
+    splits = {split: samples.take(range(200)) for split, samples in whole.splits.items()}
+    if kind is LabelKind.MANY_LABELS:
+        splits = {split: replace(each, labels=_many(split, each)) for split, each in splits.items()}
+    if groups:
+        cells = {split: (each.inputs > 0).astype(int) @ [1, 2] for split, each in splits.items()}
+        splits = {
+            s: replace(each, groups=np.char.add("cell ", cells[s].astype(str))) for s, each in splits.items()
+        }
+    classes = whole.class_names if kind is LabelKind.ONE_LABEL else ("right", "up", "far")
+    return Task("toy/small", kind, classes, splits)
+
+
+def _many(split, samples):
+    x = samples.inputs
+    labels = np.stack([x[:, 0] > 0.1, x[:, 1] > 0, np.abs(x).max(axis=1) > 0.4], axis=1).astype(np.int64)
+    labels[::7, 2] = IGNORE
+    return np.full_like(labels, IGNORE) if split is Split.UNLABELLED else labels
+
+
+def carried_out(task, folder, *, recipe=RECIPE):
+    """A reader over a store where all that the methods need was made."""
+    setup = Setup(task, recipe, members=2, runs=2, folds=2)
+    context = TaskContext(task, task_inputs(task, recipe, cache=folder / "cache"), torch.device("cpu"))
+    store = Store(folder)
+    for job in plan_of(setup, METHODS).jobs():
+        produce(setup.spec(job.recipe, job.seed), context, store)
+        score_novelty(setup.spec(job.recipe, job.seed), context, store, job.novelty)
+    return Made(setup, Reader(store))
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was set up, and a reader of the store that it went to."""
+
+    setup: Setup
+    reader: Reader
+
+    @property
+    def store(self):
+        return self.reader.store
+
+    def result(self, method):
+        plan = plan_from(json.loads(json.dumps(plan_of(self.setup, [method]).as_dict())))
+        return self.reader.result(plan.methods[0])
+
+
+@pytest.fixture(scope="module", params=["one label", "one label, with groups", "many labels"])
+def made(request, tmp_path_factory):
+    kind = LabelKind.MANY_LABELS if "many" in request.param else LabelKind.ONE_LABEL
+    task = small_task(kind, groups="groups" in request.param)
+    return task, carried_out(task, tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.parametrize("name", names)
+def test_probabilities_are_sound_for_every_run(made, name):
+    task, reader = made
+    result = reader.result(METHODS.named(name))
+    assert not result.missing
+    assert len(result.runs) == METHODS.named(name).count(reader.setup) >= 1
+    for run in result.runs:
+        for split in TESTED:
+            probs = run.after[split].probs()
+            assert probs.shape == (len(task.splits[split]), len(task.class_names))
+            assert ((probs >= 0) & (probs <= 1)).all()
+            if task.kind is LabelKind.ONE_LABEL:
+                assert torch.allclose(probs.sum(dim=1), torch.ones(len(probs), dtype=torch.float64))
+            assert (run.after[split].labels.numpy() == task.splits[split].labels).all()
+
+
+@pytest.mark.parametrize("name", names)
+def test_saved_and_loaded_it_says_the_same(made, name, tmp_path):
+    _, reader = made
+    run = reader.result(METHODS.named(name)).runs[0]
+    if run.calibration is None:
+        assert run.after is run.before
+        return
+    save_calibration(run.calibration, tmp_path / "fitted.json")
+    loaded = load_calibration(tmp_path / "fitted.json")
+    for split in TESTED:
+        assert torch.equal(loaded(run.before[split]).logits, run.after[split].logits)
+
+
+def values(reader, methods):
+    """Every fitted value and every weight."""
+    fitted = {
+        (method.name, run.run): run.calibration for method in methods for run in reader.result(method).runs
+    }
+    weights = {}
+    for job in plan_of(reader.setup, METHODS).jobs():
+        spec = reader.setup.spec(job.recipe, job.seed)
+        if not isinstance(job.recipe.variant, HeldOut):
+            weights |= {(job, name): value for name, value in reader.store.weights(spec).items()}
+    return fitted, weights
+
+
+def test_nothing_tested_on_changes_a_fitted_value_or_a_weight(made, tmp_path):
+    task, reader = made
+    splits = dict(task.splits)
+    for split in TESTED:
+        wrong = np.where(splits[split].labels == IGNORE, IGNORE, 1 - splits[split].labels)
+        splits[split] = replace(splits[split], labels=wrong)
+    strange = splits[Split.TEST_UNFAMILIAR]
+    splits[Split.TEST_UNFAMILIAR] = replace(strange, inputs=strange.inputs[::-1] * 50 + 1)
+    other = carried_out(replace(task, splits=splits), tmp_path)
+    (fitted, weights), (fitted_too, weights_too) = values(reader, HONEST), values(other, HONEST)
+    assert fitted == fitted_too
+    assert len(weights) == len(weights_too) > 20
+    assert all(torch.equal(value, weights_too[key]) for key, value in weights.items())
+    cheats = [method for method in METHODS if method.oracle and method.novelty is None]
+    assert values(reader, cheats)[0] != values(other, cheats)[0]  # so the comparison can fail
+
+
+def test_the_same_seed_gives_the_same_and_another_another(made, tmp_path):
+    task, reader = made
+    again = carried_out(task, tmp_path)
+    for method in METHODS:
+        for ours, theirs in zip(reader.result(method).runs, again.result(method).runs, strict=True):
+            for split in TESTED:
+                assert torch.equal(ours.after[split].logits, theirs.after[split].logits), method.name
+        runs = reader.result(method).runs
+        if len(runs) > 1:
+            assert not torch.equal(*(run.after[Split.TEST_FAMILIAR].logits for run in runs[:2])), method.name
+
+
+def test_an_ensemble_is_the_mean_of_its_members(made):
+    _, reader = made
+    singles = reader.result(METHODS.named("single")).runs
+    ensemble = reader.result(METHODS.named("ensemble")).runs[0]
+    for split in TESTED:
+        mean = torch.stack([run.after[split].probs() for run in singles]).mean(dim=0)
+        assert torch.allclose(ensemble.after[split].probs(), mean, atol=1e-6)
+        assert ensemble.after[split].members == 2
+
+
+def test_ensembles_of_every_size_come_from_the_same_members(made):
+    _, reader = made
+    metrics = (METRICS.named("nll"), METRICS.named("label_error"))
+    sizes = by_size(reader.result(METHODS.named("ensemble-of-t")).runs[0], metrics)
+    assert [each.members for each in sizes] == [1, 2]
+    single = reader.result(METHODS.named("single-t")).runs[0]
+    whole = reader.result(METHODS.named("ensemble-of-t")).runs[0]
+    for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
+        assert sizes[0].values[side, "nll"] == pytest.approx(nll(single.after[split]))
+        assert sizes[1].values[side, "nll"] == pytest.approx(nll(whole.after[split]))
+
+
+def test_the_barrier_between_members_is_kept(made):
+    _, reader = made
+    found = reader.result(METHODS.named("averaged-t")).interpolation
+    assert len(found["val_nll"]) == len(found["at"]) == 5
+    line = np.interp(found["at"], [0, 1], [found["val_nll"][0], found["val_nll"][-1]])
+    assert found["barrier"] == pytest.approx(max(np.array(found["val_nll"]) - line))
+
+
+def test_distillation_needs_its_teachers(made, tmp_path):
+    task, _ = made
+    setup = Setup(task, RECIPE, members=2, runs=1)
+    context = TaskContext(task, task_inputs(task, RECIPE, cache=tmp_path), torch.device("cpu"))
+    student = replace(RECIPE, variant=Distilled(teachers=Teachers(RECIPE, (0, 1))))
+    with pytest.raises(InputError, match="needs the one of toy/small with seed 0 first"):
+        produce(setup.spec(student, 0), context, Store(tmp_path))
+    assert not list(tmp_path.glob("networks/*/*/*"))
+
+
+def test_fixed_views_and_whole_network_sampling_work_too(made, tmp_path):
+    task, _ = made
+    setup = Setup(task, RECIPE, members=2, runs=1)
+    context = TaskContext(task, task_inputs(task, RECIPE, cache=tmp_path), torch.device("cpu"))
+    store = Store(tmp_path)
+    teachers = Teachers(RECIPE, (0, 1))
+    for seed in teachers.seeds:
+        produce(setup.spec(RECIPE, seed), context, store)
+    said = []
+    for variant in (
+        Distilled(teachers=teachers, views="fixed", unlabelled=0.25),
+        Distilled(teachers=teachers, unlabelled=0.25),
+        Bayesian(sampled="network", samples=5),
+    ):
+        spec = setup.spec(replace(RECIPE, variant=variant), 0)
+        produce(spec, context, store)
+        said.append(store.predictions(spec, Split.TEST_FAMILIAR).logits)
+    assert all(torch.isfinite(each).all() for each in said)
+    assert not torch.equal(said[0], said[1])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "networks", "ensembles"),
+    [
+        ({"members": 3, "runs": 2}, 3, 1),
+        ({"members": 3, "runs": 7}, 7, 2),  # what the runs leave over makes no third
+        ({"members": 3, "runs": 2, "ensembles": 2}, 6, 2),
+        ({"members": 3, "runs": 7, "ensembles": 3}, 9, 3),
+        ({"members": 3, "runs": 10, "ensembles": 2}, 10, 3),
+    ],
+)
+def test_ensembles_are_as_many_as_asked_for_and_share_no_network(numbers, networks, ensembles):
+    setup = Setup(small_task(LabelKind.ONE_LABEL, groups=False), RECIPE, **numbers)
+    method = METHODS.named("ensemble")
+    seeds = [{seed for _, seed in method.networks(setup, run)} for run in range(method.count(setup))]
+    assert setup.networks == networks
+    assert [len(each) for each in seeds] == [3] * ensembles
+    assert set.union(*seeds) == set(range(3 * ensembles))
+    assert METHODS.named("single").count(setup) == METHODS.named("distill").count(setup) == setup.runs
+    plain = plan_of(setup, [METHODS.named("single"), method]).jobs()
+    assert sorted(job.seed for job in plan_of(setup, [method]).jobs()) == list(range(3 * ensembles))
+    assert sorted(job.seed for job in plain) == list(range(max(3 * ensembles, setup.runs)))
+
+
+def test_held_out_networks_predict_every_group_that_can_be_spared(made):
+    task, reader = made
+    found = []
+    for recipe, seed in held_out_networks(reader.setup):
+        said = reader.store.predictions(reader.setup.spec(recipe, seed), "held_out")
+        found += said.ids.tolist()
+        familiar = set(task.splits[Split.TRAIN].ids.tolist()) | set(task.splits[Split.VAL].ids.tolist())
+        assert set(said.ids.tolist()) <= familiar
+    assert len(found) == len(set(found)) > 100
+
+
+def test_missing_networks_are_named_and_not_averaged_in(made, tmp_path):
+    _, reader = made
+    empty = Made(reader.setup, Reader(Store(tmp_path)))
+    result = empty.result(METHODS.named("ensemble-of-t"))
+    assert result.runs == ()
+    assert result.missing == tuple(f"plain network of toy/small, seed {seed}" for seed in (0, 1))
+    assert as_runs(result).missing == result.missing
+
+
+def test_a_method_that_does_not_apply_says_why():
+    task = small_task(LabelKind.ONE_LABEL, groups=False)
+    bare = replace(task, splits={s: each for s, each in task.splits.items() if s is not Split.UNLABELLED})
+    setup = Setup(bare, RECIPE, members=1, runs=1)
+    assert "has none" in obstacle(METHODS.named("g-distill"), setup)
+    assert "two members" in obstacle(METHODS.named("ensemble"), setup)
+    assert obstacle(METHODS.named("single"), setup) is None
+    own = replace(setup, recipe=replace(RECIPE, network="some.where:build"))
+    assert "gives logits only" in obstacle(METHODS.named("bayesian"), own)
+    with pytest.raises(InputError, match="unknown method 'x'; have: single,"):
+        METHODS.named("x")

@@ -1,0 +1,195 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from surefoot import IGNORE, InputError, LabelKind, Predictions
+from surefoot.metrics import nll
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, chunks
+from tests.conftest import draw_many_labels, draw_one_label
+
+LOGITS = [[1.0, 2.0, 3.0], [0.5, 0.0, -0.5]]
+
+
+class OnlyDLPack:
+    """Something that is neither numpy nor torch, and speaks DLPack."""
+
+    def __init__(self, array):
+        self.tensor = torch.as_tensor(array)
+        self.ndim = self.tensor.ndim
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("given", [list, np.array, torch.tensor, lambda x: OnlyDLPack(np.array(x))])
+def test_takes_lists_arrays_tensors_and_dlpack(given):
+    predictions = Predictions.from_logits(given(LOGITS), given([2, 0]))
+    assert predictions.logits.squeeze(0).tolist() == LOGITS
+    assert predictions.labels.tolist() == [2, 0]
+    assert predictions.kind is LabelKind.ONE_LABEL
+
+
+def test_shares_memory_with_numpy_even_when_read_only():
+    logits = np.array(LOGITS)
+    logits.flags.writeable = False
+    assert Predictions.from_logits(logits, [2, 0]).logits.data_ptr() == logits.ctypes.data
+
+
+def test_half_precision_and_foreign_byte_order_are_widened_exactly():
+    half = np.array(LOGITS, dtype=np.float16)
+    swapped = np.array(LOGITS, dtype=">f8")
+    assert Predictions.from_logits(half, [2, 0]).logits.dtype == torch.float32
+    assert (
+        Predictions.from_logits(torch.tensor(LOGITS, dtype=torch.bfloat16), [2, 0]).logits.dtype
+        == torch.float32
+    )
+    assert Predictions.from_logits(swapped, [2, 0]).logits.squeeze(0).tolist() == LOGITS
+
+
+def test_probs_give_back_the_probs():
+    probs = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75]])
+    assert np.allclose(Predictions.from_probs(probs, [0, 1]).probs(), probs, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3, 1)])
+def test_one_logit_becomes_two_classes(shape):
+    log_odds = np.array([2.0, -1.0, 0.0])
+    predictions = Predictions.from_logits(log_odds.reshape(shape), [1, 0, 1])
+    assert predictions.classes == 2
+    assert np.allclose(predictions.probs()[:, 1], 1 / (1 + np.exp(-log_odds)))
+
+
+def test_one_probability_becomes_two_classes():
+    assert np.allclose(Predictions.from_probs([0.9, 0.2], [1, 0]).probs(), [[0.1, 0.9], [0.8, 0.2]])
+
+
+def test_a_column_of_logits_with_a_column_of_labels_is_binary():
+    for make, column in (
+        (Predictions.from_logits, [[2.0], [-1.0]]),
+        (Predictions.from_probs, [[0.9], [0.2]]),
+    ):
+        predictions = make(column, [[1], [0]])
+        assert (predictions.kind, predictions.classes) == (LabelKind.ONE_LABEL, 2)
+
+
+def test_grouping_by_a_column_that_cannot_group():
+    predictions = draw_one_label(
+        2, attributes={"tags": [["a"], ["b", "c"]], "age": [0.5, 1.5], "meta": [{"a": 1}, {"a": 2}]}
+    )
+    for column in ("tags", "age", "meta"):
+        with pytest.raises(InputError, match="allowed: a list of text or whole numbers"):
+            predictions.grouped_by(column)
+
+
+def test_many_labels_by_shape():
+    predictions = Predictions.from_probs([[0.9, 0.2], [0.0, 1.0]], [[1, 0], [IGNORE, 1]])
+    assert predictions.kind is LabelKind.MANY_LABELS
+    assert np.allclose(predictions.probs(), [[0.9, 0.2], [0.0, 1.0]])
+
+
+def test_average_is_the_mean_probability():
+    for predictions, link in (
+        (draw_one_label(members=3), torch.softmax),
+        (draw_many_labels(members=3), None),
+    ):
+        each = predictions.logits.softmax(dim=2) if link else predictions.logits.sigmoid()
+        assert torch.allclose(predictions.average().probs(), each.mean(dim=0), atol=1e-14)
+        assert predictions.average().members == 1
+
+
+def test_average_keeps_probabilities_that_underflow():
+    logits = torch.tensor([[[0.0, -2000.0]], [[0.0, -2000.0]]], dtype=torch.float64)
+    assert Predictions.from_logits(logits, [1]).average().logits[0, 0, 1] == -2000
+
+
+def test_metrics_read_members_as_an_ensemble():
+    predictions = draw_one_label(members=4)
+    assert nll(predictions) == pytest.approx(nll(predictions.average()), abs=1e-14)
+
+
+def test_take_and_grouped_by_keep_everything_in_step():
+    predictions = draw_one_label(
+        6, ids=list("abcdef"), novelty=range(6), attributes={"age": [1, 2, 3, 4, 5, 6], "sex": list("mfmfmf")}
+    )
+    taken = predictions.take([4, 1])
+    assert taken.ids.tolist() == ["e", "b"]
+    assert taken.novelty.tolist() == [4.0, 1.0]
+    assert taken.attributes.to_pydict() == {"age": [5, 2], "sex": ["m", "f"]}
+    assert taken.grouped_by("sex").groups.tolist() == ["m", "f"]
+    assert torch.equal(taken.logits[0, 0], predictions.logits[0, 4])
+    with pytest.raises(InputError, match="unknown column 'size'; have: age, sex"):
+        taken.grouped_by("size")
+
+
+def test_unlabelled_predictions_say_their_kind():
+    predictions = Predictions.from_logits(LOGITS, None, kind=LabelKind.ONE_LABEL)
+    assert predictions.outcomes.total == 0
+    assert np.isnan(nll(predictions))
+    with pytest.raises(InputError, match="no labels and no kind"):
+        Predictions.from_logits(LOGITS, None)
+
+
+def test_rows_with_unknown_labels_are_left_out():
+    predictions = Predictions.from_logits(LOGITS, [2, IGNORE])
+    assert nll(predictions) == nll(predictions.take([0]))
+
+
+REFUSED = {
+    "NaN logit": (lambda: Predictions.from_logits([[1.0, np.nan], [0, 1]], [0, 1]), "logits hold NaN in row 0, column 1"),
+    "infinite logit": (lambda: Predictions.from_logits([[1.0, 0], [0, np.inf]], [0, 1]), "infinity in row 1, column 1"),
+    "NaN in a member": (
+        lambda: Predictions.from_logits([[[1.0, 2.0]], [[np.nan, 1.0]]], [0]),
+        "NaN in member 1, row 0, column 0",
+    ),
+    "probability above 1": (lambda: Predictions.from_probs([[0.5, 0.5], [1.2, -0.2]], [0, 1]), r"1.2 in row 1 is outside \[0, 1\]"),
+    "NaN probability": (lambda: Predictions.from_probs([[0.5, 0.5], [np.nan, 0.5]], [0, 1]), "nan in row 1 is outside"),
+    "probabilities that do not sum to 1": (
+        lambda: Predictions.from_probs([[0.5, 0.5], [0.5, 0.4]], [0, 1]),
+        "row 1 sum to 0.9; allowed: 1 within 0.001",
+    ),
+    "label too large": (lambda: Predictions.from_logits(LOGITS, [0, 3]), "label 3 in row 1 is out of range; allowed: 0 to 2"),
+    "label negative": (lambda: Predictions.from_logits(LOGITS, [0, -1]), "label -1 in row 1 is out of range"),
+    "label not whole": (lambda: Predictions.from_logits(LOGITS, [0, 0.5]), "row 1 are 0.5; allowed: whole numbers"),
+    "many-label value": (lambda: Predictions.from_logits(LOGITS, [[0, 1, 2], [0, 0, 0]]), "label 2 in row 0 is out of range; allowed: 0, 1"),
+    "lengths": (lambda: Predictions.from_logits(LOGITS, [0]), "1 labels for 2 rows of logits"),
+    "shapes": (lambda: Predictions.from_logits(LOGITS, [[0, 1], [0, 1]]), "shapes must be equal"),
+    "no rows": (lambda: Predictions.from_logits(np.zeros((0, 3)), []), "no rows"),
+    "no rows of probs": (lambda: Predictions.from_probs(np.zeros((0, 3)), []), "no rows"),
+    "too large": (lambda: Predictions.from_logits([[1e200, 0.0]], [0]), "allowed: up to 1e\\+100 in size"),
+    "groups of lists": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[["a"], ["b", "c"]]), "allowed: a list of text or whole numbers"),
+    "ragged": (lambda: Predictions.from_logits([[1.0, 2.0], [1.0]], [0, 0]), "not a rectangular array"),
+    "text logits": (lambda: Predictions.from_logits([["a", "b"]], [0]), "allowed: numbers"),
+    "four dimensions": (lambda: Predictions.from_logits(np.zeros((1, 1, 1, 2)), [0]), r"shape \(1, 1, 1, 2\); allowed"),
+    "class names": (lambda: Predictions.from_logits(LOGITS, [0, 1], class_names=["a", "b"]), "2 class names for 3 classes"),
+    "class names twice": (lambda: Predictions.from_logits(LOGITS, [0, 1], class_names=["a", "b", "a"]), "'a' occurs twice"),
+    "groups too short": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=["a"]), "1 groups for 2 rows"),
+    "groups of floats": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[0.5, 1]), "groups have type float64"),
+    "ids too long": (lambda: Predictions.from_logits(LOGITS, [0, 1], ids=[1, 2, 3]), "3 ids for 2 rows"),
+    "novelty NaN": (lambda: Predictions.from_logits(LOGITS, [0, 1], novelty=[0, np.nan]), "novelty holds NaN in row 1"),
+    "attributes too long": (
+        lambda: Predictions.from_logits(LOGITS, [0, 1], attributes=pa.table({"a": [1, 2, 3]})),
+        "3 attributes for 2 rows",
+    ),
+    "kind against shape": (lambda: Predictions.from_logits(LOGITS, [0, 1], kind=LabelKind.MANY_LABELS), "kind is many_labels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case):
+    make, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("average", [average_softmax, average_sigmoid])
+@pytest.mark.parametrize("members", [1, 2, 7, 32])
+def test_chunks_hold_no_more_numbers_for_more_members_and_average_the_same(members, average):
+    logits = torch.randn(members, 9_001, 11, generator=torch.Generator().manual_seed(members))
+    parts, averaged = zip(*((part, chunk.clone()) for part, chunk in chunks(logits, average)), strict=True)
+    assert max(part.stop - part.start for part in parts) * members * 11 <= NUMBERS_AT_ONCE
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    torch.testing.assert_close(torch.cat(averaged), average(logits.double()), rtol=1e-14, atol=1e-14)

@@ -1,0 +1,122 @@
+"""A recipe says what it allows, keeps its hash, and survives its file."""
+
+import math
+
+import pytest
+
+from surefoot.errors import InputError
+from surefoot.recipes.recipe import Protocol, Recipe, Spec, read_recipe, recipe_from, write_recipe
+
+REFUSED = {
+    "protocol": ("both", "protocol is 'both'; allowed: paper, holdout"),
+    "stem": ("tiny", "stem is 'tiny'; allowed: large, small"),
+    "augmentation": ("much", "augmentation is 'much'; allowed: inception, none"),
+    "epochs": (0, "epochs is 0; allowed: a whole number of at least 1"),
+    "batch": (1, "batch is 1; allowed: a whole number of at least 2"),
+    "width": (True, "width is True; allowed: a whole number of at least 1"),
+    "view": ("224", "view is '224'; allowed: a whole number of at least 1"),
+    "learning_rate": (-0.1, "learning_rate is -0.1; allowed: a positive number"),
+    "momentum": (1, "momentum is 1; allowed: at least 0 and below 1"),
+    "dropout": (-0.1, "dropout is -0.1; allowed: at least 0 and below 1"),
+    "weight_decay": (math.inf, "weight_decay is inf; allowed: at least 0"),
+    "network": (5, "network is 5; allowed: a name in words"),
+    "pretrained": ("", "pretrained is ''; allowed: a name in words"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_out_of_bounds_is_refused_by_name(name):
+    value, message = REFUSED[name]
+    with pytest.raises(InputError, match="allowed") as caught:
+        Recipe(**{name: value})
+    assert str(caught.value) == message
+
+
+def test_nan_is_no_learning_rate():
+    with pytest.raises(InputError, match="learning_rate is nan"):
+        Recipe(learning_rate=math.nan)
+
+
+def test_an_unknown_value_is_refused_by_name():
+    with pytest.raises(InputError, match="unknown recipe value 'lr'; have: augmentation, batch"):
+        recipe_from({"lr": 0.1})
+
+
+def test_the_hash_is_stable():
+    """A changed hash would leave every network in every store unfound; this one is written down."""
+    assert Recipe().digest == "d489119f5f4f"
+    assert Recipe().digest == Recipe(network="resnet18", protocol=Protocol("paper")).digest
+    assert Recipe(epochs=25).digest != Recipe().digest
+
+
+def test_one_and_one_point_zero_are_one_recipe():
+    assert Recipe(learning_rate=1, weight_decay=0) == Recipe(learning_rate=1.0, weight_decay=0.0)
+    assert Recipe(learning_rate=1, weight_decay=0).digest == Recipe(learning_rate=1.0).digest
+
+
+def test_the_key_goes_by_task_recipe_and_seed_and_not_by_the_task_s_name():
+    spec = Spec("toy", "abc", Recipe(), 0)
+    assert spec.key == Spec("another name", "abc", Recipe(), 0).key
+    others = [
+        Spec("toy", "abd", Recipe(), 0),
+        Spec("toy", "abc", Recipe(epochs=1), 0),
+        Spec("toy", "abc", Recipe(), 1),
+    ]
+    assert len({spec.key, *(other.key for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(network="mlp", learning_rate=1e-05, epochs=7, protocol=Protocol.HOLDOUT, pretrained="ab12"),
+        Recipe(network='my.package:build "quoted" \\ 😀 é', learning_rate=3),
+    ],
+)
+def test_a_recipe_survives_its_file(recipe, tmp_path):
+    write_recipe(recipe, tmp_path / "r.toml", comment="two\nlines")
+    assert (tmp_path / "r.toml").read_text().startswith("# two\n# lines\n[recipe]\n")
+    assert read_recipe(tmp_path / "r.toml") == recipe
+    assert read_recipe(tmp_path / "r.toml").digest == recipe.digest
+
+
+FILES = {
+    "unknown": ("[recipe]\nlr = 1\n", "r.toml: unknown recipe value 'lr'; have: "),
+    "bad value": ("[recipe]\nepochs = 0\n", "r.toml: epochs is 0; allowed: "),
+    "no table": ("epochs = 1\n", "r.toml has no [recipe] table"),
+    "not TOML": ("epochs: 1\n", "r.toml is not TOML: "),
+    "not text": (b"\xff\xfe", "r.toml is not TOML: "),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_bad_file_is_refused_by_name(case, tmp_path):
+    content, message = FILES[case]
+    (tmp_path / "r.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError) as caught:
+        read_recipe(tmp_path / "r.toml")
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*none\.toml: No such file"):
+        read_recipe(tmp_path / "none.toml")
+
+
+def test_the_learning_rate_falls_to_a_tenth_at_three_quarters():
+    recipe = Recipe(learning_rate=0.5, epochs=8)
+    assert [recipe.rate(epoch) for epoch in range(8)] == pytest.approx([0.5] * 6 + [0.05] * 2)
+    assert {n: Recipe(epochs=n).drop_epoch for n in (1, 2, 3, 4, 24, 128)} == {
+        1: 1,
+        2: 1,
+        3: 2,
+        4: 3,
+        24: 18,
+        128: 96,
+    }
+
+
+@pytest.mark.parametrize("reached", range(1, 100))
+def test_what_tune_trained_is_what_the_recipe_says(reached):
+    """Tune trains `reached` epochs and a third as many again, rounded up."""
+    assert Recipe(epochs=reached + math.ceil(reached / 3)).drop_epoch == reached

@@ -1,0 +1,107 @@
+"""The engine on this machine: workers share the seeds, and never a network."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from surefoot.errors import InputError
+from surefoot.store.files import State
+from surefoot.store.store import Store
+from surefoot.workers.local import execute
+from tests.workers.orders import SMALL, epochs_logged, order, results, specs
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    """Three networks by two workers, and the events."""
+    wanted, events = order(tmp_path_factory.mktemp("two"), seeds=(0, 1, 2)), []
+    execute(wanted, workers=2, on_event=events.append)
+    return wanted, events
+
+
+def test_events_tell_of_every_epoch_and_network(by_two):
+    _, events = by_two
+    counts = Counter(event["event"] for event in events)
+    assert counts == {"ready": 2, "start": 3, "epoch": 3 * 2 * 2, "done": 3}
+    assert {event["seed"] for event in events if "seed" in event} == {0, 1, 2}
+
+
+def test_one_worker_and_two_give_the_same_to_the_bit(by_two, tmp_path):
+    wanted = order(tmp_path, seeds=(0, 1, 2))
+    execute(wanted, workers=1, on_event=lambda _: None)
+    assert results(wanted) == results(by_two[0])
+
+
+def test_what_is_done_is_not_trained_again(by_two):
+    wanted, events = by_two[0], []
+    before = epochs_logged(wanted)
+    execute(wanted, workers=1, on_event=events.append)
+    assert [event["event"] for event in events] == ["ready"] + ["start", "done"] * 3
+    assert epochs_logged(wanted) == before
+
+
+def test_two_engines_on_one_store_train_each_network_once(by_two, tmp_path):
+    wanted = order(tmp_path, seeds=(0, 1, 2))
+    backwards = replace(wanted, jobs=wanted.jobs[::-1])
+    threads = [
+        threading.Thread(target=execute, args=(each,), kwargs={"workers": 1, "tell": lambda _: None})
+        for each in (wanted, backwards)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results(wanted) == results(by_two[0])
+    assert Counter(epochs_logged(wanted)) == Counter(set(epochs_logged(by_two[0])))
+
+
+ENGINE = """
+import sys
+from surefoot.workers.local import execute
+from surefoot.workers.jobs import WorkOrder
+execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: None)
+"""
+
+
+def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
+    """Nobody is left to stop it, so it must see for itself; and it keeps what it has."""
+    wanted = order(tmp_path, replace(SMALL, epochs=100_000))
+    spec, store = specs(wanted)[0], Store(tmp_path)
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE, wanted.as_json()])
+    with engine:
+        _soon(lambda: any("epoch" in entry for found in store.found() for entry in found.log))
+        assert store.state(spec) is State.RUNNING
+        engine.kill()
+    _soon(lambda: store.state(spec) is State.STOPPED)
+    assert list(tmp_path.glob("networks/*/*/.seed*/checkpoint-train.safetensors"))
+
+
+def test_what_a_user_s_code_prints_is_no_event(tmp_path, monkeypatch):
+    (tmp_path / "talkative.py").write_text(
+        "import os, torch\n"
+        "from surefoot.networks.backbones import build_network\n"
+        "os.write(1, b'loading')\n"
+        "def build(*arguments, **options):\n"
+        "    print('building', arguments, options)\n"
+        "    raise SystemExit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    wanted = replace(
+        order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)), task="letters"
+    )
+    with pytest.raises(
+        InputError, match="a training process ended with code 7; what it had finished is kept"
+    ):
+        execute(wanted, workers=1, on_event=lambda _: None)
+
+
+def _soon(look, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.01)
