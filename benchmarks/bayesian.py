@@ -1,9 +1,9 @@
-"""What a Bayesian prediction costs, sampled at the head: against a plain pass, and against sampling it all.
+"""Cost of a Bayesian prediction with a sampled head, compared with a plain pass and full sampling.
 
     python benchmarks/bayesian.py [--device cuda] [--network resnet18] [--view 224] [--samples 100]
 
-All in one process, taking turns, best of several. Sampling the whole network is what a plain Monte Carlo
-dropout does: a pass per sample; it is timed on a few samples and scaled up.
+All in one process, alternating, best of several. Sampling the whole network is plain Monte Carlo dropout
+with one pass per sample; it is timed on a few samples and scaled up.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.training.data import Points
 from surefoot.training.predict import Answer, Sampled, plainly, predict
 
-FEW = 4  # passes timed of the whole network
+FEW = 4  # timed passes of the whole network
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """One go, with the device's own work waited for."""
+    """Seconds of one call, including the device's asynchronous work."""
     start = time.perf_counter()
     work()
     if device.type == "cuda":
@@ -30,7 +30,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def main() -> None:
-    """Take turns, and compare the best."""
+    """Alternate, and compare the best."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--network", default="resnet18")

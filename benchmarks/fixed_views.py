@@ -1,9 +1,10 @@
-"""Distillation: teachers that see views which their students share, the student's own, or centre crops.
+"""Distillation with views that students share, with the student's own views, or with centre crops.
 
     python benchmarks/fixed_views.py [--teachers 5] [--students 3] [--epochs 16]
 
-On the letters with random crops, a small perceptron. Prints the mean error and NLL of each kind of students,
-and the CPU seconds of the first of them and of a later one: where views are shared, the first asks for all.
+On letters with random crops, with a small MLP. Prints the mean error and NLL for each setting, and the CPU
+seconds of the first student and of a later one: with shared views, the first computes the teachers'
+predictions for all.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from surefoot.workers.produce import produce
 
 
 def main() -> None:
-    """Teachers first, then the kinds of students in turn."""
+    """Teachers first, then the students of each setting."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--teachers", type=int, default=5)
     parser.add_argument("--students", type=int, default=3)

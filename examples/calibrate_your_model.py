@@ -1,7 +1,7 @@
 """Calibrate your own model in three lines, build an ensemble, save it and load it again.
 
-Three overlapping clusters of points in eight dimensions. The networks overfit their training points, so they are
-overconfident on others. Unfamiliar points have a larger spread. Takes a few seconds.
+Three overlapping clusters of points in eight dimensions. The networks overfit their training points, so
+they are overconfident on others. Unfamiliar points have a larger spread. Takes a few seconds.
 
     python examples/calibrate_your_model.py
 """

@@ -1,7 +1,8 @@
 """Train a small classifier, and save its predictions on familiar and unfamiliar data.
 
-Four classes of twelve subgroups each (clusters of points in 12 dimensions). The network is trained on six subgroups
-of each class; the others are unfamiliar: the same labels, a shifted distribution. Takes a few seconds.
+Four classes of twelve subgroups each (clusters of points in 12 dimensions). The network is trained on six
+subgroups of each class; the others are unfamiliar: the same labels, a shifted distribution. Takes a few
+seconds.
 
     python examples/save_predictions.py predictions
 """
