@@ -94,7 +94,7 @@ def test_verdict_says_which_way(evaluation):
     )
     assert "points too high on average" in sentences[0]
     assert sentences[2].startswith("Of ")
-    assert sentences[2].endswith(": more than the 1% expected of a calibrated model.")
+    assert sentences[2].endswith(": above the limit of 1% for a calibrated model.")
     assert "too low" in evaluation_verdict(evaluate(draw_one_label(2000, sharpness=0.3), resamples=50))[0]
     assert (
         "does not differ significantly from its accuracy"

@@ -163,16 +163,16 @@ def _confident_sentence(side: str, scores: SetScores) -> str:
     e99 = scores.metrics.get("e99")
     if e99 is None or not e99.n:
         return ""
-    expected = "the 1% expected of a calibrated model"
     if e99.low > ALLOWED:
-        comparison = f"more than {expected}"
+        comparison = "above"
     elif e99.high < ALLOWED:
-        comparison = f"fewer than {expected}"
+        comparison = "below"
     else:
-        comparison = f"not significantly different from {expected}"
+        comparison = "not significantly different from"
     return (
         f"Of {count_of(e99.n, f'{side} prediction')} with more than 99% confidence, {e99.k:,} are wrong "
-        f"({e99.value:.1%}, 95% interval {percent_range(e99.low, e99.high)}): {comparison}."
+        f"({e99.value:.1%}, 95% interval {percent_range(e99.low, e99.high)}): {comparison} "
+        "the limit of 1% for a calibrated model."
     )
 
 

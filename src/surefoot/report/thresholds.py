@@ -33,7 +33,7 @@ def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
                 rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))
     below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
     return Table.of_text(
-        f"accept at {chosen.accept:.6g} or more{below}; exact 95% intervals",
+        f"Accept at {chosen.accept:.6g} or more{below}; exact 95% intervals",
         ("data", "decision", "share of the rows", "wrong among them"),
         rows,
     )
