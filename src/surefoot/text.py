@@ -1,6 +1,9 @@
-"""Numbers as text: the one place that rounds, signs and brackets them."""
+"""Numbers as text: rounded, signed, in brackets, in words and as CSV."""
 
+import csv
+import io
 import math
+from collections.abc import Iterable, Sequence
 
 DASH = "\N{EN DASH}"  # an undefined number in a table
 
@@ -95,3 +98,12 @@ def p_text(p: float) -> str:
 def exact_text(value: float | None) -> str:
     """A number in full precision, for CSV; empty where it is undefined or unknown."""
     return "" if value is None or math.isnan(value) else repr(value)
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A header and lines as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return out.getvalue()

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from surefoot.errors import InputError
@@ -12,7 +12,7 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
 from surefoot.io import replacing
 from surefoot.metrics import METRICS, Metric
-from surefoot.text import exact_text
+from surefoot.text import csv_text, exact_text
 
 HEADER = ("method", "run", "side", "metric", "value", "k", "n")
 
@@ -78,15 +78,6 @@ def comparison_from_scores(
     sides = [side for side in SIDES if side in {side for side, _ in places}]
     chosen = _metrics_named({name for _, name in places}) if metrics is None else metrics
     return tabulate(methods, chosen, sides, scores, baseline=baseline)
-
-
-def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Lines of CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return out.getvalue()
 
 
 def _metrics_named(names: set[str]) -> tuple[Metric, ...]:

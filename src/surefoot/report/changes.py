@@ -3,10 +3,9 @@
 from typing import Any
 
 from surefoot.evaluation.scores import SIDES, number
-from surefoot.evaluation.scores_csv import csv_text
 from surefoot.experiments.changes import Change, ExperimentChange, TaskChange
 from surefoot.report.tables import Table
-from surefoot.text import exact_text, number_text, signed_interval_text, signed_text
+from surefoot.text import csv_text, exact_text, number_text, signed_interval_text, signed_text
 
 HEADER = (
     "task",

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodScores
-from surefoot.evaluation.scores_csv import csv_text
 from surefoot.experiments.paper import ENTROPY_ROWS, STUDENTS, paper_choice, paper_entropy, paper_value
 from surefoot.metrics import Metric
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
-from surefoot.text import DASH, exact_text, number_text, signed_interval_text, signed_text
+from surefoot.text import DASH, csv_text, exact_text, number_text, signed_interval_text, signed_text
 
 ORACLE = "oracle: tuned on unfamiliar data"
 NOT_IN_PAPER = "not in the paper"

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
-from surefoot.evaluation.scores_csv import csv_text
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.tables import Table
 from surefoot.text import (
     count_of,
+    csv_text,
     exact_text,
     interval_text,
     number_text,

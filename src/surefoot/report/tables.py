@@ -88,11 +88,11 @@ class Table:
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
         """The upper headings, each with the number of columns below it; '' above an ungrouped column."""
-        found: list[tuple[str, int]] = []
+        groups: list[tuple[str, int]] = []
         for group, columns in groupby(self.columns, key=lambda column: column.group):
             count = len(list(columns))
-            found += [(group, count)] if group else [("", 1)] * count
-        return tuple(found)
+            groups += [(group, count)] if group else [("", 1)] * count
+        return tuple(groups)
 
     @property
     def has_groups(self) -> bool:
