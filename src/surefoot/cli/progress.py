@@ -205,7 +205,9 @@ def describe_rivals(trials: "list[Trial]", samples: int) -> str | None:
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
     """A row per network."""
     rows = tuple(_row(found) for found in networks)
-    return Table(f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows)
+    return Table.of_text(
+        f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
+    )
 
 
 def status_line(networks: "list[StoredNetwork]") -> str:

@@ -156,12 +156,12 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_grids
-    from surefoot.report.comparison import headline_grid
+    from surefoot.cli.terminal import print_method_tables
+    from surefoot.report.comparison import headline_table
     from surefoot.report.study_tables import scores_compared, scores_setting, write_score_tables
 
     setting, comparison = scores_setting(path, paper), scores_compared(path, method)
-    print_grids([headline_grid(comparison, setting)])
+    print_method_tables([headline_table(comparison, setting)])
     if output is not None:
         for written in write_score_tables(comparison, setting, output):
             typer.echo(f"written: {written}")
@@ -181,7 +181,7 @@ def run_folder(store: "Store", name: str) -> Path:
 def _report(
     folder: Path, store: "Store", values: list[str] | None = None, method: list[str] | None = None
 ) -> None:
-    from surefoot.cli.terminal import busy, print_grids
+    from surefoot.cli.terminal import busy, print_method_tables
     from surefoot.experiments.run import read_folder, study
     from surefoot.report.study import write_study
     from surefoot.report.study_tables import headline_grids
@@ -190,7 +190,7 @@ def _report(
     with busy("scoring, resampling and drawing"):
         found: Study = study(experiment, plans, store)
         page = write_study(found, folder)
-    print_grids(headline_grids(found))
+    print_method_tables(headline_grids(found))
     for sentence in study_verdict(found):
         typer.echo(sentence)
     typer.echo(f"report: {page}")
@@ -289,15 +289,15 @@ def _print(experiment_change: "ExperimentChange", output_format: Format) -> None
 
     from surefoot.cli.terminal import print_long_tables, print_tables
     from surefoot.report.changes import (
-        revision_csv,
-        revision_document,
-        revision_notes,
+        change_csv,
+        change_document,
+        change_notes,
         task_tables,
         value_tables,
     )
     from surefoot.report.tables import to_markdown
 
-    notes = revision_notes(experiment_change)
+    notes = change_notes(experiment_change)
     if output_format is Format.TABLE:
         print_tables(value_tables(experiment_change))
         print_long_tables(task_tables(experiment_change))
@@ -306,6 +306,6 @@ def _print(experiment_change: "ExperimentChange", output_format: Format) -> None
         typer.echo(to_markdown([*value_tables(experiment_change), *task_tables(experiment_change)]))
         typer.echo("\n".join(f"- {note}" for note in notes))
     elif output_format is Format.CSV:
-        typer.echo(revision_csv(experiment_change), nl=False)
+        typer.echo(change_csv(experiment_change), nl=False)
     else:
-        typer.echo(json.dumps(revision_document(experiment_change), indent=2))
+        typer.echo(json.dumps(change_document(experiment_change), indent=2))
