@@ -1,9 +1,9 @@
 """Learning rate and number of epochs, searched on validation with the paper's plateau rule.
 
 At each learning rate: train until the validation error has not improved for some epochs, then a third as
-many epochs again at a tenth of the rate. The recipe that ends with the lowest error wins; of equals, the one
+many epochs again at a tenth of the rate. The recipe with the lowest final error is chosen; of equals, the one
 with the lower NLL. If that is the highest or the lowest rate tried, the next one beyond is tried too.
-Unfamiliar data have no part in it.
+Unfamiliar data are not used.
 """
 
 import math
@@ -36,7 +36,7 @@ PATIENCE = 5
 
 @dataclass(frozen=True)
 class Trial:
-    """What one learning rate came to."""
+    """The result of one learning rate."""
 
     learning_rate: float
     epochs: int  # all of them, the last quarter at a tenth of the rate
@@ -61,7 +61,7 @@ class _Plateau(Exception):  # noqa: N818  a signal, not an error
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What every trial is given."""
+    """The task, base recipe and limits of a search."""
 
     task: Task
     inputs: Mapping[Split, Inputs]
@@ -74,7 +74,7 @@ class Bench:
 
 
 def tune(bench: Bench, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
-    """The best recipe found, and every trial: of `rates` alone, else as far along LADDER as it pays."""
+    """The best recipe, and every trial: of `rates` alone, else along LADDER while the best is at an end."""
     if Split.VAL not in bench.task.splits:
         raise InputError(f"task {bench.task.name!r} has no val split; needed: one, to search on")
     trials = [try_rate(bench, rate) for rate in rates or RATES]
@@ -93,9 +93,9 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def within_one_standard_error(trials: Sequence[Trial], samples: int) -> tuple[float, list[Trial]]:
-    """The standard error of the best trial's error on so many samples, and the others no further off.
+    """The standard error of the best trial's error on so many samples, and the other trials within it.
 
-    At least one sample's share, also where none is wrong.
+    At least 1 / samples, also where no prediction is wrong.
     """
     best = best_of(trials)
     error = max(math.sqrt(best.error * (1 - best.error) / samples), 1 / samples)
@@ -106,8 +106,8 @@ def rate_beyond(trials: Sequence[Trial]) -> float | None:
     """The next rate of LADDER where the best so far is the highest or the lowest tried."""
     tried = [trial.learning_rate for trial in trials]
     place = LADDER.index(best_of(trials).learning_rate)
-    beside = LADDER[max(place - 1, 0) : place + 2]
-    return next((rate for rate in beside if rate not in tried), None)
+    neighbours = LADDER[max(place - 1, 0) : place + 2]
+    return next((rate for rate in neighbours if rate not in tried), None)
 
 
 def try_rate(bench: Bench, rate: float) -> Trial:
@@ -126,23 +126,23 @@ def try_rate(bench: Bench, rate: float) -> Trial:
 
 
 def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
-    """Epochs until the error has not fallen for `patience` of them, less those; so the network is left."""
+    """Train until the error has not fallen for `patience` epochs; restore and return the best epoch."""
     best, best_epoch = (math.inf, math.inf), 0
     weights: dict[str, Tensor] = {}
 
-    def look(progress: Progress) -> None:
+    def check(progress: Progress) -> None:
         nonlocal best, best_epoch, weights
-        found = _validate(bench, network)
-        bench.on_event(EpochResult(recipe.learning_rate, progress.epoch, *found))
-        if found < best:
-            best, best_epoch = found, progress.epoch
+        result = _validate(bench, network)
+        bench.on_event(EpochResult(recipe.learning_rate, progress.epoch, *result))
+        if result < best:
+            best, best_epoch = result, progress.epoch
             weights = {name: value.clone() for name, value in network.state_dict().items()}
         if progress.epoch - best_epoch >= bench.patience:
             raise _Plateau
 
     with suppress(_Plateau):
-        _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, look)
-    network.load_state_dict(weights)  # as the recipe will train it: no epochs beyond the plateau
+        _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, check)
+    network.load_state_dict(weights)  # without the epochs after it, as the recipe will train
     return best_epoch
 
 
@@ -152,7 +152,7 @@ def _run(
     recipe: Recipe,
     purpose: str,
     rate: Callable[[int], float],
-    look: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> None:
     train(
         network,
@@ -162,7 +162,7 @@ def _run(
         recipe,
         seed=derive_seed(bench.task.training_identity, recipe.learning_rate, "tune", purpose),
         device=bench.device,
-        hooks=Hooks(look),
+        hooks=Hooks(on_progress),
         rate=rate,
     )
 
@@ -171,5 +171,5 @@ def _validate(bench: Bench, network: Network) -> tuple[float, float]:
     logits = predict([network], bench.inputs[Split.VAL], bench.device)
     if not torch.isfinite(logits).all():
         raise InputError("the logits are not finite")
-    said = Predictions.from_logits(logits, bench.task.splits[Split.VAL].labels)
-    return label_error(said), nll(said)
+    predictions = Predictions.from_logits(logits, bench.task.splits[Split.VAL].labels)
+    return label_error(predictions), nll(predictions)
