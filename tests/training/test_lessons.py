@@ -12,7 +12,6 @@ from surefoot.errors import InputError
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.recipes.variants import Distilled
 from surefoot.store.store import Store
 from surefoot.tasks.task import Samples, Split, Task
 from surefoot.training import data as batches
@@ -21,8 +20,8 @@ from surefoot.training.data import images_from, joined, task_inputs
 from surefoot.training.loop import StoppedError, Unlabelled, epoch_batches, train
 from surefoot.training.losses import Classification
 from surefoot.training.teachers import SharedViews, TeacherCache, TeacherEnsemble
-from surefoot.workers import trained
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants import Distilled
+from surefoot.variants.build import Build, Listener, TaskContext
 from surefoot.workers.produce import produce
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
@@ -76,24 +75,25 @@ def test_a_page_holds_the_teachers_mean_on_its_views(kind, at_once, tmp_path, mo
     for page in (0, 3):
         rows = torch.arange(len(lessons.inputs))
         views = lessons.inputs.training_views(lessons.inputs.pixels, rows, lessons.draws(page))
-        made = lessons.answers(page)
+        made = lessons.targets(page)
         assert made.dtype == torch.float32
         np.testing.assert_allclose(made.numpy(), by_hand(views, kind), atol=2e-5)
-        assert torch.equal(lessons.answers(page), made), "read from its file, it is the same"
-    assert not torch.allclose(lessons.answers(0), lessons.answers(3), atol=1e-3), "other views, other answers"
+        assert torch.equal(lessons.targets(page), made), "read from its file, it is the same"
+    assert not torch.allclose(lessons.targets(0), lessons.targets(3), atol=1e-3), "other views, other answers"
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["0.npy", "3.npy"]
 
 
 @dataclass(frozen=True, eq=False)
 class Watched(Classification):
-    """A loss that keeps the views that the student sees, beside what `seen` says of them then."""
+    """A loss that records the student's views and the targets at that time."""
 
-    seen: torch.Tensor
-    kept: list
+    targets: torch.Tensor
+    recorded: list
+    views: SharedViews
 
-    def __call__(self, said, views, rows, labels):
-        self.kept.append((rows.clone(), views.clone(), self.seen[rows].clone()))
-        return super().__call__(said, views, rows, labels)
+    def __call__(self, outputs, views, rows, labels):
+        self.recorded.append((rows.clone(), views.clone(), self.targets[rows].clone()))
+        return super().__call__(outputs, views, rows, labels)
 
 
 @pytest.mark.parametrize("kind", [ONE, MANY])
@@ -106,12 +106,11 @@ def test_what_the_student_learns_is_said_of_the_views_that_it_sees(kind, tmp_pat
         build_network("mlp", 3, generator=torch.Generator().manual_seed(9), inputs=3 * VIEW**2, hidden=(16,)),
         joined([each.inputs for each in parts]),
         labels,
-        Watched(kind, seen, kept),
+        Watched(kind, seen, kept, SharedViews(parts, RECIPE.epochs, 1, seen)),
         RECIPE,
         seed=1,
         device=CPU,
         unlabelled=Unlabelled(11, 0.25),
-        views=SharedViews(parts, RECIPE.epochs, 1, seen),
     )
     assert len(kept) == RECIPE.epochs * 3
     for _, views, answers in kept:
@@ -129,7 +128,7 @@ def test_every_page_is_read_once_in_an_order_of_the_student_s_own(tmp_path):
         for epoch in range(8):
             draws = views.begin(epoch, shares)
             assert draws.shape == (3, len(lessons.draws(0)), 13)
-            (page,) = (page for page in range(8) if torch.equal(seen, lessons.answers(page)))
+            (page,) = (page for page in range(8) if torch.equal(seen, lessons.targets(page)))
             assert torch.equal(draws[1], lessons.draws(page)[:, shares[1]])
             drawn.append(page)
         assert sorted(drawn) == list(range(8))
@@ -154,15 +153,15 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_page_is_refused_in_a_sentence(damage, tmp_path):
     lessons, content = pages(tmp_path, ONE), DAMAGES[damage]
-    right, path = lessons.answers(0), tmp_path / "0.npy"
+    right, path = lessons.targets(0), tmp_path / "0.npy"
     if isinstance(content, np.ndarray):
         np.save(path, content)
     else:
         path.write_bytes(path.read_bytes()[:-5] if content is None else content)
-    with pytest.raises(InputError, match=r"^cannot read .*0\.npy: .*; remove it, and it is made again$"):
-        lessons.answers(0)
+    with pytest.raises(InputError, match=r"^cannot read .*0\.npy: .*; remove it, and it is computed again$"):
+        lessons.targets(0)
     path.unlink()
-    assert torch.equal(lessons.answers(0), right)
+    assert torch.equal(lessons.targets(0), right)
 
 
 def small_task(kind=ONE):
@@ -224,7 +223,7 @@ def test_a_second_student_of_the_same_teachers_asks_nobody(house, monkeypatch):
     first = house.make(house.student(), 0)
     made = house.lessons()
     assert len(made) == RECIPE.epochs
-    monkeypatch.setattr(trained, "_teachers", lambda *_: pytest.fail("the teachers were loaded again"))
+    monkeypatch.setattr(Build, "teachers", lambda *_: pytest.fail("the teachers were loaded again"))
     second = house.make(house.student(), 1)
     assert house.lessons() == made
     assert not same(house.results(first), house.results(second))
@@ -304,21 +303,16 @@ def test_stopped_in_every_epoch_it_ends_the_same_to_the_bit(tmp_path, kind):
     assert same(halting.results(spec), expected)
 
 
-def test_the_three_kinds_of_views_are_three_kinds_of_students(house):
-    made = [house.results(house.make(house.student(views=views), 0)) for views in ("shared", "same", "fixed")]
-    assert not any(same(made[a], made[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-
-
 @pytest.mark.parametrize(
-    "largest", [batches.LARGEST_SETTLED, 0], ids=["small", "too large to be made before"]
+    "largest", [batches.LARGEST_FIXED_VIEWS, 0], ids=["small", "too large to be made before"]
 )
 def test_where_views_never_change_nothing_is_kept(tmp_path, monkeypatch, largest):
-    monkeypatch.setattr(batches, "LARGEST_SETTLED", largest)
+    monkeypatch.setattr(batches, "LARGEST_FIXED_VIEWS", largest)
     still = House(tmp_path, recipe=replace(RECIPE, augmentation="none"))
     still.make(still.student(), 0)
     assert not still.lessons()
 
 
 def test_views_of_an_unknown_kind_are_refused():
-    with pytest.raises(InputError, match=r"^views are 'own'; allowed: shared, same, fixed$"):
+    with pytest.raises(InputError, match=r"^views is 'own'; allowed: shared$"):
         Distilled(teachers=Teachers(RECIPE, (0,)), views="own")

@@ -137,8 +137,9 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
-    from surefoot.recipes.recipe import Recipe, read_recipe, recipe_from
+    from surefoot.recipes.recipe import Recipe
     from surefoot.training.initial import right_weights, weights_digest
+    from surefoot.variants import read_recipe, recipe_from
 
     given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))
