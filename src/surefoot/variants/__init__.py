@@ -34,7 +34,7 @@ def variant_from(values: dict[str, Any]) -> Variant:
     refuse_unknown(f"value of a {variant.name} network", own, {field.name for field in fields})
     for field in fields:
         if field.default is dataclasses.MISSING and field.name not in own:
-            raise InputError(f"a {variant.name} network needs a value for {field.name!r}")
+            raise InputError(f"a network of kind {variant.name!r} needs a value for {field.name!r}")
     if own.get("teachers") is not None:
         own["teachers"] = _teachers_from(own["teachers"])
     return variant(**own)
