@@ -92,7 +92,7 @@ def tune(
     from surefoot.tasks import task_named
     from surefoot.tasks.task import Split
     from surefoot.training.data import task_inputs
-    from surefoot.training.tune import Bench
+    from surefoot.training.tune import TuneContext
     from surefoot.training.tune import tune as search
 
     refuse_unwritable(output)
@@ -101,7 +101,7 @@ def tune(
     inputs = task_inputs(found, base, cache=cache or default_cache())
     rates = tuple(rate or ())
     with watch_trials() as on_event:
-        bench = Bench(
+        bench = TuneContext(
             found, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, on_event
         )
         best, trials = search(bench, rates)

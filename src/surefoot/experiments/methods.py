@@ -75,23 +75,21 @@ class Method:
 
     @property
     def origin(self) -> str:
-        """Whether it is of the paper, beyond it, or cheats."""
+        """Whether it is from the paper, an addition, or an oracle."""
         if self.oracle:
-            return "cheating: tuned on the test sets"
+            return "oracle: tuned on the test sets"
         return "beyond the paper" if self.not_in_paper else "the paper"
 
     @property
     def fitted_on(self) -> str:
-        """What it learns its calibration from, in words."""
+        """The data on which its calibration is fitted, in words."""
         if self.fit is None:
             return "nothing: the probabilities as they are"
         if self.oracle:
-            return "both test sets, which is cheating"
-        return (
-            "familiar subgroups held out of training"
-            if self.held_out
-            else "validation data, which are familiar"
-        )
+            return "both test sets (oracle: it uses their labels)"
+        if self.held_out:
+            return "familiar subgroups held out of training"
+        return "validation data, which are familiar"
 
     def count(self, setup: Setup) -> int:
         """How many runs there are."""

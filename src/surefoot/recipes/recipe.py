@@ -56,7 +56,7 @@ class Recipe:
     batch: int = 128
     momentum: float = 0.9
     weight_decay: float = 0.0
-    view: int = 224  # pixels a side of what the network sees
+    view: int = 224  # side of the network's inputs, in pixels
     resize: int = 256  # short side that the test crop is taken from; also what images are decoded to
     augmentation: str = "inception"  # or "none"
     width: int = 1024  # of the mlp's hidden layers

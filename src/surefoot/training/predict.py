@@ -65,7 +65,7 @@ class FixedSamples(nn.Module):
     whatever else is in its batch. Each row's samples are distributed as they were in training.
     """
 
-    kept: Tensor
+    mask: Tensor
     noise: Tensor
 
     def __init__(self, network: Network, samples: int, kind: LabelKind, generator: Generator) -> None:
@@ -73,8 +73,8 @@ class FixedSamples(nn.Module):
         self.network = network
         self.kind = kind
         blank = torch.empty(0, network.width)
-        kept = kept_features(blank, network.head.dropout.p, samples, generator)
-        self.register_buffer("kept", kept, persistent=False)
+        mask = kept_features(blank, network.head.dropout.p, samples, generator)
+        self.register_buffer("mask", mask, persistent=False)
         noise = torch.randn(samples, 1, network.classes, generator=generator)
         self.register_buffer("noise", noise, persistent=False)
 
@@ -82,8 +82,8 @@ class FixedSamples(nn.Module):
         """Logits (n, classes)."""
         head, features = self.network.head, self.network.features(images)
         assert isinstance(head, GaussianHead)
-        mean = thinned(head, features, self.kept).float()
-        variance = positive(thinned(head.variance, features, self.kept).float())
+        mean = thinned(head, features, self.mask).float()
+        variance = positive(thinned(head.variance, features, self.mask).float())
         logits = mean + variance.sqrt() * self.noise
         return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
 

@@ -60,7 +60,7 @@ class _Plateau(Exception):  # noqa: N818  a signal, not an error
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class TuneContext:
     """The task, base recipe and limits of a search."""
 
     task: Task
@@ -73,18 +73,18 @@ class Bench:
     on_event: Callable[[EpochResult], None] = lambda _: None
 
 
-def tune(bench: Bench, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
+def tune(context: TuneContext, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
     """The best recipe, and every trial: of `rates` alone, else along LADDER while the best is at an end."""
-    if Split.VAL not in bench.task.splits:
-        raise InputError(f"task {bench.task.name!r} has no val split; needed: one, to search on")
-    trials = [try_rate(bench, rate) for rate in rates or RATES]
+    if Split.VAL not in context.task.splits:
+        raise InputError(f"task {context.task.name!r} has no val split; needed: one, to search on")
+    trials = [try_rate(context, rate) for rate in rates or RATES]
     while not rates and (beyond := rate_beyond(trials)) is not None:
-        trials.append(try_rate(bench, beyond))
+        trials.append(try_rate(context, beyond))
     if all(trial.diverged for trial in trials):
         tried = ", ".join(f"{trial.learning_rate:g}" for trial in trials)
         raise InputError(f"training diverged at every learning rate of {tried}; try lower ones")
     best = best_of(trials)
-    return replace(bench.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
+    return replace(context.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -110,44 +110,44 @@ def rate_beyond(trials: Sequence[Trial]) -> float | None:
     return next((rate for rate in neighbours if rate not in tried), None)
 
 
-def try_rate(bench: Bench, rate: float) -> Trial:
+def try_rate(context: TuneContext, rate: float) -> Trial:
     """Train to the plateau, then a third as many epochs at a tenth of the rate."""
-    recipe = replace(bench.recipe, learning_rate=rate, epochs=bench.most_epochs)
-    network = initial_network(recipe, bench.task, bench.inputs, seed=0, weights=bench.weights)
+    recipe = replace(context.recipe, learning_rate=rate, epochs=context.most_epochs)
+    network = initial_network(recipe, context.task, context.inputs, seed=0, weights=context.weights)
     try:
-        reached = _to_the_plateau(bench, network, recipe)
+        reached = _to_the_plateau(context, network, recipe)
         last = max(1, math.ceil(reached / 3))
-        _run(bench, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
-        error, loss = _validate(bench, network)
+        _run(context, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
+        error, loss = _validate(context, network)
     except InputError:
-        return Trial(rate, bench.most_epochs, math.nan, math.nan, diverged=True)
-    bench.on_event(EpochResult(rate, reached + last, error, loss))
+        return Trial(rate, context.most_epochs, math.nan, math.nan, diverged=True)
+    context.on_event(EpochResult(rate, reached + last, error, loss))
     return Trial(rate, reached + last, error, loss)
 
 
-def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
+def _to_the_plateau(context: TuneContext, network: Network, recipe: Recipe) -> int:
     """Train until the error has not fallen for `patience` epochs; restore and return the best epoch."""
     best, best_epoch = (math.inf, math.inf), 0
     weights: dict[str, Tensor] = {}
 
     def check(progress: Progress) -> None:
         nonlocal best, best_epoch, weights
-        result = _validate(bench, network)
-        bench.on_event(EpochResult(recipe.learning_rate, progress.epoch, *result))
+        result = _validate(context, network)
+        context.on_event(EpochResult(recipe.learning_rate, progress.epoch, *result))
         if result < best:
             best, best_epoch = result, progress.epoch
             weights = {name: value.clone() for name, value in network.state_dict().items()}
-        if progress.epoch - best_epoch >= bench.patience:
+        if progress.epoch - best_epoch >= context.patience:
             raise _Plateau
 
     with suppress(_Plateau):
-        _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, check)
+        _run(context, network, recipe, "plateau", lambda _: recipe.learning_rate, check)
     network.load_state_dict(weights)  # without the epochs after it, as the recipe will train
     return best_epoch
 
 
 def _run(
-    bench: Bench,
+    context: TuneContext,
     network: Network,
     recipe: Recipe,
     purpose: str,
@@ -156,20 +156,20 @@ def _run(
 ) -> None:
     train(
         network,
-        bench.inputs[Split.TRAIN],
-        torch.from_numpy(bench.task.splits[Split.TRAIN].labels),
-        Classification(bench.task.kind),
+        context.inputs[Split.TRAIN],
+        torch.from_numpy(context.task.splits[Split.TRAIN].labels),
+        Classification(context.task.kind),
         recipe,
-        seed=derive_seed(bench.task.training_identity, recipe.learning_rate, "tune", purpose),
-        device=bench.device,
+        seed=derive_seed(context.task.training_identity, recipe.learning_rate, "tune", purpose),
+        device=context.device,
         hooks=Hooks(on_progress),
         rate=rate,
     )
 
 
-def _validate(bench: Bench, network: Network) -> tuple[float, float]:
-    logits = predict([network], bench.inputs[Split.VAL], bench.device)
+def _validate(context: TuneContext, network: Network) -> tuple[float, float]:
+    logits = predict([network], context.inputs[Split.VAL], context.device)
     if not torch.isfinite(logits).all():
         raise InputError("the logits are not finite")
-    predictions = Predictions.from_logits(logits, bench.task.splits[Split.VAL].labels)
+    predictions = Predictions.from_logits(logits, context.task.splits[Split.VAL].labels)
     return label_error(predictions), nll(predictions)

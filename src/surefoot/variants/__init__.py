@@ -14,7 +14,7 @@ from surefoot.variants.bayesian import Bayesian
 from surefoot.variants.distilled import Distilled
 from surefoot.variants.held_out import HeldOut
 
-# Plain training is not listed: a recipe without a variant says it.
+# Plain training is not listed: it is a recipe without a variant.
 VARIANTS: Registry[type[Variant]] = Registry("training variant", (Distilled, Bayesian, Averaged, HeldOut))
 
 
