@@ -278,7 +278,7 @@ def restored_network(
     key: str,
     allow_code: bool,
 ) -> nn.Module:
-    """A network of that recipe with these weights; a Bayesian one with its samples fixed."""
+    """A network of that recipe with these weights, as its variant is deployed."""
     source, colon, _ = recipe.network.partition(":")
     if colon and source not in LIBRARIES and not allow_code:
         raise InputError(

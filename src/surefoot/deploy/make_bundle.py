@@ -370,10 +370,7 @@ def _familiar(novelty: Novelty, found: Run, chosen: Chosen) -> Familiar:
 
 
 def _novelty(method: Method, found: Run, store: Store) -> Novelty:
-    """The score that the method was fitted with, on the final networks' scale; else the energy.
-
-    Log probabilities have no energy, so a Bayesian network's score is that of its top probability.
-    """
+    """The score that the method was fitted with, on the final networks' scale; else the variant's own."""
     (spec, *_) = found.specs
     if isinstance(found.calibration, NoveltyScaling):
         assert method.novelty in (ENERGY, MAX_PROBABILITY)

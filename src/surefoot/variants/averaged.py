@@ -1,6 +1,6 @@
 """Averaged networks: the mean of several networks' weights."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +10,8 @@ from surefoot.variants.base import Variant
 
 if TYPE_CHECKING:
     from surefoot.networks.network import Network
-    from surefoot.variants.build import Build
+    from surefoot.training.initial import Weights
+    from surefoot.variants.build import Build, Phase
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the first network to the second
 
@@ -33,32 +34,33 @@ class Averaged(Variant):
 
     def produce(self, build: "Build") -> dict[str, Any]:
         """The mean for each phase; and how high the loss is between two of the networks."""
-        from surefoot.training.initial import mixed, refresh_statistics
-
         facts: dict[str, Any] = {}
         for phase in build.phases:
             states = [build.store.weights(teacher, phase.weights) for teacher in build.spec.needs()]
-            inputs = build.context.joined(phase.trained)
-
-            def mixture(shares: list[float], states: Any = states, inputs: Any = inputs) -> "Network":
-                network = build.context.restored(build.spec, mixed(states[: len(shares)], shares))
-                refresh_statistics(network, inputs, build.context.device)
-                return network
-
             if Split.VAL in phase.predicted and len(states) > 1:
-                facts["interpolation"] = _interpolation(build, mixture)
-            build.save(phase, mixture([1 / len(states)] * len(states)))
+                facts["interpolation"] = _interpolation(build, phase, states[:2])
+            build.save(phase, _mixture(build, phase, states, [1 / len(states)] * len(states)))
         return facts
 
 
-def _interpolation(build: "Build", mixture: Callable[[list[float]], "Network"]) -> dict[str, Any]:
+def _mixture(build: "Build", phase: "Phase", states: Sequence["Weights"], shares: list[float]) -> "Network":
+    """The network with sum_m share_m * w_m for weights, and its own BatchNorm statistics."""
+    from surefoot.training.initial import mixed, refresh_statistics
+
+    network = build.context.restored(build.spec, mixed(states, shares))
+    refresh_statistics(network, build.context.joined(phase.trained), build.context.device)
+    return network
+
+
+def _interpolation(build: "Build", phase: "Phase", states: Sequence["Weights"]) -> dict[str, Any]:
     """Validation NLL on the line between two networks; the barrier is its height above the ends' own line.
 
     Frankle et al., ICML 2020.
     """
     from surefoot.metrics import nll_unclipped
 
-    losses = [nll_unclipped(build.predictions(mixture([1 - step, step]), Split.VAL)) for step in STEPS]
+    networks = (_mixture(build, phase, states, [1 - step, step]) for step in STEPS)
+    losses = [nll_unclipped(build.predictions(network, Split.VAL)) for network in networks]
     first, last = losses[0], losses[-1]
     above = [loss - ((1 - t) * first + t * last) for loss, t in zip(losses, STEPS, strict=True)]
     return {"at": list(STEPS), "val_nll": losses, "barrier": max(above)}
