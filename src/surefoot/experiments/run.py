@@ -15,12 +15,13 @@ from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.experiments.results import Reader, Result, as_runs
 from surefoot.io import make_folder, replacing
 from surefoot.metrics import METRICS, Metric
-from surefoot.recipes.recipe import Spec, recipe_from
+from surefoot.recipes.recipe import Spec
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
 from surefoot.training.initial import right_weights, weights_digest
+from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job, WorkOrder
 from surefoot.workers.produce import has_novelty
 

@@ -25,9 +25,9 @@ from surefoot.recipes.recipe import Spec
 from surefoot.store.remote import Remote
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants.build import Listener, TaskContext
 from surefoot.workers.jobs import Event, WorkOrder
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import open_context, produce, score_novelty
 
 SECONDS_BETWEEN_REPORTS = 0.25  # epochs may last milliseconds, and a message takes one
 
@@ -92,7 +92,7 @@ def _fetch(specs: tuple[Spec, ...], order: WorkOrder, store: Store) -> None:
 def _opened(text: str) -> tuple[WorkOrder, TaskContext, Store, list[Spec]]:
     """Opened once for all the networks that this process makes of an order."""
     order = WorkOrder.from_json(text)
-    context = TaskContext.open(order)
+    context = open_context(order)
     specs = order.specs(context.task.name, context.task.identity)
     if order.remote is not None:
         return order, context, Remote(order.remote).copy_in(order.cache_path), specs

@@ -24,9 +24,9 @@ from surefoot.errors import InputError
 from surefoot.io import ClaimedError
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants.build import Listener
 from surefoot.workers.jobs import STOPPED, WorkOrder
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import open_context, produce, score_novelty
 
 Say = Callable[..., None]
 
@@ -64,7 +64,7 @@ def main() -> int:
 
 def _execute(order: WorkOrder, stop: _Stop, say: Say) -> None:
     torch.set_num_threads(1)
-    context = TaskContext.open(order)
+    context = open_context(order)
     store = Store(Path(order.store))
     specs = order.specs(context.task.name, context.task.identity)
     store.want(specs)
