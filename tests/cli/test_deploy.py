@@ -259,7 +259,7 @@ def test_a_file_that_is_there_is_replaced_and_a_folder_is_not(made, bundle, sure
     surefoot("export", bundle, "-o", tmp_path / "model.pt2")
     assert torch.export.load(tmp_path / "model.pt2") is not None
     said = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
-    assert said == f"surefoot: {tmp_path} is there already; allowed: a new folder, so that nothing is lost\n"
+    assert said == f"surefoot: {tmp_path} exists already; allowed: a new folder, so that nothing is lost\n"
     assert {file.name for file in tmp_path.iterdir()} == {"out.csv", "model.pt2"}
 
 
