@@ -50,6 +50,6 @@ def is_whole(value: object, *, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def reason_of(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The reason of another library's error, in one line."""
     return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.errors import InputError, reason_of, refuse_unknown
+from surefoot.errors import InputError, one_line, refuse_unknown
 from surefoot.io import replacing
 from surefoot.predictions.columns import (
     METADATA,
@@ -145,7 +145,7 @@ def _reading(file: Path) -> Iterator[None]:
         zlib.error,
         pa.ArrowException,
     ) as error:
-        reason = reason_of(error)
+        reason = one_line(error)
         if getattr(error, "strerror", None) is None:
             reason = f"{file.suffix} data that cannot be read ({reason})"
         raise InputError(f"{file}: {reason}") from error

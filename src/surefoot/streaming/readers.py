@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.errors import InputError, reason_of
+from surefoot.errors import InputError, one_line
 from surefoot.predictions.columns import (
     csv_options,
     is_label,
@@ -78,7 +78,7 @@ def parts_of(files: Sequence[Path]) -> list[Part]:
             file.open("rb").close()
             parts += _row_groups(file) if suffix == ".parquet" else [Part(str(file.absolute()))]
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{file}: {reason_of(error)}") from error
+            raise InputError(f"{file}: {one_line(error)}") from error
     return parts
 
 
@@ -135,7 +135,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     except InputError as error:
         raise InputError(f"{part.path}: {error}") from error
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"{part.path}: data that cannot be read ({reason_of(error)})") from error
+        raise InputError(f"{part.path}: data that cannot be read ({one_line(error)})") from error
 
 
 def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
@@ -182,5 +182,5 @@ def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError, pa.ArrowException) as error:
-        raise InputError(f"{where}: data that cannot be read ({reason_of(error)})") from error
+        raise InputError(f"{where}: data that cannot be read ({one_line(error)})") from error
     return Batch(logits, labels), Shape(kind, logits.shape[2], len(logits), names)
