@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling
 from surefoot.deploy.model import Calibrated, CalibratedModule, Ensemble, logits_of
-from surefoot.networks.heads import GaussianHead, kept_features, positive, thinned
+from surefoot.networks.heads import GaussianHead, dropout_masks, masked_linear, positive
 from surefoot.networks.network import Network
 from surefoot.novelty import FROM_LOGITS, Scale
 from surefoot.predictions.labels import LabelKind
@@ -98,7 +98,7 @@ class FixedSamples(nn.Module):
         self.network = network
         self.kind = kind
         blank = torch.empty(0, network.width)
-        kept = kept_features(blank, network.head.dropout.p, samples, generator)
+        kept = dropout_masks(blank, network.head.dropout.p, samples, generator)
         self.register_buffer("kept", kept, persistent=False)
         noise = torch.randn(samples, 1, network.classes, generator=generator)
         self.register_buffer("noise", noise, persistent=False)
@@ -107,7 +107,7 @@ class FixedSamples(nn.Module):
         """Logits (n, classes)."""
         head, features = self.network.head, self.network.features(images)
         assert isinstance(head, GaussianHead)
-        mean = thinned(head, features, self.kept).float()
-        variance = positive(thinned(head.variance, features, self.kept).float())
+        mean = masked_linear(head, features, self.kept).float()
+        variance = positive(masked_linear(head.variance, features, self.kept).float())
         logits = mean + variance.sqrt() * self.noise
         return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
