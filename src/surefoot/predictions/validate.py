@@ -99,15 +99,18 @@ def check_predictions(
     check_logits(logits)
     _, n, classes = logits.shape
     check_length("labels", labels, n)
-    if kind is LabelKind.ONE_LABEL:
-        check_one_label(labels, classes)
-    else:
-        check_many_labels(labels, n, classes)
-    if class_names is not None:
-        check_class_names(class_names, classes)
+    check_labels(labels, kind, n, classes)
+    if class_names is None:
+        return
+    if len(class_names) != classes:
+        raise InputError(f"{len(class_names)} class names for {classes} classes; the numbers must be equal")
+    if len(set(class_names)) < classes:
+        repeated = next(name for name in class_names if class_names.count(name) > 1)
+        raise InputError(f"class name {repeated!r} occurs twice; allowed: different names")
 
 
 def check_logits(logits: Floats) -> None:
+    """Raise unless logits are finite, at most LARGEST_LOGIT in size, and (members, n, classes)."""
     if logits.ndim != 3 or logits.dtype.kind != "f":
         raise InputError(
             f"logits have type {logits.dtype}, shape {logits.shape}; allowed: float (members, n, classes)"
@@ -134,56 +137,55 @@ def check_logits(logits: Floats) -> None:
 
 def first_not_finite(values: Floats) -> str:
     """What the first element that is not finite is, and where."""
-    place = np.argwhere(~np.isfinite(values))[0].tolist()
-    names = ("member", "row", "column")[-len(place) :] if len(place) > 1 else ("row",)
-    where = ", ".join(f"{name} {index}" for name, index in zip(names, place, strict=True))
-    return f"{'NaN' if np.isnan(values[tuple(place)]) else 'infinity'} in {where}"
+    index = np.argwhere(~np.isfinite(values))[0].tolist()
+    names = ("member", "row", "column")[-len(index) :] if len(index) > 1 else ("row",)
+    where = ", ".join(f"{name} {at}" for name, at in zip(names, index, strict=True))
+    return f"{'NaN' if np.isnan(values[tuple(index)]) else 'infinity'} in {where}"
 
 
-def check_one_label(labels: Whole, classes: int) -> None:
-    if labels.ndim != 1:
-        raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
-    if labels.view(f"u{labels.itemsize}").max() >= classes:  # read as unsigned, negative ones are large
+def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
+    """Raise unless labels are class indices (n,), or 0 and 1 of shape (n, classes); or IGNORE."""
+    if kind is LabelKind.ONE_LABEL:
+        if labels.ndim != 1:
+            raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
+        if labels.view(f"u{labels.itemsize}").max() < classes:  # read as unsigned, negative ones are large
+            return
         wrong = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
-        _refuse_labels(labels, wrong, f"0 to {classes - 1}, or {IGNORE} for unknown")
-
-
-def check_many_labels(labels: Whole, n: int, classes: int) -> None:
-    if labels.shape != (n, classes):
-        raise InputError(
-            f"labels have shape {labels.shape} and logits ({n}, {classes}); "
-            "for many labels the shapes must be equal"
-        )
-    wrong = (labels != 0) & (labels != 1) & (labels != IGNORE)
-    _refuse_labels(labels, wrong, f"0, 1 or {IGNORE} (ignored)")
-
-
-def check_class_names(names: Sequence[str], classes: int) -> None:
-    if len(names) != classes:
-        raise InputError(f"{len(names)} class names for {classes} classes; the numbers must be equal")
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"class name {repeated!r} occurs twice; allowed: different names")
+        allowed = f"0 to {classes - 1}, or {IGNORE} for unknown"
+    else:
+        if labels.shape != (n, classes):
+            raise InputError(
+                f"labels have shape {labels.shape} and logits ({n}, {classes}); "
+                "for many labels the shapes must be equal"
+            )
+        wrong = (labels != 0) & (labels != 1) & (labels != IGNORE)
+        allowed = f"0, 1 or {IGNORE} (ignored)"
+    if wrong.any():
+        index = tuple(np.argwhere(wrong)[0])
+        raise InputError(f"label {int(labels[index])} in row {index[0]} is out of range; allowed: {allowed}")
 
 
 def check_length(name: str, values: Any, n: int) -> None:
+    """Raise unless there is a value for every row, or none at all."""
     if values is not None and len(values) != n:
         raise InputError(f"{len(values)} {name} for {n} rows of logits; the lengths must be equal")
 
 
 def check_probability_range(probs: Floats) -> None:
+    """Raise unless there are probabilities, all from 0 to 1."""
     if probs.size == 0:
         raise InputError("no rows: probs are empty; allowed: at least one row")
     if probs.min() >= 0 and probs.max() <= 1:
         return
-    place = tuple(np.argwhere(~((probs >= 0) & (probs <= 1)))[0])
-    row = place[0] if probs.ndim < 3 else place[1]
+    index = tuple(np.argwhere(~((probs >= 0) & (probs <= 1)))[0])
+    row = index[0] if probs.ndim < 3 else index[1]
     raise InputError(
-        f"probability {probs[place]:g} in row {row} is outside [0, 1]; allowed: probabilities, not logits"
+        f"probability {probs[index]:g} in row {row} is outside [0, 1]; allowed: probabilities, not logits"
     )
 
 
 def check_probability_sums(probs: Floats) -> None:
+    """Raise unless the probabilities (members, n, classes) of every row sum to 1."""
     totals = np.einsum("mnc->mn", probs, dtype=np.float64)  # up to six times faster than probs.sum(axis=2)
     wrong = np.abs(totals - 1) > SUM_TOLERANCE
     if wrong.any():
@@ -225,9 +227,3 @@ def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
         return np.asarray(logs - np.log(others, out=others))
     check_probability_sums(probs)
     return logs
-
-
-def _refuse_labels(labels: Whole, wrong: NDArray[np.bool_], allowed: str) -> None:
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        raise InputError(f"label {int(labels[place])} in row {place[0]} is out of range; allowed: {allowed}")
