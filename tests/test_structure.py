@@ -14,8 +14,8 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "runtime", "text"},
-    {"images", "io", "networks", "registry"},
-    {"predictions", "recipes"},
+    {"io", "registry"},
+    {"images", "networks", "predictions", "recipes"},
     {"intervals", "tasks"},
     {"metrics"},
     {"calibrators", "training"},

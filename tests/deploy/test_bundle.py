@@ -473,7 +473,7 @@ def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monk
 def test_a_folder_that_holds_something_is_left_alone(one, tmp_path):
     made, _ = one
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is there already; allowed: a new folder"):
+    with pytest.raises(InputError, match="exists already; allowed: a new folder"):
         bundled(made, "ensemble-of-t", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -60,13 +60,13 @@ def monitor(
     refuse_missing(reference, current)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
-    from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.files import read_outputs
     from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_predictions(reference, unlabelled=kind, answers=True)
-        seen = _without_labels(read_predictions(current, unlabelled=known.kind, answers=True))
+        known = read_outputs(reference, unlabelled=kind)
+        seen = _without_labels(read_outputs(current, unlabelled=known.kind))
         refuse_other_classifier({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)

@@ -35,7 +35,7 @@ from surefoot.novelty import Scale
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
-from surefoot.tasks import TASKS, BuiltIn
+from surefoot.tasks import TASKS
 from surefoot.tasks.task import Split
 from surefoot.text import count_of
 from surefoot.variants import variant_of
@@ -330,7 +330,7 @@ def _about(chosen: Chosen, found: Run, shape: tuple[int, ...], run: int) -> dict
 def _preprocessing(chosen: Chosen) -> dict[str, Any]:
     """As in testing: files are decoded to the recipe's size first; built-in images were never files."""
     recipe, name = chosen.plan.recipe, chosen.part.task.partition("/")[0]
-    in_memory = any(isinstance(entry, BuiltIn) and entry.name == name for entry in TASKS)
+    in_memory = any(entry.layout is None and entry.name == name for entry in TASKS)
     return Preprocessing(recipe.view, recipe.resize, None if in_memory else recipe.resize).as_dict()
 
 

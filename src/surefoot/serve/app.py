@@ -21,8 +21,9 @@ from torch import Tensor
 from surefoot import __version__
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
-from surefoot.images.decode import processors, refusing_bombs
+from surefoot.images.decode import refusing_bombs
 from surefoot.report.style import TEMPLATES, template_named
+from surefoot.runtime import usable_cores
 from surefoot.serve.batching import Answerer, Batcher, UnansweredError
 from surefoot.serve.limits import AT_ONCE, MEBIBYTE, Capacity, Limits, RefusedError
 from surefoot.serve.metrics import CONTENT_TYPE, Meters
@@ -96,7 +97,7 @@ class Service:
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
         """The threads, from the start of the server to its end; what they have begun they finish."""
         loop = asyncio.get_running_loop()
-        with refusing_bombs(), ThreadPoolExecutor(min(DECODERS, processors()), "decoding") as self.decoders:
+        with refusing_bombs(), ThreadPoolExecutor(min(DECODERS, usable_cores()), "decoding") as self.decoders:
             self.batcher: Batcher[Tensor, dict[str, Any]] = Batcher(
                 self.answerer.answers,
                 at_once=AT_ONCE,

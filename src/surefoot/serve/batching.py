@@ -16,8 +16,9 @@ from surefoot.deploy.decision import Rule
 from surefoot.deploy.predict import Table
 from surefoot.errors import InputError
 from surefoot.images.cache import reason_of
-from surefoot.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode, processors
+from surefoot.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode
 from surefoot.predictions.labels import LabelKind
+from surefoot.runtime import usable_cores
 from surefoot.serve.limits import RefusedError
 
 Asked = TypeVar("Asked")
@@ -111,7 +112,7 @@ def use_threads(number: int | None) -> None:
 
     With as many as there are processors, passes and decoding wait for each other, and less is answered.
     """
-    torch.set_num_threads(number or min(torch.get_num_threads(), max(1, processors() // 2)))
+    torch.set_num_threads(number or min(torch.get_num_threads(), max(1, usable_cores() // 2)))
 
 
 class Answerer:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, held, is_held, make_folder, replacing
+from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
 from surefoot.predictions.files import read_predictions
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -175,7 +175,7 @@ class Store:
     @contextmanager
     def claim(self, spec: Spec) -> Iterator[Draft]:
         """Be the one that makes this network; `ClaimedError` if another process is."""
-        with held(self._lock(spec)):
+        with locked(self._lock(spec)):
             draft = Draft(self.folder(spec))
             make_folder(draft.folder)
             draft.sweep()
@@ -193,7 +193,7 @@ class Store:
             return State.DONE
         if not Draft(self.folder(spec)).folder.is_dir():
             return State.MISSING
-        return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
+        return State.RUNNING if is_locked(self._lock(spec)) else State.STOPPED
 
     def found(self) -> list[StoredNetwork]:
         """Every network ordered, begun or done, by task, recipe and seed."""

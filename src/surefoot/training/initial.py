@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.errors import InputError
-from surefoot.networks.backbones import backbone_named, build_network
+from surefoot.networks.backbones import BACKBONES, build_network
 from surefoot.networks.external import UserNetwork
 from surefoot.networks.network import Network
 from surefoot.networks.weights import WeightsReport, load_weights
@@ -97,7 +97,7 @@ def _shape(recipe: Recipe, task: Task, samples: Inputs) -> tuple[int, ...]:
         return (samples.pixels.shape[1], recipe.view, recipe.view)
     if recipe.network != "mlp":
         if ":" not in recipe.network:
-            backbone_named(recipe.network)  # refuses an unknown one by name
+            BACKBONES.named(recipe.network)  # refuses an unknown one by name
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )

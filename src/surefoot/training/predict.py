@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from surefoot.networks.heads import GaussianHead, kept_features, positive, thinned
+from surefoot.networks.heads import GaussianHead, dropout_masks, positive, masked_linear
 from surefoot.networks.network import Network, sampling_dropout
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax
@@ -73,7 +73,7 @@ class FixedSamples(nn.Module):
         self.network = network
         self.kind = kind
         blank = torch.empty(0, network.width)
-        mask = kept_features(blank, network.head.dropout.p, samples, generator)
+        mask = dropout_masks(blank, network.head.dropout.p, samples, generator)
         self.register_buffer("mask", mask, persistent=False)
         noise = torch.randn(samples, 1, network.classes, generator=generator)
         self.register_buffer("noise", noise, persistent=False)
@@ -82,8 +82,8 @@ class FixedSamples(nn.Module):
         """Logits (n, classes)."""
         head, features = self.network.head, self.network.features(images)
         assert isinstance(head, GaussianHead)
-        mean = thinned(head, features, self.mask).float()
-        variance = positive(thinned(head.variance, features, self.mask).float())
+        mean = masked_linear(head, features, self.mask).float()
+        variance = positive(masked_linear(head.variance, features, self.mask).float())
         logits = mean + variance.sqrt() * self.noise
         return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
 
