@@ -3,8 +3,10 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(*parts: object) -> int:
@@ -19,8 +21,10 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def generator(*parts: object, device: torch.device | str = "cpu") -> torch.Generator:
+def generator(*parts: object, device: "torch.device | str" = "cpu") -> "torch.Generator":
     """A generator of its own, seeded from names and numbers."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(derive_seed(*parts))
 
 
@@ -30,6 +34,8 @@ def one_thread() -> Iterator[None]:
 
     Threads that wait for each other on a busy machine made a report five times slower.
     """
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

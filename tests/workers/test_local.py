@@ -74,7 +74,7 @@ def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
     spec, store = specs(wanted)[0], Store(tmp_path)
     engine = subprocess.Popen([sys.executable, "-c", ENGINE, wanted.as_json()])
     with engine:
-        _soon(lambda: any("epoch" in entry for found in store.found() for entry in found.log))
+        _soon(lambda: any("epoch" in entry for found in store.networks() for entry in found.log))
         assert store.state(spec) is State.RUNNING
         engine.kill()
     _soon(lambda: store.state(spec) is State.STOPPED)

@@ -184,7 +184,7 @@ def test_a_store_at_a_url_that_every_node_has_a_copy_of(two_nodes, by_local, tmp
     execute(wanted, cluster=Cluster(address=two_nodes.address), on_event=lambda _: None)
     remote.sync(specs(wanted), Store(Path(wanted.store)))
     assert files(wanted) == by_local
-    copies = [remote.copy_in(two_nodes.folder / name) for name in ("head", "other")]
+    copies = [remote.local_copy(two_nodes.folder / name) for name in ("head", "other")]
     student = specs(wanted)[0]
     (maker,) = (copy for copy in copies if copy.is_done(student))
     assert all(maker.is_done(teacher) for teacher in student.needs()), "made there, or fetched"

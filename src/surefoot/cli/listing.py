@@ -242,7 +242,7 @@ def _show_run(name: str, store: "Store") -> None:
     fitted = _fitted(folder)
     if fitted.rows:
         print_tables([fitted])
-    holding = Store.holding(folder)
+    holding = Store.containing(folder)
     missing = [plan.spec(job) for plan in plans for job in undone(plan, holding)]
     ordered = sum(len(plan.jobs()) for plan in plans)
     typer.echo(f"networks: {ordered - len(missing)} done, {len(missing)} missing")

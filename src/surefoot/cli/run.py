@@ -152,7 +152,7 @@ def report(
             f"--paper and --output are for scores, a .csv file; got the experiment {experiment!r}"
         )
     folder = run_folder(Store(store), experiment)
-    _report(folder, Store.holding(folder), values, method)
+    _report(folder, Store.containing(folder), values, method)
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:

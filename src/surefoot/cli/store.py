@@ -40,4 +40,4 @@ def opened_store(place: str, cache: Path | None) -> OpenedStore:
         return OpenedStore(Store(Path(place)))
     remote = Remote(place)
     with remote.marked():  # whether it can be written to is better known before the hours of training
-        return OpenedStore(remote.copy_in(cache or default_cache()), place)
+        return OpenedStore(remote.local_copy(cache or default_cache()), place)

@@ -131,7 +131,7 @@ def status(
     from surefoot.cli.terminal import print_tables
     from surefoot.store.store import Store
 
-    networks = Store(store).found()
+    networks = Store(store).networks()
     print_tables([status_table(store, networks)])
     typer.echo(status_line(networks))
 

@@ -95,16 +95,16 @@ def _opened(text: str) -> tuple[WorkOrder, TaskContext, Store, list[Spec]]:
     context = TaskContext.open(order)
     specs = order.specs(context.task.name, context.task.identity)
     if order.remote is not None:
-        return order, context, Remote(order.remote).copy_in(order.cache_path), specs
+        return order, context, Remote(order.remote).local_copy(order.cache_path), specs
     store = Store(Path(order.store))
-    store.want(specs)
+    store.request(specs)
     return order, context, store, specs
 
 
 def _lacks(order: WorkOrder, mark: str) -> str | None:
     """What this machine cannot see of all that it needs, as the end of a sentence."""
     place = order.remote or order.store
-    if not Remote(place).sees(mark):
+    if not Remote(place).has_marker(mark):
         return (
             f"does not see the store {place}; needed: a folder that all nodes share, at the same path, "
             "or a URL such as s3://bucket/runs"

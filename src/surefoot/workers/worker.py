@@ -67,7 +67,7 @@ def _execute(order: WorkOrder, stop: _Stop, say: Say) -> None:
     context = TaskContext.open(order)
     store = Store(Path(order.store))
     specs = order.specs(context.task.name, context.task.identity)
-    store.want(specs)
+    store.request(specs)
     say("ready")
     for line in iter(sys.stdin.readline, ""):
         job = int(line)
