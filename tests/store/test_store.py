@@ -132,8 +132,7 @@ def test_a_mistake_later_keeps_what_was_made(store):
 HOLD = """
 import json, sys, time
 from pathlib import Path
-from surefoot.recipes import Recipe, Spec
-from surefoot.io import ClaimedError
+from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.store.store import Store
 spec = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)
 with Store(Path(sys.argv[1])).claim(spec):

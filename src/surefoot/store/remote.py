@@ -1,7 +1,7 @@
 """A store at a URL that fsspec supports (s3://, gs://, file://, ...). Each machine works in a local copy.
 
-Files are uploaded under hidden names and then renamed, done.json last: as in a local store, a network that has
-one is complete.
+Files are uploaded under hidden names and then renamed, done.json last: as in a local store, a network that
+has one is complete.
 """
 
 import re

@@ -106,7 +106,7 @@ class Store:
         """The folders of all experiments that were run."""
         return sorted(folder for folder in (self.root / "experiments").glob("*") if folder.is_dir())
 
-    def teacher_outputs_folder(self, name: str) -> Path:
+    def teacher_folder(self, name: str) -> Path:
         """A cache of teachers' outputs; it can be removed and is computed again."""
         return self.root / "lessons" / name
 

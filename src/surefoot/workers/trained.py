@@ -155,7 +155,7 @@ def _lessons(split: Split, phase: Phase, build: Build, room: TeacherEnsemble) ->
         "teachers": [build.store.facts(teacher) for teacher in build.spec.needs()],
     }
     seed = derive_seed(context.task.training_identity, "lessons", split)
-    return TeacherCache(context.inputs[split], build.store.teacher_outputs_folder(digest_of(asked)), seed, room)
+    return TeacherCache(context.inputs[split], build.store.teacher_folder(digest_of(asked)), seed, room)
 
 
 def _seen(teachers: list[Network], inputs: Inputs, build: Build) -> Tensor:
