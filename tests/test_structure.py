@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "runtime", "text"},
-    {"images", "io", "networks", "registry"},
+    {"images", "io", "networks", "ray_cluster", "registry"},
     {"predictions", "recipes"},
     {"intervals", "tasks"},
     {"metrics"},

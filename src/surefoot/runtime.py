@@ -1,6 +1,7 @@
-"""Seeds and threads."""
+"""Seeds, threads and cores. Importing this does not load torch."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ def derive_seed(*parts: object) -> int:
 
 
 def generator(*parts: object, device: "torch.device | str" = "cpu") -> "torch.Generator":
-    """A generator of its own, seeded from names and numbers."""
+    """A new generator, seeded from names and numbers."""
     import torch
 
     return torch.Generator(device=device).manual_seed(derive_seed(*parts))
@@ -30,7 +31,7 @@ def generator(*parts: object, device: "torch.device | str" = "cpu") -> "torch.Ge
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: the same sums everywhere, and no waiting where many small things are done.
+    """Run torch on one thread: sums are the same on every machine, and small operations do not wait.
 
     Threads that wait for each other on a busy machine made a report five times slower.
     """
@@ -42,3 +43,8 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

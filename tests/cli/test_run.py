@@ -35,7 +35,7 @@ width = 8
 epochs = 2
 learning_rate = 0.05
 """
-STOPPED = "stopped; the same command goes on from here\n"
+STOPPED = "stopped; the same command resumes\n"
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def stop(process):
     process.send_signal(signal.SIGINT)
     said, warned = process.communicate()
     assert process.returncode == 130
-    assert warned == "stopped; the same command goes on from here\n"
+    assert warned == "stopped; the same command resumes\n"
     assert said == ""
 
 

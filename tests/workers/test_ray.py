@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
+from surefoot.ray_cluster import load_ray
 from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.recipes.variants import Distilled
 from surefoot.store.files import State
@@ -22,10 +23,9 @@ from surefoot.store.remote import Remote
 from surefoot.store.store import Store
 from surefoot.workers import local
 from surefoot.workers.build import TaskContext
-from surefoot.workers.cluster import Cluster, Resources, alive, connected, load_ray, resources_of
 from surefoot.workers.jobs import Job, jobs_of
 from surefoot.workers.produce import produce
-from surefoot.workers.ray import execute
+from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
 from tests.workers.orders import SMALL, order, specs
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
@@ -112,7 +112,7 @@ def two_nodes(tmp_path_factory):
         patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
         nodes = TwoNodes(tmp_path_factory.mktemp("caches"))
         try:
-            with connected(Cluster(address=nodes.address)):
+            with Cluster(address=nodes.address).connected():
                 yield nodes
         finally:
             nodes.nodes.shutdown()
@@ -143,9 +143,9 @@ def files(wanted, networks=None):
     [
         ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
         ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
-        ("127.0.0.1:1", r"^no Ray cluster answers at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
-        (f"{'h' * 70}:1", r"^no Ray cluster answers at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
-        ("ray://127.0.0.1:1", r"^no Ray cluster answers at 'ray://127.0.0.1:1': Connection refused"),
+        ("127.0.0.1:1", r"^no Ray cluster at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
+        (f"{'h' * 70}:1", r"^no Ray cluster at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
+        ("ray://127.0.0.1:1", r"^no Ray cluster at 'ray://127.0.0.1:1': Connection refused"),
     ],
 )
 def test_an_address_where_no_cluster_is(address, said, tmp_path):
@@ -310,7 +310,7 @@ def soon(look, seconds=300.0):
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'surefoot\[ray\]'"):
-        load_ray(Cluster(address="auto"))
+        load_ray("auto")
 
 
 @pytest.mark.parametrize("share", [{"cpus": -1}, {"cpus": 1.5}, {"gpus": 2.5}, {"gpus": float("nan")}])

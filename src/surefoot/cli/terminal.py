@@ -1,4 +1,4 @@
-"""What the commands print with: results to standard output, progress and remarks to standard error."""
+"""Printing: results to standard output, progress and remarks to standard error."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,18 +12,18 @@ from rich.table import Table as RichTable
 if TYPE_CHECKING:
     from surefoot.report.tables import MethodTable, Table
 
-WIDE = 120  # from here on a table of methods has room for its lines
-PLAIN_WIDTH = 150  # where there is no terminal to ask
+WIDE = 120  # columns; narrower terminals get tables of methods without lines
+PLAIN_WIDTH = 150  # without a terminal
 
 
 def notes() -> Console:
-    """Standard error."""
+    """The console on standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """A spinner while something of unknown length goes on."""
+    """A spinner during something of unknown duration."""
     console = notes()
     if not console.is_terminal:
         yield
@@ -34,7 +34,7 @@ def busy(doing: str) -> Iterator[None]:
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left; gone when done."""
+    """A bar with the time left, removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     console = notes()
     quiet = not console.is_terminal
@@ -45,7 +45,7 @@ def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with how many a second; gone when done."""
+    """A bar with the rate per second, removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"))
     console = notes()
     quiet = not console.is_terminal
@@ -61,36 +61,39 @@ def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def print_tables(tables: "list[Table]") -> None:
-    """Tables for people to read."""
+    """Print tables."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
         console.print(_rich(table))
 
 
 def print_long_tables(tables: "list[Table]") -> None:
-    """Tables whose numbers are never cut: only the first column may wrap; no lines in a narrow terminal."""
+    """Print tables whose numbers are never cut: only the first column wraps."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
-        shown = _rich(table)
-        for column in shown.columns[1:]:
-            column.no_wrap = True
-        if console.width < WIDE:
-            shown.box, shown.padding = None, (0, 1, 0, 0)
-        console.print(shown)
+        _print_long(_rich(table), console)
 
 
 def _rich(table: "Table") -> RichTable:
-    shown = RichTable(title=table.title, title_justify="left")
+    rich_table = RichTable(title=table.title, title_justify="left")
     for index, name in enumerate(table.header):
         numeric = index and all(row[index][:1] in "+-0123456789u" for row in table.rows)
-        shown.add_column(name, justify="right" if numeric else "left")
+        rich_table.add_column(name, justify="right" if numeric else "left")
     for row in table.rows:
-        shown.add_row(*(cell.replace("[", r"\[") for cell in row))
-    return shown
+        rich_table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    return rich_table
+
+
+def _print_long(table: RichTable, console: Console) -> None:
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    if console.width < WIDE:  # without lines there is space for the numbers
+        table.box, table.padding = None, (0, 1, 0, 0)
+    console.print(table)
 
 
 def print_grids(grids: "list[MethodTable]") -> None:
-    """Tables of methods; where there is no terminal to show bold numbers, as Markdown."""
+    """Print tables of methods; without a terminal, which shows bold numbers, as Markdown."""
     from surefoot.report.tables import grid_rich, grids_markdown
 
     if not sys.stdout.isatty():
@@ -98,9 +101,4 @@ def print_grids(grids: "list[MethodTable]") -> None:
         return
     console = Console(highlight=False)
     for grid in grids:
-        shown = grid_rich(grid)
-        for column in shown.columns[1:]:
-            column.no_wrap = True
-        if console.width < WIDE:  # no lines, so that the numbers have room
-            shown.box, shown.padding = None, (0, 1, 0, 0)
-        console.print(shown)
+        _print_long(grid_rich(grid), console)
