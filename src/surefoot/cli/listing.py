@@ -216,9 +216,8 @@ def _show_run(name: str, store: "Store") -> None:
     folder = run_folder(store, name)
     experiment, plans = read_folder(folder)
     typer.echo(toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run"), nl=False)
-    fitted = _fitted(folder)
-    if fitted.rows:
-        print_tables([fitted])
+    if any((folder / "calibrations").glob("*.json")):
+        print_tables([_fitted(folder)])
     own_store = Store.containing(folder)  # not `store` where the run was given by its path
     missing = sum(len(undone(plan, own_store)) for plan in plans)
     planned = sum(len(plan.jobs()) for plan in plans)
