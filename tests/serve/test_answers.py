@@ -36,7 +36,7 @@ def test_many_labels(many):
         assert said["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
         assert (said["decision"], "label" in said) == (None, False)
     page = Page.of(many, None, Limits()).html
-    assert "any of 3 classes" in page
+    assert "any number of 3 classes" in page
     assert "this method is not calibrated" in page
     assert "Accept, review, reject" not in page
 
@@ -47,9 +47,9 @@ def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     (said,) = Predictor(old, thresholds, "cpu").predict([torch.zeros(old.shape)])
     assert (said["verdict"], said["decision"]) == (None, "review")
     page = Page.of(old, thresholds, Limits()).html
-    assert "so there is no verdict" in page
+    assert "so images are not checked" in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
-    assert "accepted from 0.9 on, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
+    assert "accepted at 0.9 or more, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])

@@ -96,7 +96,7 @@ def show(
     rows = tuple(
         (_location(root, p), f"{p.source.title}: {p.what}", _state(root, p)) for p in entry.layout.places
     )
-    print_tables([Table(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
+    print_tables([Table.of_text(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
     for source in entry.layout.sources():
         typer.echo(f"{source.title}: {source.published}\n  terms: {source.terms}\n  cite: {source.citation}")
     if root is not None and entry.layout.missing(root):
@@ -135,7 +135,7 @@ def decode(
         (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
         for split, each in decoded.items()
     ]
-    print_tables([Table("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
+    print_tables([Table.of_text("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
     left_out = tuple(image for each in decoded.values() for image in each.unreadable)
     if left_out:
         typer.echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
@@ -185,8 +185,8 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     from surefoot.report.tables import Table
     from surefoot.tasks.check import attribute_counts, label_counts
 
-    tables = [Table(f"{task.name}: samples per label", *label_counts(task))]
-    tables += [Table(name, *counts) for name, counts in attribute_counts(task).items()]
+    tables = [Table.of_text(f"{task.name}: samples per label", *label_counts(task))]
+    tables += [Table.of_text(name, *counts) for name, counts in attribute_counts(task).items()]
     print_tables(tables)
     typer.echo(f"split {task.identity}")
     for remark in task.remarks:

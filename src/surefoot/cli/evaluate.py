@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.summary import Summary
     from surefoot.streaming.engines import Engine
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -177,9 +178,12 @@ def evaluate(
         predictions = {side: read_all(of_side, group_by) for side, of_side in files.items()}
         evaluation = _in_memory(predictions, fitted, chosen, resamples, seed)
     failed = [condition for condition in conditions if condition.holds(evaluation)]
-    _print(evaluation, output_format)
+    from surefoot.report.summary import summarize
+
+    summary = summarize(evaluation)
+    _print(summary, output_format)
     if report is not None:
-        _report(evaluation, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
+        _report(summary, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
     _explain(conditions, evaluation)
     if failed:
         raise typer.Exit(1)
@@ -254,30 +258,29 @@ def _metrics(
     return list({metric.name: metric for metric in chosen}.values())
 
 
-def _print(evaluation: "Evaluation", output_format: Format) -> None:
+def _print(summary: "Summary", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
     from surefoot.evaluation.scores import evaluation_document
-    from surefoot.report.tables import evaluation_tables, to_csv, to_latex, to_markdown
-    from surefoot.report.verdict import verdict
+    from surefoot.report.summary import evaluation_csv
+    from surefoot.report.tables import to_latex, to_markdown
 
-    tables = evaluation_tables(evaluation)
     if output_format is Format.TABLE:
-        print_tables(tables)
-        typer.echo("\n".join(verdict(evaluation)))
+        print_tables(summary.tables)
+        typer.echo("\n".join(summary.verdict))
     elif output_format is Format.JSON:
-        typer.echo(json.dumps(evaluation_document(evaluation), indent=2))
+        typer.echo(json.dumps(evaluation_document(summary.evaluation), indent=2))
     elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown(tables))
+        typer.echo(to_markdown(summary.tables))
     elif output_format is Format.LATEX:
-        typer.echo(to_latex(tables))
+        typer.echo(to_latex(summary.tables))
     else:
-        typer.echo(to_csv(evaluation), nl=False)
+        typer.echo(evaluation_csv(summary.evaluation), nl=False)
 
 
 def _report(
-    evaluation: "Evaluation",
+    summary: "Summary",
     predictions: "dict[str, Predictions]",
     calibration: "Calibration | None",
     sources: dict[str, str],
@@ -287,7 +290,7 @@ def _report(
     from surefoot.report.evaluation import Subject, write_report
 
     with busy("drawing the report"):
-        page = write_report(Subject(evaluation, predictions, calibration, sources), directory)
+        page = write_report(Subject(summary, predictions, calibration, sources), directory)
     typer.echo(f"report: {page}", err=True)
 
 

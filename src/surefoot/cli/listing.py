@@ -50,7 +50,7 @@ def _methods() -> "Table":
 
     header = ("name", "formula", "networks to train", "passes to run", "from")
     rows = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
-    return Table("Methods (M: members of an ensemble)", header, rows)
+    return Table.of_text("Methods (M: members of an ensemble)", header, rows)
 
 
 def _experiments() -> "Table":
@@ -69,7 +69,7 @@ def _experiments() -> "Table":
         )
         for each in EXPERIMENTS
     )
-    return Table("Experiments", header, rows)
+    return Table.of_text("Experiments", header, rows)
 
 
 def _runs(root: Path) -> "Table":
@@ -80,7 +80,7 @@ def _runs(root: Path) -> "Table":
         raise InputError(f"no store at {root}; allowed: a folder that 'surefoot run' created")
     store = Store(root)
     rows = tuple(_run(folder, store) for folder in store.experiments())
-    return Table(f"Runs in {root}", ("name", "tasks", "networks done", "missing", "report"), rows)
+    return Table.of_text(f"Runs in {root}", ("name", "tasks", "networks done", "missing", "report"), rows)
 
 
 def _run(folder: Path, store: "Store") -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _tasks() -> "Table":
     from surefoot.report.tables import Table
     from surefoot.tasks import TASKS
 
-    return Table(
+    return Table.of_text(
         "Tasks", ("name", "title", "description"), tuple((t.name, t.title, t.description) for t in TASKS)
     )
 
@@ -112,7 +112,7 @@ def _metrics() -> "Table":
     from surefoot.report.tables import Table
 
     rows = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
-    return Table("Metrics", ("name", "formula", "better", "reference"), rows)
+    return Table.of_text("Metrics", ("name", "formula", "better", "reference"), rows)
 
 
 def _calibrators() -> "Table":
@@ -120,7 +120,7 @@ def _calibrators() -> "Table":
     from surefoot.report.tables import Table
 
     rows = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
-    return Table("Calibrators", ("name", "formula", "reference"), rows)
+    return Table.of_text("Calibrators", ("name", "formula", "reference"), rows)
 
 
 class Kind(StrEnum):
@@ -239,4 +239,6 @@ def _fitted(folder: Path) -> "Table":
         for name, numbers in values_of(load_calibration(file)).items():
             values.setdefault((of, name), []).extend(numbers)
     rows = tuple((of, name, ", ".join(f"{n:.4g}" for n in all_)) for (of, name), all_ in values.items())
-    return Table("Fitted parameters, a value per run", ("task and method", "parameter", "values"), rows)
+    return Table.of_text(
+        "Fitted parameters, a value per run", ("task and method", "parameter", "values"), rows
+    )

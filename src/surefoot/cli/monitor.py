@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.monitor import AlphaBudget, Check, History, Scores
     from surefoot.deploy.thresholds import Thresholds
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.tables import Table
 
 
 class Format(StrEnum):
@@ -75,9 +76,13 @@ def monitor(
         look = check_shift(then, now, share=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
     _note_novelty(then, now)
-    _print(look, output_format)
+    from surefoot.report.monitor import monitor_table, monitor_verdict
+
+    verdict, table = monitor_verdict(look), monitor_table(look)
+    _print(look, verdict, table, output_format)
     if output is not None:
-        _page(look, then, now, past, {"reference": str(reference), "current": str(current)}, output)
+        sources = {"reference": str(reference), "current": str(current)}
+        _page(look, verdict, table, then, now, past, sources, output)
     if look.alarm:
         raise typer.Exit(1)
 
@@ -145,21 +150,23 @@ def _share(past: "History | None", alpha: float) -> "AlphaBudget":
     return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_look(len(past.looks) + 1, alpha)
 
 
-def _print(look: "Check", output_format: Format) -> None:
+def _print(look: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
+    from surefoot.report.monitor import monitor_document
 
     if output_format is Format.JSON:
-        typer.echo(json.dumps(monitor_document(look), indent=2, allow_nan=False))
+        typer.echo(json.dumps(monitor_document(look, verdict), indent=2, allow_nan=False))
         return
-    print_tables([monitor_table(look)])
-    typer.echo("\n".join(monitor_verdict(look)))
+    print_tables([table])
+    typer.echo("\n".join(verdict))
 
 
 def _page(
     look: "Check",
+    verdict: list[str],
+    table: "Table",
     reference: "Scores",
     current: "Scores",
     past: "History | None",
@@ -170,5 +177,6 @@ def _page(
     from surefoot.report.monitor import write_monitor_page
 
     with busy("drawing the page"):
-        write_monitor_page(look, reference, current, past.looks if past else (), sources, path)
+        history = past.looks if past else ()
+        write_monitor_page(look, verdict, table, reference, current, history, sources, path)
     typer.echo(f"page: {path}", err=True)

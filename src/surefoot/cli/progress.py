@@ -200,7 +200,9 @@ def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
     """One row per network."""
     rows = tuple(_row(network) for network in networks)
-    return Table(f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows)
+    return Table.of_text(
+        f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
+    )
 
 
 def status_line(networks: "list[StoredNetwork]") -> str:

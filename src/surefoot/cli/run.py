@@ -290,12 +290,12 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_grids
-    from surefoot.report.comparison import headline_grid
+    from surefoot.cli.terminal import print_method_tables
+    from surefoot.report.comparison import headline_table
     from surefoot.report.study_tables import scores_compared, scores_setting, write_score_tables
 
     setting, comparison = scores_setting(path, paper), scores_compared(path, method)
-    print_grids([headline_grid(comparison, setting)])
+    print_method_tables([headline_table(comparison, setting)])
     if output is not None:
         for written in write_score_tables(comparison, setting, output):
             typer.echo(f"written: {written}")
@@ -304,7 +304,7 @@ def _report_scores(path: Path, method: list[str] | None, paper: str | None, outp
 def _report(
     folder: Path, store: "Store", values: list[str] | None = None, method: list[str] | None = None
 ) -> None:
-    from surefoot.cli.terminal import busy, print_grids
+    from surefoot.cli.terminal import busy, print_method_tables
     from surefoot.experiments.run import read_folder, study
     from surefoot.report.choice import verdict_of
     from surefoot.report.study import write_study
@@ -314,7 +314,7 @@ def _report(
     with busy("scoring, resampling and drawing"):
         result = study(experiment, plans, store)
         page = write_study(result, folder)
-    print_grids(headline_grids(result))
+    print_method_tables(headline_grids(result))
     for part in result.parts:
         for sentence in verdict_of(part):
             typer.echo(sentence)
@@ -382,15 +382,15 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
 
     from surefoot.cli.terminal import print_long_tables, print_tables
     from surefoot.report.changes import (
-        revision_csv,
-        revision_document,
-        revision_notes,
+        change_csv,
+        change_document,
+        change_notes,
         task_tables,
         value_tables,
     )
     from surefoot.report.tables import to_markdown
 
-    notes = revision_notes(change)
+    notes = change_notes(change)
     if output_format is Format.TABLE:
         print_tables(value_tables(change))
         print_long_tables(task_tables(change))
@@ -399,6 +399,6 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
         typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))
         typer.echo("\n".join(f"- {note}" for note in notes))
     elif output_format is Format.CSV:
-        typer.echo(revision_csv(change), nl=False)
+        typer.echo(change_csv(change), nl=False)
     else:
-        typer.echo(json.dumps(revision_document(change), indent=2))
+        typer.echo(json.dumps(change_document(change), indent=2))

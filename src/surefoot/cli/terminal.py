@@ -1,16 +1,15 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from surefoot.report.tables import MethodTable, Table
+    from surefoot.report.tables import Table
 
 WIDE = 120  # columns; narrower terminals get tables of methods without lines
 PLAIN_WIDTH = 150  # without a terminal
@@ -60,45 +59,34 @@ def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield tick
 
 
-def print_tables(tables: "list[Table]") -> None:
+def print_tables(tables: Sequence["Table"]) -> None:
     """Print tables."""
+    from surefoot.report.tables import to_rich
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
-        console.print(_rich(table))
+        console.print(to_rich(table))
 
 
-def print_long_tables(tables: "list[Table]") -> None:
+def print_long_tables(tables: Sequence["Table"]) -> None:
     """Print tables whose numbers are never cut: only the first column wraps."""
+    from surefoot.report.tables import to_rich
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
-        _print_long(_rich(table), console)
+        rich = to_rich(table)
+        for column in rich.columns[1:]:
+            column.no_wrap = True
+        if console.width < WIDE:  # without lines there is space for the numbers
+            rich.box, rich.padding = None, (0, 1, 0, 0)
+        console.print(rich)
 
 
-def _rich(table: "Table") -> RichTable:
-    rich_table = RichTable(title=table.title, title_justify="left")
-    for index, name in enumerate(table.header):
-        numeric = index and all(row[index][:1] in "+-0123456789u" for row in table.rows)
-        rich_table.add_column(name, justify="right" if numeric else "left")
-    for row in table.rows:
-        rich_table.add_row(*(cell.replace("[", r"\[") for cell in row))
-    return rich_table
+def print_method_tables(tables: Sequence["Table"]) -> None:
+    """Print tables of methods; as Markdown where there is no terminal to show bold numbers."""
+    from surefoot.report.tables import to_markdown
 
-
-def _print_long(table: RichTable, console: Console) -> None:
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    if console.width < WIDE:  # without lines there is space for the numbers
-        table.box, table.padding = None, (0, 1, 0, 0)
-    console.print(table)
-
-
-def print_grids(grids: "list[MethodTable]") -> None:
-    """Print tables of methods; without a terminal, which shows bold numbers, as Markdown."""
-    from surefoot.report.tables import grid_rich, grids_markdown
-
-    if not sys.stdout.isatty():
-        sys.stdout.write(grids_markdown(grids))
-        return
-    console = Console(highlight=False)
-    for grid in grids:
-        _print_long(grid_rich(grid), console)
+    if sys.stdout.isatty():
+        print_long_tables(tables)
+    else:
+        sys.stdout.write(to_markdown(tables))

@@ -11,8 +11,9 @@ from surefoot.io import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+    from surefoot.deploy.thresholds import Thresholds, Unreachable
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.tables import Table
 
 FamiliarTest = Annotated[
     Path | None, typer.Option(help="More familiar predictions, to verify the guarantee.")
@@ -79,10 +80,13 @@ def thresholds(
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
     sources = {name: str(path) for name, path in paths.items()}
     save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
-    covers_enough = _print(chosen, elsewhere, min_coverage)
+    from surefoot.report.thresholds import thresholds_table, thresholds_verdict
+
+    verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
+    covers_enough = _print(chosen, verdict, table, min_coverage)
     typer.echo(f"thresholds: {output}", err=True)
     if html is not None:
-        _page(chosen, elsewhere, predictions | {"val": used}, sources, html)
+        _page(chosen, verdict, table, predictions | {"val": used}, sources, html)
     if not covers_enough:
         raise typer.Exit(1)
 
@@ -134,22 +138,22 @@ def _calibrated(
 
 
 def _unreachable(found: "Unreachable", n: int) -> str:
-    from surefoot.report.thresholds import promised
+    from surefoot.report.thresholds import rounded_up
 
     best = found.best
     return (
         f"no threshold can promise an error of at most {found.promise.target_error:g} with n = {n:,} rows; "
-        f"{promised(best.bound)} can be promised, for the {best.share:.0%} most confident "
+        f"{rounded_up(best.bound)} can be promised, for the {best.share:.0%} most confident "
         f"({best.wrong} wrong of {best.n}): ask for that, or bring more rows; nothing was written"
     )
 
 
-def _print(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_coverage: float) -> bool:
+def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.thresholds import coverage_conflict, thresholds_table, thresholds_verdict
+    from surefoot.report.thresholds import coverage_conflict
 
-    print_tables([thresholds_table(chosen, elsewhere)])
-    typer.echo("\n".join(thresholds_verdict(chosen, elsewhere)))
+    print_tables([table])
+    typer.echo("\n".join(verdict))
     conflict = coverage_conflict(chosen, min_coverage)
     if conflict is not None:
         typer.echo(conflict, err=True)
@@ -158,7 +162,8 @@ def _print(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_co
 
 def _page(
     chosen: "Thresholds",
-    elsewhere: "dict[str, dict[str, Zone]]",
+    verdict: list[str],
+    table: "Table",
     predictions: "dict[str, Predictions]",
     sources: dict[str, str],
     path: Path,
@@ -167,5 +172,5 @@ def _page(
     from surefoot.report.thresholds import write_thresholds_page
 
     with busy("drawing the page"):
-        write_thresholds_page(chosen, elsewhere, predictions, sources, path)
+        write_thresholds_page(chosen, verdict, table, predictions, sources, path)
     typer.echo(f"page: {path}", err=True)
