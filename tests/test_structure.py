@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "runtime", "text"},
-    {"io", "registry"},
+    {"io", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
     {"intervals", "tasks"},
     {"metrics"},

@@ -110,7 +110,7 @@ def epochs_logged(wanted):
     store = Store(Path(wanted.store))
     return [
         (found.seed, entry["phase"], entry["epoch"])
-        for found in store.found()
+        for found in store.networks()
         for entry in found.log
         if "epoch" in entry
     ]

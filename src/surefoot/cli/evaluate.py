@@ -18,10 +18,10 @@ from surefoot.cli.inputs import (
     STREAM,
     WORKERS,
     EngineName,
-    engine_named,
     is_streamed,
     read_all,
     refuse_missing,
+    streaming_engine,
 )
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
@@ -48,7 +48,7 @@ FORM = re.compile(r"\s*(?P<part>\w+)\.(?P<name>[^<>=\s]+)\s*(?P<comparison>>=|<=
 
 @dataclass(frozen=True)
 class Condition:
-    """A side (or the gap), a metric, optionally the interval's low or high end, and a limit."""
+    """A side (or the gap), a metric, optionally the low or high end of its interval, and a limit."""
 
     text: str
     part: str
@@ -64,29 +64,29 @@ class Condition:
         >>> Condition.parse("unfamiliar.error_above_0.9.low > 0.02").metric
         'error_above_0.9'
         """
-        found = FORM.fullmatch(text)
-        if found is None:
+        match = FORM.fullmatch(text)
+        if match is None:
             allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
             raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
-        if found["part"] not in PARTS:
-            raise InputError(f"condition {text!r}: unknown side {found['part']!r}; have: {', '.join(PARTS)}")
-        metric, _, end = found["name"].rpartition(".")
+        if match["part"] not in PARTS:
+            raise InputError(f"condition {text!r}: unknown side {match['part']!r}; have: {', '.join(PARTS)}")
+        metric, _, end = match["name"].rpartition(".")
         if end not in ENDS:
-            metric, end = found["name"], "value"
-        return Condition(text, found["part"], metric, end, found["comparison"], _limit(text, found["limit"]))
+            metric, end = match["name"], "value"
+        return Condition(text, match["part"], metric, end, match["comparison"], _limit(text, match["limit"]))
 
     def require(self, sides: Collection[str]) -> None:
-        """Refuse a condition on a side that is not there."""
+        """Refuse a condition on a side that was not given."""
         if self.part != "familiar" and "unfamiliar" not in sides:
             raise InputError(f"condition {self.text!r} needs an UNFAMILIAR file, and none was given")
 
     def value(self, evaluation: "Evaluation") -> float:
-        """What the evaluation found."""
+        """The value in the evaluation."""
         scores = evaluation.gap if self.part == "gap" else evaluation.sides[self.part].metrics
         return float(getattr(scores[self.metric], self.end))
 
     def holds(self, evaluation: "Evaluation") -> bool:
-        """Whether it is true; an undefined number is neither above nor below anything."""
+        """Whether it is true; an undefined number is neither above nor below any limit."""
         return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
 
 
@@ -116,7 +116,7 @@ Familiar = Annotated[
 ]
 Unfamiliar = Annotated[Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")]
 CalibrationFile = Annotated[
-    Path | None, typer.Option(help="Calibrate first with this file, and show what changed.")
+    Path | None, typer.Option(help="Calibrate first with this file and show the change.")
 ]
 GroupBy = Annotated[
     str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
@@ -125,7 +125,7 @@ MetricNames = Annotated[
     list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
 ]
 Confidences = Annotated[
-    list[float] | None, typer.Option(help="Also the error above this confidence; repeat for more.")
+    list[float] | None, typer.Option(help="Also report the error above this confidence; repeat for more.")
 ]
 Conditions = Annotated[
     list[str] | None,
@@ -155,7 +155,7 @@ def evaluate(
     address: Annotated[str | None, ADDRESS] = None,
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
-    """Every metric on familiar and unfamiliar predictions, with error bars and the gap between them."""
+    """Compute every metric on familiar and unfamiliar predictions, with intervals, and their difference."""
     conditions = [Condition.parse(text) for text in fail_if or ()]
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
@@ -167,12 +167,14 @@ def evaluate(
     files = {side: files_named(path) for side, path in paths.items()}
     fitted, predictions = None, {}
     if report is not None and report.is_file():
-        raise InputError(f"--report is {report}, a file; allowed: a folder, there or not")
+        raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
     if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
-        with engine_named(engine, address, workers) as running:
+        with streaming_engine(engine, address, workers) as running:
             evaluation = _streamed(files, calibration, chosen, resamples, seed, running)
     else:
-        fitted = None if calibration is None else _load(calibration)
+        from surefoot.calibrators import load_calibration
+
+        fitted = None if calibration is None else load_calibration(calibration)
         predictions = {side: read_all(of_side, group_by) for side, of_side in files.items()}
         evaluation = _in_memory(predictions, fitted, chosen, resamples, seed)
     failed = [condition for condition in conditions if condition.holds(evaluation)]
@@ -222,10 +224,11 @@ def _streamed(
     sources = {side: Source.of(of_side) for side, of_side in files.items()}
     scaling = None
     if calibration is not None:
+        from surefoot.calibrators import load_calibration
         from surefoot.streaming.temperature import scaling_of
 
-        scaling = scaling_of(_load(calibration), sources["familiar"].shape)
-    found = evaluate_files(
+        scaling = scaling_of(load_calibration(calibration), sources["familiar"].shape)
+    result = evaluate_files(
         sources,
         scaling=scaling,
         metrics=metrics,
@@ -234,19 +237,13 @@ def _streamed(
         engine=engine,
         watch=reading,
     )
-    for side in found.one_hot:
+    for side in result.one_hot:
         notes().print(ONE_HOT.format(files[side][0]))
-    rows = sum(scores.n for scores in found.evaluation.sides.values())
-    often = "" if found.readings == 1 else f", in {found.readings} readings"
-    rate = f"{rows / found.seconds / 1e6:.2f} million rows/s{often}"
-    notes().print(f"streamed {count_of(rows, 'row')} in {found.seconds:.1f} s: {rate}")
-    return found.evaluation
-
-
-def _load(calibration: Path) -> "Calibration":
-    from surefoot.calibrators import load_calibration
-
-    return load_calibration(calibration)
+    rows = sum(scores.n for scores in result.evaluation.sides.values())
+    passes = "" if result.readings == 1 else f", in {result.readings} passes"
+    rate = f"{rows / result.seconds / 1e6:.2f} million rows/s{passes}"
+    notes().print(f"streamed {count_of(rows, 'row')} in {result.seconds:.1f} s: {rate}")
+    return result.evaluation
 
 
 def _metrics(

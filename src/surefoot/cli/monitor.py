@@ -1,4 +1,4 @@
-"""`surefoot monitor`: has the ground become unfamiliar?"""
+"""`surefoot monitor`: has the data shifted?"""
 
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How the look is printed."""
+    """How the result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -29,33 +29,35 @@ class Format(StrEnum):
 
 def monitor(
     reference: Annotated[
-        Path, typer.Argument(help="Predictions on familiar data the network was not trained on.")
+        Path, typer.Argument(help="Predictions on familiar data that the network was not trained on.")
     ],
-    current: Annotated[Path, typer.Argument(help="Predictions to watch; their labels are never used.")],
+    current: Annotated[Path, typer.Argument(help="Predictions to check; their labels are never used.")],
     calibration: Annotated[Path | None, typer.Option(help="Calibrate both first with this file.")] = None,
     thresholds: Annotated[
         Path | None,
         typer.Option(
-            help="What 'surefoot thresholds' wrote: watch the share accepted, calibrate as it says."
+            help="A file of 'surefoot thresholds': check the fraction accepted, use its calibration."
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="The chance of any false alarm, over all looks of the history.")
+        float, typer.Option(help="The probability of any false alarm, over all checks of the history.")
     ] = 0.05,
     bound: Annotated[
         float | None,
-        typer.Option(help="Alarm only if the estimated accuracy has also fallen by at least this much."),
+        typer.Option(help="Alarm only if the estimated accuracy has also dropped by at least this much."),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="JSON lines, a look each; needed if you look more than once.")
+        Path | None, typer.Option(help="JSON lines, one per check; needed if you check more than once.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
-    output_format: Annotated[Format, typer.Option("--format", help="How to print the look.")] = Format.TABLE,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="How to print the result.")
+    ] = Format.TABLE,
     kind: Annotated[
-        LabelKind, typer.Option(help="What the predictions are, where the reference has no labels.")
+        LabelKind, typer.Option(help="The kind of labels, if the reference has none.")
     ] = LabelKind.ONE_LABEL,
 ) -> None:
-    """Compare unlabelled predictions with a familiar reference; exit with 1 if the ground is unfamiliar."""
+    """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     refuse_missing(reference, current)
     from surefoot.cli.terminal import busy
@@ -110,7 +112,7 @@ def _loaded(
     if chosen is None or chosen.calibration is None:
         return chosen, None if calibration is None else load_calibration(calibration)
     if calibration is not None:
-        raise InputError(f"{thresholds} holds a calibration already; allowed: that one, or none, no other")
+        raise InputError(f"{thresholds} already contains a calibration; allowed: no --calibration")
     return chosen, chosen.calibration
 
 
@@ -120,12 +122,12 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
     name = novelty_name(reference, current)
     if name is None:
         typer.echo(
-            "note: no novelty in both files, and an energy that does not vary, as that of probabilities: "
-            "novelty is not compared",
+            "note: novelty is not compared: not both files have it, and the energy is constant, "
+            "as for probabilities",
             err=True,
         )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
-        typer.echo("note: novelty in one file only: the energy of the logits is compared instead", err=True)
+        typer.echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
 def _without_labels(predictions: "Predictions") -> "Predictions":

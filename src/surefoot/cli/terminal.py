@@ -1,4 +1,4 @@
-"""What the commands print with: results to standard output, progress and remarks to standard error."""
+"""Printing: results to standard output, progress and remarks to standard error."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,18 +11,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 if TYPE_CHECKING:
     from surefoot.report.tables import Table
 
-WIDE = 120  # from here on a table of methods has room for its lines
-PLAIN_WIDTH = 150  # where there is no terminal to ask
+WIDE = 120  # columns; narrower terminals get tables of methods without lines
+PLAIN_WIDTH = 150  # without a terminal
 
 
 def notes() -> Console:
-    """Standard error."""
+    """The console on standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """A spinner while something of unknown length goes on."""
+    """A spinner during something of unknown duration."""
     console = notes()
     if not console.is_terminal:
         yield
@@ -33,7 +33,7 @@ def busy(doing: str) -> Iterator[None]:
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left; gone when done."""
+    """A bar with the time left, removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     console = notes()
     quiet = not console.is_terminal
@@ -44,7 +44,7 @@ def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with how many a second; gone when done."""
+    """A bar with the rate per second, removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"))
     console = notes()
     quiet = not console.is_terminal
@@ -60,7 +60,7 @@ def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def print_tables(tables: Sequence["Table"]) -> None:
-    """Tables for people to read."""
+    """Print tables."""
     from surefoot.report.tables import to_rich
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
@@ -69,7 +69,7 @@ def print_tables(tables: Sequence["Table"]) -> None:
 
 
 def print_long_tables(tables: Sequence["Table"]) -> None:
-    """Tables whose numbers are never cut: only the first column may wrap; no lines in a narrow terminal."""
+    """Print tables whose numbers are never cut: only the first column wraps."""
     from surefoot.report.tables import to_rich
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
@@ -77,13 +77,13 @@ def print_long_tables(tables: Sequence["Table"]) -> None:
         rich = to_rich(table)
         for column in rich.columns[1:]:
             column.no_wrap = True
-        if console.width < WIDE:
+        if console.width < WIDE:  # without lines there is space for the numbers
             rich.box, rich.padding = None, (0, 1, 0, 0)
         console.print(rich)
 
 
 def print_method_tables(tables: Sequence["Table"]) -> None:
-    """Tables of methods; as Markdown where there is no terminal to show bold numbers."""
+    """Print tables of methods; as Markdown where there is no terminal to show bold numbers."""
     from surefoot.report.tables import to_markdown
 
     if sys.stdout.isatty():

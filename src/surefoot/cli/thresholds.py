@@ -1,4 +1,4 @@
-"""`surefoot thresholds`: from which confidence on an answer may be taken."""
+"""`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     from surefoot.report.tables import Table
 
 FamiliarTest = Annotated[
-    Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
+    Path | None, typer.Option(help="More familiar predictions, to verify the guarantee.")
 ]
 Unfamiliar = Annotated[
-    Path | None, typer.Option(help="Unfamiliar predictions, to see how far it fails there.")
+    Path | None, typer.Option(help="Unfamiliar predictions, to see how much worse it is there.")
 ]
 CalibrationFile = Annotated[
-    Path | None, typer.Option(help="Calibrate first with this file; the thresholds file holds it.")
+    Path | None, typer.Option(help="Calibrate first with this file; it is saved in the thresholds file.")
 ]
 Share = Annotated[
-    float | None, typer.Option(help="Fit a temperature on this share of VAL, the thresholds on the rest.")
+    float | None,
+    typer.Option(help="Fit a temperature on this fraction of VAL and the thresholds on the rest."),
 ]
-ClassName = Annotated[str | None, typer.Option(help="Many labels: the class that the thresholds are for.")]
-Page = Annotated[Path | None, typer.Option(help="Also write a page with the risk-coverage picture.")]
+ClassName = Annotated[
+    str | None, typer.Option(help="With many labels: the class that the thresholds are for.")
+]
+Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with the risk-coverage curve.")]
 
 
 def thresholds(
@@ -39,15 +42,15 @@ def thresholds(
         Path, typer.Option("--output", "-o", help="Where to write the thresholds (JSON).")
     ] = Path("thresholds.json"),
     target_error: Annotated[
-        float, typer.Option(help="The error among the accepted is at most this, on familiar data.")
+        float, typer.Option(help="The highest error among accepted predictions, on familiar data.")
     ] = 0.01,
     min_coverage: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 1 if a smaller share can be accepted.")
+        float, typer.Option(min=0, max=1, help="Exit with 1 if fewer can be accepted, as a fraction.")
     ] = 0.0,
     reject_error: Annotated[
-        float, typer.Option(help="Reject where at least this share of the answers is wrong.")
+        float, typer.Option(help="Reject where at least this fraction of the predictions is wrong.")
     ] = 0.5,
-    level: Annotated[float, typer.Option(help="The probability with which each promise is kept.")] = 0.95,
+    level: Annotated[float, typer.Option(help="The confidence level of each guarantee.")] = 0.95,
     familiar_test: FamiliarTest = None,
     unfamiliar: Unfamiliar = None,
     calibration: CalibrationFile = None,
@@ -56,7 +59,7 @@ def thresholds(
     for_class: ClassName = None,
     html: Page = None,
 ) -> None:
-    """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
+    """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
     refuse_missing(val, familiar_test, unfamiliar)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
@@ -80,11 +83,11 @@ def thresholds(
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
 
     verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
-    enough = _say(chosen, verdict, table, min_coverage)
+    covers_enough = _print(chosen, verdict, table, min_coverage)
     typer.echo(f"thresholds: {output}", err=True)
     if html is not None:
         _page(chosen, verdict, table, predictions | {"val": used}, sources, html)
-    if not enough:
+    if not covers_enough:
         raise typer.Exit(1)
 
 
@@ -92,7 +95,9 @@ def _check_outputs(
     paths: dict[str, Path], output: Path, html: Path | None, calibration: Path | None, split: float | None
 ) -> None:
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(f"the thresholds are JSON, and {output} names predictions; allowed: another ending")
+        raise InputError(
+            f"the thresholds are JSON, and {output} is a file name for predictions; allowed: another ending"
+        )
     if calibration is not None and split is not None:
         raise InputError("both --calibration and --split; allowed: one of the two")
     if split is not None and not 0 < split < 1:
@@ -143,7 +148,7 @@ def _unreachable(found: "Unreachable", n: int) -> str:
     )
 
 
-def _say(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
+def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
     from surefoot.cli.terminal import print_tables
     from surefoot.report.thresholds import coverage_conflict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from surefoot.networks.heads import GaussianHead, dropout_masks, positive, masked_linear
+from surefoot.networks.heads import GaussianHead, dropout_masks, masked_linear, positive
 from surefoot.networks.network import Network, sampling_dropout
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax

@@ -80,5 +80,5 @@ class Distilled(Variant):
             "teachers": [build.store.facts(teacher) for teacher in build.spec.needs()],
         }
         seed = derive_seed(task.training_identity, "lessons", split)
-        folder = build.store.lessons_folder(digest_of(key))
+        folder = build.store.teacher_folder(digest_of(key))
         return TeacherCache(build.context.inputs[split], folder, seed, ensemble)

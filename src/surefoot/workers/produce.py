@@ -13,6 +13,7 @@ from surefoot.errors import InputError
 from surefoot.novelty import Scale, fit_scale, novelty_scores
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
+from surefoot.store.files import novelty_file
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
@@ -33,7 +34,7 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
 
     The scale is that of the samples on which these weights were trained.
     """
-    missing = tuple(name for name in names if not has_novelty(spec, store, name))
+    missing = tuple(name for name in names if not store.has_novelty(spec, name))
     if not missing:
         return
     files: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in missing}
@@ -54,27 +55,18 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
                 files[name][split] = by_split[split]
                 files[name][f"{split}_scale"] = np.array([scale.low, scale.high])
     for name, arrays in files.items():
-        store.save_beside(spec, _file(name), arrays)
-
-
-def has_novelty(spec: Spec, store: Store, name: str) -> bool:
-    """Whether a network is done and that score of it is stored."""
-    return store.has_beside(spec, _file(name))
+        store.save_extra_arrays(spec, novelty_file(name), arrays)
 
 
 def stored_novelty(
     spec: Spec, store: Store, name: str, split: Split
 ) -> tuple[NDArray[np.float64], Scale] | None:
     """A score as computed, and the scale that makes it novelty from 0 to 1; None where it is missing."""
-    arrays = store.beside(spec, _file(name))
+    arrays = store.extra_arrays(spec, novelty_file(name))
     if arrays is None or split not in arrays:
         return None
     low, high = arrays[f"{split}_scale"]
     return arrays[split], Scale(float(low), float(high))
-
-
-def _file(name: str) -> str:
-    return f"novelty-{name}"
 
 
 def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listener = Listener()) -> None:  # noqa: B008
