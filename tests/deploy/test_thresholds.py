@@ -189,7 +189,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert document["measured"]["unfamiliar"]["coverage"]["n"] == 500
     again = load_thresholds(tmp_path / "t.json")
     assert np.array_equal(again.accepted(val), found.accepted(val))
-    assert again.promise == found.promise
+    assert again.guarantee == found.guarantee
     assert again.candidates == found.candidates
     assert again.zones["accept"] == found.zones["accept"]
 

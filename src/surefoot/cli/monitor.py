@@ -70,7 +70,7 @@ def monitor(
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
-        look = check_shift(then, now, share=_share(past, alpha), bound=bound)
+        look = check_shift(then, now, budget=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
     _note_novelty(then, now)
     _print(look, output_format)
@@ -140,7 +140,7 @@ def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractCont
 def _share(past: "History | None", alpha: float) -> "AlphaBudget":
     from surefoot.deploy.monitor import AlphaBudget
 
-    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_look(len(past.looks) + 1, alpha)
+    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_check(len(past.checks) + 1, alpha)
 
 
 def _print(look: "Check", output_format: Format) -> None:
@@ -168,5 +168,5 @@ def _page(
     from surefoot.report.monitor import write_monitor_page
 
     with busy("drawing the page"):
-        write_monitor_page(look, reference, current, past.looks if past else (), sources, path)
+        write_monitor_page(look, reference, current, past.checks if past else (), sources, path)
     typer.echo(f"page: {path}", err=True)

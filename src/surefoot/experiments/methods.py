@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from surefoot.calibrators import (
-    Calibration,
+from surefoot.calibrators import Calibration
+from surefoot.calibrators.novelty import fit_novelty_scaling
+from surefoot.calibrators.temperature import (
     fit_budget_temperature,
     fit_member_temperatures,
-    fit_novelty_scaling,
     fit_temperature,
     fit_temperature_at_least_one,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from surefoot import __version__
-from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
+from surefoot.calibrators import Calibration, calibration_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.io import replacing
@@ -66,7 +66,7 @@ def figure_data(subject: Subject) -> dict[str, Any]:
         shown["reliability_before"] = {side: data.reliability(p.outcomes) for side, p in before}
     if "unfamiliar" in subject.predictions:
         used = subject.calibration
-        fitted = used.temperature if isinstance(used, Temperature | BudgetTemperature) else None
+        fitted = None if used is None else used.single_temperature
         shown["temperature"] = data.temperature_curve(*subject.predictions.values(), fitted=fitted)
     return shown
 

@@ -42,7 +42,7 @@ def monitor_table(look: Check) -> Table:
     """A row per comparison."""
     return Table(
         title=f"{look.n_current:,} current rows against {look.n_reference:,} of the reference; "
-        f"this look may spend {look.share.level:.3g}",
+        f"this look may spend {look.budget.level:.3g}",
         header=("what", "reference", "current", "change", "stranger", "KS", "p", "p (Holm)"),
         rows=tuple(_row(each) for each in look.findings),
     )
@@ -75,9 +75,9 @@ def monitor_document(look: Check) -> dict[str, Any]:
         "surefoot": __version__,
         "alarm": look.alarm,
         "verdict": monitor_verdict(look),
-        "look": look.share.number,
-        "alpha": look.share.alpha,
-        "level": look.share.level,
+        "look": look.budget.number,
+        "alpha": look.budget.alpha,
+        "level": look.budget.level,
         "bound": look.bound,
         "n": {"reference": look.n_reference, "current": look.n_current},
         "accuracy": {
@@ -92,7 +92,7 @@ def monitor_document(look: Check) -> dict[str, Any]:
                 "name": each.name,
                 "adjusted": each.adjusted,
                 "change": _interval(each.change),
-                "stranger": _interval(each.stranger),
+                "stranger": _interval(each.more_novel),
             }
             for each in look.findings
         ],
@@ -112,7 +112,7 @@ def p_text(p: float) -> str:
 def _row(found: Finding) -> tuple[str, ...]:
     with_ends = f"{found.change.value:+.4f} [{found.change.low:+.4f}, {found.change.high:+.4f}]"
     compared = found.distance == found.distance
-    stranger = f"{found.stranger.value:.3f} [{found.stranger.low:.3f}, {found.stranger.high:.3f}]"
+    stranger = f"{found.more_novel.value:.3f} [{found.more_novel.low:.3f}, {found.more_novel.high:.3f}]"
     return (
         TITLES[found.name],
         f"{found.reference:.4f}",

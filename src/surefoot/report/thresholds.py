@@ -50,7 +50,7 @@ def thresholds_table(chosen: Thresholds, elsewhere: Elsewhere) -> Table:
 
 def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     """What is promised, of which data, and what is not."""
-    promise = chosen.promise
+    promise = chosen.guarantee
     rest = f"; reject it below {chosen.reject:.6g}" if chosen.reject else ""
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     sentences = [
@@ -85,7 +85,7 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the "
+        f"an error of at most {chosen.guarantee.target_error:.3g} can be promised for {coverage:.1%} of the "
         f"rows, less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them it is "
         f"{promised(instead.bound)}"
     )
@@ -96,7 +96,7 @@ def _kept(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
         return []
     error = elsewhere["familiar test"]["accept"].error
     found = f"On the familiar test {_wrong_of(error)}"
-    if error.low > chosen.promise.target_error:
+    if error.low > chosen.guarantee.target_error:
         return [
             f"{found}: the promise is broken. These rows are not drawn like val, or the draw was unlucky."
         ]
@@ -106,7 +106,7 @@ def _kept(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
 def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
     if "unfamiliar" not in elsewhere:
         return ["Of unfamiliar data this promises nothing: --unfamiliar FILE shows how far it fails there."]
-    target, error = chosen.promise.target_error, elsewhere["unfamiliar"]["accept"].error
+    target, error = chosen.guarantee.target_error, elsewhere["unfamiliar"]["accept"].error
     start = "A promise on familiar data is none on unfamiliar data"
     if not error.n:
         return [f"{start}; of these unfamiliar rows none is accepted."]
@@ -155,7 +155,7 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
         highest = 0.0
         for name, side in SIDES.items():
             if name in predictions:
-                shown = data.risk_coverage(chosen.seen(predictions[name]).outcomes)
+                shown = data.risk_coverage(chosen.prepare(predictions[name]).outcomes)
                 style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
                 axes.plot(shown.coverage, shown.risk, **style)
                 highest = max(highest, *shown.risk)
@@ -163,14 +163,14 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
         axes.plot(
             *zip(*promised, strict=True), "_", color=INK, markersize=9, label="can be promised, familiar"
         )
-        axes.axhline(chosen.promise.target_error, color=GREY, linewidth=1.2, label="target")
+        axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
         for name, side in SIDES.items():
             if name in predictions:
                 zone = chosen.zones_of(predictions[name])["accept"]
                 if zone.error.n:
                     axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.promise.target_error))))
+        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
