@@ -175,7 +175,7 @@ def test_the_card_is_plain_text_for_people(one):
     assert "<b>" not in card
     assert "&lt;b&gt;blue\\|s&lt;/b&gt;" in card
     assert "(Li & Hoiem, CVPR 2020)" in card
-    assert "Accepted at a confidence of 0.6 or more, rejected below 0.35" in card
+    assert "accepted at a confidence of 0.6 or more, rejected below 0.35" in card
     assert "| NLL | " in card
 
 

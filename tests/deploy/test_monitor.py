@@ -216,7 +216,7 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     )
     with (
         opened(path, alpha=0.05, reference="r"),
-        pytest.raises(InputError, match=r"another look .* try again"),
+        pytest.raises(InputError, match=r"another check .* try again"),
     ):
         looked(path)
     with pytest.raises(InputError, match=r"started with --alpha 0\.05, got 0\.1; allowed: the same"):

@@ -230,7 +230,7 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
 @pytest.mark.parametrize("reject", [0.0, None])
 def test_a_card_says_that_nothing_is_rejected_where_nothing_is(reject):
     (said,) = decisions({"accept": 0.9, "reject": reject})
-    assert "accepted from a confidence of 0.9 on, nothing is rejected" in said
+    assert "accepted at a confidence of 0.9 or more, never rejected" in said
 
 
 def test_a_split_is_by_lot_and_loses_no_row():

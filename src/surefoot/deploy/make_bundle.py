@@ -141,9 +141,9 @@ def _decisions(thresholds: Mapping[str, Any] | None) -> list[str]:
     if thresholds is None:
         return ["No thresholds were given: `surefoot predict` writes no decision."]
     accept, reject = (thresholds[name] for name in ("accept", "reject"))
-    above = "None are accepted" if accept is None else f"Accepted at a confidence of {accept:g} or more"
-    below = "none are rejected" if not reject else f"rejected below {reject:g}"
-    return [f"{above}, {below}, reviewed otherwise. `thresholds.json` says how they were chosen."]
+    above = "never accepted" if accept is None else f"accepted at a confidence of {accept:g} or more"
+    below = "never rejected" if not reject else f"rejected below {reject:g}"
+    return [f"Predictions are {above}, {below}, and reviewed otherwise. `thresholds.json` has the details."]
 
 
 def _use(about: Mapping[str, Any]) -> list[str]:
