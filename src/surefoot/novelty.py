@@ -268,17 +268,17 @@ def _outputs(
     network: Network, inputs: Inputs, device: torch.device, *, features: bool, logits: bool
 ) -> tuple[Tensor, Tensor]:
     """The network's features and logits on the CPU; empty if not needed."""
-    found: tuple[list[Tensor], list[Tensor]] = [], []
+    parts: tuple[list[Tensor], list[Tensor]] = [], []
     with torch.inference_mode(), evaluating([network]):
         for views in batches_seen(inputs, device, ROWS_AT_ONCE) if features or logits else ():
             of_batch = network.features(views) if features else None
             if of_batch is not None:
-                found[0].append(of_batch.flatten(1).float().cpu())
+                parts[0].append(of_batch.flatten(1).float().cpu())
             if logits:
                 head = of_batch is not None and network.head_name  # else the logits need a pass of their own
-                found[1].append((network.head(of_batch) if head else network(views)).float().cpu())
-    of_all, logits_of_all = (torch.cat(parts) if parts else torch.empty(0) for parts in found)
-    return of_all, logits_of_all
+                parts[1].append((network.head(of_batch) if head else network(views)).float().cpu())
+    all_features, all_logits = (torch.cat(each) if each else torch.empty(0) for each in parts)
+    return all_features, all_logits
 
 
 def _set_distances(

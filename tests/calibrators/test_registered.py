@@ -168,7 +168,7 @@ def test_from_the_command_line(command, tmp_path):
     assert f"a {NAME} calibration cannot be streamed; allowed: --no-stream" in refused.err
 
 
-def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, tmp_path):
+def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkeypatch, tmp_path):
     recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
     made = ran(tmp_path, task="toy", recipe=recipe, methods=("single-bias",))
     run = made.stored(METHODS.named("single-bias"))
@@ -189,12 +189,10 @@ def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, tmp_pa
     expected = run.after[Split.TEST_FAMILIAR].probs()
     np.testing.assert_allclose(bundle.predict(points).probs(), expected, atol=1e-5)
     np.testing.assert_allclose(bundle.probabilities(points), expected, atol=1e-5)
-
-
-def test_without_a_module_it_cannot_be_bundled(monkeypatch):
     monkeypatch.delattr(BiasCorrected, "module")
     with pytest.raises(InputError, match="a bias-corrected calibration has no torch module"):
-        fit_calibration(NAME, biased()).module()
+        write_bundle(chosen, tmp_path / "other", resamples=0)
+    assert not (tmp_path / "other").exists()
 
 
 def test_it_does_not_fit_one_temperature():

@@ -142,8 +142,8 @@ class Calibration(ABC):
 
     def summary(self) -> str:
         """The fitted numbers in a few words."""
-        values = {name: ", ".join(f"{v:.4g}" for v in found) for name, found in self.parameters().items()}
-        return "; ".join(f"{name} = {text}" for name, text in values.items())
+        parameters = self.parameters().items()
+        return "; ".join(f"{name} = {', '.join(f'{v:.4g}' for v in values)}" for name, values in parameters)
 
     def lines(self) -> list[str]:
         """The fitted numbers with their intervals, for the terminal."""

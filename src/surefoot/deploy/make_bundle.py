@@ -39,10 +39,13 @@ from surefoot.text import count_of
 from surefoot.workers.produce import stored_novelty
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
+CHANNELS = 3  # images are decoded to red, green and blue
+NOVELTY_MEANING = "higher is more novel; from the networks' own logits, uncalibrated; the mean over members"
 
 
 def model_card(
     about: Mapping[str, Any],
+    *,
     calibration: Calibration | None,
     novelty: Novelty,
     familiar: Familiar,
@@ -169,10 +172,6 @@ def _plain(text: object) -> str:
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", html.escape(" ".join(str(text).split())))
 
 
-CHANNELS = 3  # images are decoded to red, green and blue
-NOVELTY_MEANING = "higher is stranger; from the networks' own logits, uncalibrated; the mean over members"
-
-
 @dataclass(frozen=True, eq=False)
 class Chosen:
     """A task of an experiment and a method on it."""
@@ -246,6 +245,8 @@ def write_bundle(
     """Write one run's final networks with their calibration and metrics; returns the calibration document."""
     with new_folder(folder) as new:
         selected = _run(chosen, run)
+        if selected.calibration is not None:
+            selected.calibration.module()  # refuses a calibration that cannot be bundled
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(
@@ -274,8 +275,15 @@ def write_bundle(
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new / parts.WEIGHTS)
         for name, document in documents.items():
             _write_json(document, new / name)
-        method = chosen.planned.method
-        card = model_card(about, selected.calibration, novelty, familiar, evaluation, thresholds, method)
+        card = model_card(
+            about,
+            calibration=selected.calibration,
+            novelty=novelty,
+            familiar=familiar,
+            evaluation=evaluation,
+            thresholds=thresholds,
+            method=chosen.planned.method,
+        )
         (new / parts.CARD).write_text(card, encoding="utf-8")
         digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
         _write_json({**about, "files": digests}, new / parts.BUNDLE)
