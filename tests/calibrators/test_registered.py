@@ -93,9 +93,9 @@ def registered(monkeypatch):
             "Bias-corrected temperature",
             "softmax(z / T + b)",
             "Alexandari et al., ICML 2020",
-            BiasCorrected.kind,
-            fit_bias_corrected,
-            BiasCorrected.from_dict,
+            kind=BiasCorrected.kind,
+            fit=fit_bias_corrected,
+            read=BiasCorrected.from_dict,
         )
     )
     METHODS.add(

@@ -5,7 +5,7 @@ Importing this package does not import torch: the fit functions are imported whe
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -42,32 +42,39 @@ class Calibrator:
     title: str
     formula: str
     reference: str
+    _: KW_ONLY
     kind: str  # of its calibrations, in files
     fit: Callable[["Predictions"], Calibration]
     read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
     one_temperature: bool = False  # whether it fits one T for all logits
 
 
-def _imported_on_call(path: str) -> Callable[[Any], Any]:
-    """A function of a module of this package, which imports torch."""
+def _later(path: str) -> Callable[[Any], Any]:
+    """A function of a module of this package that imports torch; imported when it is called."""
     module, _, name = path.partition(":")
     return lambda given: attrgetter(name)(import_module(f"surefoot.calibrators.{module}"))(given)
 
 
-_read_temperature = _imported_on_call("temperature:Temperature.from_dict")
-
 # fmt: off
 CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
-               "temperature", _imported_on_call("temperature:fit_temperature"), _read_temperature, one_temperature=True),
-    Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)", "Li & Hoiem, CVPR 2020",
-               "member-temperatures", _imported_on_call("temperature:fit_member_temperatures"), _imported_on_call("temperature:MemberTemperatures.from_dict")),
-    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first", "Li & Hoiem, CVPR 2020",
-               "temperature", _imported_on_call("temperature:fit_temperature_at_least_one"), _read_temperature, one_temperature=True),
+               kind="temperature", fit=_later("temperature:fit_temperature"),
+               read=_later("temperature:Temperature.from_dict"), one_temperature=True),
+    Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
+               "Li & Hoiem, CVPR 2020",
+               kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
+               read=_later("temperature:MemberTemperatures.from_dict")),
+    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
+               "Li & Hoiem, CVPR 2020",
+               kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
+               read=_later("temperature:Temperature.from_dict"), one_temperature=True),
     Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= 1.02 min NLL", "this package",
-               "budget", _imported_on_call("temperature:fit_budget_temperature"), _imported_on_call("temperature:BudgetTemperature.from_dict"), one_temperature=True),
-    Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first", "Li & Hoiem, CVPR 2020",
-               "novelty", _imported_on_call("novelty:fit_novelty_scaling"), _imported_on_call("novelty:NoveltyScaling.from_dict")),
+               kind="budget", fit=_later("temperature:fit_budget_temperature"),
+               read=_later("temperature:BudgetTemperature.from_dict"), one_temperature=True),
+    Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
+               "Li & Hoiem, CVPR 2020",
+               kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
+               read=_later("novelty:NoveltyScaling.from_dict")),
 ))
 # fmt: on
 

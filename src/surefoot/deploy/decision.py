@@ -76,32 +76,27 @@ def rule_from(document: Any, *, classes: int) -> Rule:
 
 def remark_on(thresholds: Mapping[str, Any], calibration: Mapping[str, Any]) -> str | None:
     """A warning if thresholds were chosen with another calibration than the bundle's; else None."""
-    if not isinstance(thresholds.get("calibration"), Mapping):
+    document = thresholds.get("calibration")
+    if not isinstance(document, Mapping):
         return None
     try:
-        theirs, ours = (_parameters(each) for each in (thresholds["calibration"], calibration))
+        fitted = [
+            None if each.get("kind") == "none" else calibration_from(dict(each))
+            for each in (document, calibration)
+        ]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         return f"the calibration in the thresholds file cannot be read: missing or wrong {error}"
-    if len(theirs) == len(ours) and all(
-        math.isclose(a, b, rel_tol=SAME) for a, b in zip(theirs, ours, strict=True)
-    ):
+    theirs, ours = (
+        [] if each is None else [number for values in each.parameters().values() for number in values]
+        for each in fitted
+    )
+    if len(theirs) == len(ours) and np.allclose(theirs, ours, rtol=SAME, atol=0):
         return None
-    names = [
-        ": ".join([str(document.get("kind")), *([", ".join(f"{n:.4g}" for n in numbers)] if numbers else [])])
-        for document, numbers in ((thresholds["calibration"], theirs), (calibration, ours))
-    ]
+    names = ["none" if each is None else f"{each.kind}: {each.summary()}" for each in fitted]
     return (
         f"the thresholds were chosen under another calibration ({names[0]}) than the bundle's ({names[1]}), "
         "so their guarantee does not hold here; choose them on this method's own predictions"
     )
-
-
-def _parameters(document: Mapping[str, Any]) -> list[float]:
-    if document.get("kind") == "none":
-        return []
-    return [
-        number for numbers in calibration_from(dict(document)).parameters().values() for number in numbers
-    ]
 
 
 FAMILIAR, UNFAMILIAR = "familiar", "unfamiliar"
