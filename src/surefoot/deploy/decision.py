@@ -125,13 +125,13 @@ class Familiar:
     def sentences(self) -> tuple[str, ...]:
         """The definition of the verdict and how often it is right, for people."""
         meaning = (
-            f"A sample is called unfamiliar if its novelty is above {self.limit:.4g}: that of "
-            f"{SHARE:.0%} of {self.n:,} familiar validation samples lies below."
+            f"A sample is classified as unfamiliar if its novelty is above {self.limit:.4g}: {SHARE:.0%} of "
+            f"{self.n:,} familiar validation samples are at or below it."
         )
-        wrong = f"{_rate(self.alarms)} familiar test samples were called unfamiliar by mistake"
+        wrong = f"{_rate(self.alarms)} familiar test samples were classified as unfamiliar"
         if self.found is None:
-            return meaning, f"{wrong}; there were no unfamiliar ones to try."
-        return meaning, f"{wrong}, {_rate(self.found)} unfamiliar ones rightly."
+            return meaning, f"{wrong}; there were no unfamiliar test samples."
+        return meaning, f"{wrong}, and {_rate(self.found)} unfamiliar ones."
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -169,7 +169,7 @@ def familiar_from(document: Mapping[str, Any]) -> Familiar:
 def _rate_from(document: Mapping[str, Any]) -> Proportion:
     k, n = int(document["k"]), int(document["n"])
     if not 0 <= k <= n:
-        raise InputError(f"{k} of {n} samples were called unfamiliar; allowed: 0 to all of them")
+        raise InputError(f"{k} of {n} samples were classified as unfamiliar; allowed: 0 to all of them")
     return Proportion.of(k, n)
 
 
