@@ -123,9 +123,9 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.guarantee.target_error:.3g} can be guaranteed for "
-        f"{coverage:.1%} of the rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the guaranteed "
-        f"error is {rounded_up(instead.bound)}"
+        f"an error of at most {chosen.guarantee.target_error:.3g} can be guaranteed for {coverage:.1%} of "
+        f"the rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the "
+        f"guaranteed error is {rounded_up(instead.bound)}"
     )
 
 
