@@ -82,7 +82,7 @@ def main() -> None:
             f"# {chosen.rows:,} x {chosen.classes} float32 logits",
             "",
             *circumstances(),
-            f"The logits were generated with T = {RIGHT}; the optimum of a fit may differ in the third decimal.",
+            f"The logits were generated with T = {RIGHT}; a fit's optimum may differ in the third decimal.",
             "",
             *fitted,
             "",

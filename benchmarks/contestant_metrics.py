@@ -136,7 +136,7 @@ def _collected(metric, data):
 
 
 def peers_four(data):
-    """The fastest known combination of peers: scikit-learn's proper scores, torchmetrics' ECE, one softmax."""
+    """The fastest combination of peers: scikit-learn's proper scores, torchmetrics' ECE, one softmax."""
     from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
     from torchmetrics.functional.classification import multiclass_calibration_error
 

@@ -2,8 +2,7 @@
 
 import csv
 import io
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from surefoot.errors import InputError
@@ -13,6 +12,7 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
 from surefoot.io import replacing
 from surefoot.metrics import METRICS, Metric
+from surefoot.text import csv_text, exact_text
 
 HEADER = ("method", "run", "side", "metric", "value", "k", "n")
 
@@ -23,7 +23,7 @@ def scores_text(comparison: Comparison) -> str:
     for method in comparison.methods:
         for (side, metric), cell in method.cells.items():
             for score in cell.runs:
-                numbers = (number_text(score.value), number_text(score.k), number_text(score.n))
+                numbers = (exact_text(score.value), exact_text(score.k), exact_text(score.n))
                 lines.append((method.about.name, score.run, side, metric, *numbers))
     return csv_text(HEADER, lines)
 
@@ -78,20 +78,6 @@ def comparison_from_scores(
     sides = [side for side in SIDES if side in {side for side, _ in places}]
     chosen = _metrics_named({name for _, name in places}) if metrics is None else metrics
     return tabulate(methods, chosen, sides, scores, baseline=baseline)
-
-
-def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Lines of CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return out.getvalue()
-
-
-def number_text(number: float | None) -> str:
-    """A number in full precision; nothing where it is undefined or not known."""
-    return "" if number is None or math.isnan(number) else repr(number)
 
 
 def _metrics_named(names: set[str]) -> tuple[Metric, ...]:

@@ -19,8 +19,8 @@ class Question:
     method: str
     other: str
     better: str = "yes"  # the answer where all that is likely is below 0
-    same: str = "no: the same"  # where the difference is too small to matter
-    level: str = "cannot be told"
+    same: str = "no: negligible difference"  # where the difference is too small to matter
+    level: str = "inconclusive"
     worse: str = "no: worse"
 
 
@@ -34,7 +34,6 @@ QUESTIONS = (
         "ensemble-of-t",
         better="yes, and more",
         same="yes",
-        level="a loss cannot be told",
         worse="not all of it",
     ),
     Question("Do unlabelled images help distillation?", "g-distill-t", "distill-t"),

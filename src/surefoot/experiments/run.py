@@ -4,25 +4,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surefoot.errors import InputError
-from surefoot.evaluation.compare import HEADLINE, compare
-from surefoot.evaluation.comparison import Comparison, MethodRuns
 from surefoot.experiments.experiment import Experiment, Part, placed, read_experiment, write_experiment
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
-from surefoot.experiments.results import Reader, Result, as_runs
 from surefoot.io import make_folder, replacing
 from surefoot.metrics import METRICS, Metric
-from surefoot.recipes.recipe import Spec, recipe_from
+from surefoot.recipes.recipe import Spec
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.training.initial import right_weights, weights_digest
+from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job, WorkOrder
-from surefoot.workers.produce import has_novelty
+
+if TYPE_CHECKING:  # torch is imported where results are read: listing runs must be fast
+    from surefoot.evaluation.comparison import Comparison, MethodRuns
+    from surefoot.experiments.results import Result
 
 EXPERIMENT = "experiment.toml"
 PLANS = "plans.json"
@@ -34,8 +35,8 @@ class PartStudy:
 
     part: Part
     plan: Plan
-    results: tuple[Result, ...]
-    comparison: Comparison
+    results: "tuple[Result, ...]"
+    comparison: "Comparison"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ def undone(plan: Plan, store: Store) -> tuple[Job, ...]:
 
 
 def _is_done(job: Job, spec: Spec, store: Store) -> bool:
-    return store.is_done(spec) and all(has_novelty(spec, store, name) for name in job.novelty)
+    return store.is_done(spec) and all(store.has_novelty(spec, name) for name in job.novelty)
 
 
 def order_for(
@@ -164,6 +165,9 @@ def study(
     tick: Callable[[int], None] = lambda _: None,
 ) -> Study:
     """Read what the store has, fit, score and compare; no training."""
+    from surefoot.evaluation.compare import compare
+    from surefoot.experiments.results import as_runs
+
     metrics = _metrics(experiment)
     parts = []
     for part, plan in zip(experiment.parts, plans, strict=True):
@@ -174,25 +178,33 @@ def study(
     return Study(experiment, tuple(parts))
 
 
-def results_of(plan: Plan, store: Store) -> tuple[Result, ...]:
+def results_of(plan: Plan, store: Store) -> "tuple[Result, ...]":
     """What the store has of every method of a plan."""
+    from surefoot.experiments.results import Reader
+
     reader = Reader(store)
     return tuple(reader.result(planned) for planned in plan.methods)
 
 
 def _metrics(experiment: Experiment) -> tuple[Metric, ...]:
     """Those asked for, and those that the tables of entropy need."""
+    from surefoot.evaluation.compare import HEADLINE
+
     asked = [METRICS.named(name) for name in experiment.metrics]
     return (*asked, *(metric for metric in HEADLINE if metric not in asked))
 
 
-def _among(runs: MethodRuns, results: Sequence[Result]) -> MethodRuns:
+def _among(runs: "MethodRuns", results: "Sequence[Result]") -> "MethodRuns":
     """Without a variance lent by a method that is not compared."""
     lender = runs.variance_from
     return replace(runs, variance_from=lender if lender in {each.method.name for each in results} else None)
 
 
 def _with_weights(part: Part) -> Part:
+    if part.weights is None and part.recipe.pretrained is None:
+        return part
+    from surefoot.training.initial import right_weights, weights_digest
+
     if part.weights is None:
         if part.recipe.pretrained is not None:
             right_weights(part.recipe.pretrained, None)  # which says what is needed

@@ -57,6 +57,7 @@ from surefoot.report.style import (
     point_key,
     svg_of,
 )
+from surefoot.text import short_number
 
 
 def reliability_figure(side: str, calibrated: Reliability, before: Reliability | None) -> str:
@@ -373,15 +374,3 @@ def _cost_panel(
 
 def _can_be_drawn(cost: float, height: float) -> bool:
     return cost > 0 and math.isfinite(cost) and math.isfinite(height)
-
-
-def short_number(value: float) -> str:
-    """A cost for an axis.
-
-    >>> short_number(11_700_000), short_number(0.02)
-    ('11.7 M', '0.02')
-    """
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"

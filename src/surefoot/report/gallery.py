@@ -24,6 +24,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import SMALL, WIDTH, finished, plain_text
 from surefoot.tasks import task_named
 from surefoot.tasks.task import ImageFiles, Samples, Split
+from surefoot.text import confidence_text
 
 THUMBNAIL = 160  # pixels along the longer side
 SMALL_IMAGE = 64  # up to here a picture is kept as it is, as PNG
@@ -161,25 +162,14 @@ def _panel(axes: Axes, image: NDArray[np.uint8], mistake: Mistake) -> None:
     side = max(height, width)
     axes.imshow(pixels, extent=(-width / side, width / side, -height / side, height / side))
     axes.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", anchor="N")
-    before = "" if mistake.before is None else f"before: {percent(mistake.before)}"
+    before = "" if mistake.before is None else f"before: {confidence_text(mistake.before)}"
     lines = (
         f"said {plain_text(mistake.said, 16)}",
         f"is {plain_text(mistake.true, 18)}",
-        f"{percent(mistake.confidence)} sure",
+        f"{confidence_text(mistake.confidence)} sure",
         before,
     )
     axes.set_title("\n".join(lines), fontsize=7, loc="left", y=-0.02, va="top", pad=0)
-
-
-def percent(confidence: float) -> str:
-    """A confidence for people: never 100% where there is doubt left.
-
-    >>> percent(0.99996), percent(1.0), percent(0.875)
-    ('99.99%', '100%', '87.5%')
-    """
-    if confidence == 1:
-        return "100%"
-    return f"{confidence:.1%}" if confidence < 0.99 else f"{min(confidence, 0.9999):.2%}"
 
 
 COUNT = 12

@@ -14,8 +14,9 @@ from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.io import make_folder, replacing, toml_text
 from surefoot.report.choice import choice_of, verdict_of
-from surefoot.report.comparison import comparison_grids, question_grids
-from surefoot.report.gallery import Gallery, part_gallery, percent
+from surefoot.report.comparison import comparison_tables
+from surefoot.report.gallery import Gallery, part_gallery
+from surefoot.report.questions import question_tables
 from surefoot.report.study_figures import part_pictures, slider_data
 from surefoot.report.study_tables import (
     Fitted,
@@ -23,7 +24,6 @@ from surefoot.report.study_tables import (
     fitted_rows,
     group_table,
     headline_of,
-    interval_text,
     part_document,
     part_names,
     setting_of,
@@ -33,8 +33,9 @@ from surefoot.report.study_tables import (
     write_tables,
 )
 from surefoot.report.style import template_named
-from surefoot.report.tables import Table, grids_html
+from surefoot.report.tables import to_html
 from surefoot.runtime import one_thread
+from surefoot.text import confidence_text, interval_text
 
 GROUPS_SHOWN = 60
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
@@ -55,7 +56,7 @@ class PartPage:
     gallery: Gallery | None
     groups: GroupTable | None
     fitted: list[Fitted]
-    sizes: list[Table]
+    sizes: Markup
     skipped: tuple[str, ...]
     missing: dict[str, tuple[str, ...]]
     two_sided: bool
@@ -95,15 +96,15 @@ def _part(part: PartStudy, name: str, folder: Path) -> tuple[PartPage, dict[str,
         name=name,
         title=setting_of(part).title,
         verdict=verdict,
-        headline=Markup(grids_html(headline_of(part))),
-        questions=Markup(grids_html(question_grids(part.comparison, setting_of(part)))),
-        tables=Markup(grids_html(comparison_grids(part.comparison, setting_of(part)))),
+        headline=to_html(headline_of(part)),
+        questions=to_html(question_tables(part.comparison, setting_of(part))),
+        tables=to_html(comparison_tables(part.comparison, setting_of(part))),
         figures=figures,
         slider=slider,
         gallery=gallery,
         groups=groups,
         fitted=fitted_rows(part),
-        sizes=size_tables(part),
+        sizes=to_html(size_tables(part)),
         skipped=part.plan.skipped,
         missing={result.method.title: result.missing for result in part.results if result.missing},
         two_sided="unfamiliar" in part.comparison.sides,
@@ -159,5 +160,5 @@ def _page(experiment: Experiment, about: dict[str, Any], parts: list[PartPage]) 
         groups_shown=GROUPS_SHOWN,
         value_text=value_text,
         interval_text=interval_text,
-        percent=percent,
+        percent=confidence_text,
     )

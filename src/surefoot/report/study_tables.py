@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from surefoot.calibrators import (
-    BudgetTemperature,
-    Calibration,
-    MemberTemperatures,
-    NoveltyScaling,
-    Temperature,
-    calibration_document,
-    save_calibration,
-)
+from surefoot.calibrators import calibration_document, save_calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import Cell, Comparison, Difference
 from surefoot.evaluation.evaluate import evaluate
@@ -35,35 +27,30 @@ from surefoot.metrics.proper import CLIP
 from surefoot.predictions.outcomes import Array, Index, Outcomes
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.choice import Choice
-from surefoot.report.comparison import (
-    DASH,
-    TableContext,
-    comparison_grids,
-    headline_grid,
-    question_grids,
-    summary_csv,
-)
-from surefoot.report.tables import MethodTable, Table, grids_html, grids_latex, grids_markdown
+from surefoot.report.comparison import TableContext, comparison_tables, headline_table, summary_csv
+from surefoot.report.questions import question_tables
+from surefoot.report.tables import Table, to_html, to_latex, to_markdown
 from surefoot.tasks.task import Split
+from surefoot.text import DASH, number_text
 
 LONGEST_NAME = 60  # letters
 
 
-def headline_grids(study: Study) -> list[MethodTable]:
+def headline_grids(study: Study) -> list[Table]:
     """A table per part for a first look."""
     return [grid for part in study.parts for grid in headline_of(part)]
 
 
-def headline_of(part: PartStudy) -> list[MethodTable]:
+def headline_of(part: PartStudy) -> list[Table]:
     """The table for a first look; none where no network is there."""
-    grid = headline_grid(part.comparison, setting_of(part))
-    return [grid] if grid.headings and any(section.rows for section in grid.sections) else []
+    table = headline_table(part.comparison, setting_of(part))
+    return [table] if part.comparison.sides and table.rows else []
 
 
-def part_grids(part: PartStudy) -> list[MethodTable]:
+def part_grids(part: PartStudy) -> list[Table]:
     """Every table of a part."""
     setting = setting_of(part)
-    return [*question_grids(part.comparison, setting), *comparison_grids(part.comparison, setting)]
+    return [*question_tables(part.comparison, setting), *comparison_tables(part.comparison, setting)]
 
 
 def setting_of(part: PartStudy) -> TableContext:
@@ -105,12 +92,12 @@ def write_tables(study: Study, folder: Path) -> list[Path]:
     return written
 
 
-def write_grids(grids: Sequence[MethodTable], folder: Path, name: str) -> list[Path]:
+def write_grids(grids: Sequence[Table], folder: Path, name: str) -> list[Path]:
     """Tables as Markdown, LaTeX and HTML; their paths."""
     texts = {
-        "tables.md": grids_markdown(grids),
-        "tables.tex": grids_latex(grids),
-        "tables.html": grids_html(grids),
+        "tables.md": to_markdown(grids),
+        "tables.tex": to_latex(grids),
+        "tables.html": to_html(grids),
     }
     return _write(texts, folder, name)
 
@@ -206,11 +193,6 @@ def value_text(score: Score) -> str:
     return f"{score.value:.3f}" if score.n is None else f"{score.k}/{score.n} = {score.value:.3f}"
 
 
-def interval_text(score: Score) -> str:
-    """The interval in brackets; nothing where there is none."""
-    return "" if math.isnan(score.low) else f"[{score.low:.3f}, {score.high:.3f}]"
-
-
 SHOWN = ("nll", "label_error", "ece", "e99")
 ENSEMBLES = ("ensemble", "ensemble-of-t")
 
@@ -227,16 +209,12 @@ def size_tables(part: PartStudy) -> list[Table]:
             rows = tuple(
                 (
                     str(each.members),
-                    *(_text(each.values[side, metric.name]) for metric in metrics for side in sides),
+                    *(number_text(each.values[side, metric.name]) for metric in metrics for side in sides),
                 )
                 for each in sizes
             )
-            found.append(Table(result.method.title, header, rows))
+            found.append(Table.of_text(result.method.title, header, rows))
     return found
-
-
-def _text(value: float) -> str:
-    return f"{value:.4f}" if value == value else "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
@@ -268,26 +246,14 @@ def write_calibrations(study: Study, folder: Path) -> list[Path]:
     return written
 
 
-def values_of(calibration: Calibration) -> dict[str, list[float]]:
-    """The fitted numbers by name."""
-    if isinstance(calibration, NoveltyScaling):
-        return {"T0": [calibration.t0], "T1": [calibration.t1]}
-    if isinstance(calibration, MemberTemperatures):
-        return {"T of each member": [member.temperature for member in calibration.members]}
-    return {"T": [calibration.temperature]}
-
-
 def _row(result: Result) -> Fitted:
     calibrations = [run.calibration for run in result.runs if run.calibration is not None]
     parts = []
-    for name in values_of(calibrations[0]):
-        parts.append(f"{name} = {_list([value for c in calibrations for value in values_of(c)[name]])}")
-    declined = [c.declined for c in calibrations if isinstance(c, Temperature) and c.declined is not None]
-    if declined:
-        parts.append(f"declined, as below 1: {_list(declined)}")
-    best = [c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)]
-    if best:
-        parts.append(f"least NLL at T = {_list(best)}")
+    for name in calibrations[0].parameters():
+        parts.append(f"{name} = {_list([value for c in calibrations for value in c.parameters()[name]])}")
+    details = [c.details() for c in calibrations]
+    for label in dict.fromkeys(label for each in details for label in each):
+        parts.append(f"{label} {_list([each[label] for each in details if label in each])}")
     if result.interpolation is not None:
         parts.append(_barrier(result.interpolation))
     remarks = tuple(calibrations[0].remarks())
@@ -434,4 +400,4 @@ def scores_setting(path: Path, paper: str | None) -> TableContext:
 
 def write_score_tables(comparison: Comparison, setting: TableContext, folder: Path) -> list[Path]:
     """Every table that scores are enough for; their paths."""
-    return write_grids(comparison_grids(comparison, setting), folder, safe_name(setting.task))
+    return write_grids(comparison_tables(comparison, setting), folder, safe_name(setting.task))

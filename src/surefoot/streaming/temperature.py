@@ -13,24 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
+from surefoot.calibrators import Calibration, Evidence
 from surefoot.calibrators.search import LOOSE, bounds_for, search
-from surefoot.calibrators.temperature import (
-    BudgetTemperature,
-    MemberTemperatures,
-    at_least_one,
-    check_fits,
-    only_labelled,
-)
+from surefoot.calibrators.temperature import Temperature, at_least_one, fit_temperature, only_labelled
 from surefoot.errors import InputError
 from surefoot.intervals import NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, labelled
 from surefoot.streaming.bounds import View
 from surefoot.streaming.cells import Whole
-from surefoot.streaming.engines import Engine, Threads, usable_cores
+from surefoot.streaming.engines import Engine, Threads
 from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
 from surefoot.streaming.outcomes import Batch, Scaling, class_by_class
 from surefoot.streaming.readers import batches
@@ -71,19 +66,10 @@ class Reading:
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
     """What a calibration does to logits, for a tally."""
-    if isinstance(calibration, Temperature | BudgetTemperature):
-        check_fits(shape, calibration.label_kind, calibration.classes)
-        return Scaling((calibration.temperature,))
-    if isinstance(calibration, MemberTemperatures):
-        first = calibration.members[0]
-        check_fits(shape, first.label_kind, first.classes)
-        if shape.members != len(calibration.members):
-            raise InputError(
-                f"the calibration was fitted for {len(calibration.members)} members, "
-                f"but the predictions have {shape.members}"
-            )
-        return Scaling(tuple(member.temperature for member in calibration.members), averaged_first=False)
-    raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
+    if not calibration.temperatures:
+        raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
+    calibration.check(shape)
+    return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
 
 
 def fit_files(
