@@ -211,13 +211,13 @@ def tested(tree: Path, tests: Sequence[str], *, limit: float | None) -> str:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=limit)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return TIMED_OUT
     if limit is None and process.returncode:
-        sys.exit(f"the tests fail without any mutant:\n{said}")
+        sys.exit(f"the tests fail without any mutant:\n{output}")
     return KILLED if process.returncode else SURVIVED
 
 
@@ -226,7 +226,7 @@ def tests_of(mutant: Mutant) -> list[str]:
     return [str(mutant.path), *(f"tests/{test}" for test in AREAS[mutant.area].tests)]
 
 
-def judged(mutant: Mutant, tree: Path, limit: float) -> str:
+def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
     """Whether the tests detect a mutant."""
     place = tree / mutant.path
     place.write_text(mutant.changed, encoding="utf-8")
@@ -260,7 +260,7 @@ def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
         def one(mutant: Mutant) -> tuple[Mutant, str]:
             tree = trees.get()
             try:
-                outcome = judged(mutant, tree, allowed[mutant.area])
+                outcome = outcome_of(mutant, tree, allowed[mutant.area])
             finally:
                 trees.put(tree)
             print(f"{outcome:9}  {mutant}", flush=True)

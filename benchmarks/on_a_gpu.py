@@ -97,7 +97,7 @@ def bundle(chosen: argparse.Namespace) -> None:
     _, plans = read_folder(store.experiment_folder(chosen.run))
     result = next(r for r in results_of(plans[0], store) if r.method.name == chosen.method)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, out = Path(scratch, "bundle"), Path(scratch, "said.parquet")
+        folder, out = Path(scratch, "bundle"), Path(scratch, "predictions.parquet")
         surefoot_command("bundle", chosen.run, chosen.method, "-o", folder, "--store", chosen.store)
         for device in dict.fromkeys((chosen.device, "cpu")):
             start = time.perf_counter()
@@ -123,16 +123,16 @@ def compare(out: Path, result, images: Path, device: str) -> None:
 
     table = parquet.read_table(out).to_pydict()
     place = {path: row for row, path in enumerate(table["path"])}
-    for split, said in result.runs[0].after.items():
-        rows = [row_of(str(name), images, place) for name in said.ids]
+    for split, expected in result.runs[0].after.items():
+        rows = [row_of(str(name), images, place) for name in expected.ids]
         known = [index for index, row in enumerate(rows) if row is not None]
         if not known:
             print(f"none of {split} is below {images}")
             continue
-        stored = said.probs().numpy()[known]
+        stored = expected.probs().numpy()[known]
         confidence = np.array([table["confidence"][rows[index]] for index in known])
         labels = np.array([table["label"][rows[index]] for index in known])
-        names = np.array(said.class_names)[stored.argmax(axis=1)]
+        names = np.array(expected.class_names)[stored.argmax(axis=1)]
         where = f"{device}, {split}, {len(known)} images"
         check(f"{where}: other labels, share", float((labels != names).mean()), 0.002)
         gaps = np.abs(confidence - stored.max(axis=1))

@@ -147,12 +147,12 @@ def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> li
     labels = (base + rng.gumbel(size=base.shape)).argmax(axis=1)
     groups = None if rows_a_group is None else np.arange(rows) // rows_a_group
 
-    def said(run: int) -> Said:
+    def predicted(run: int) -> Said:
         noise = rng.standard_normal(base.shape, dtype=np.float32)
         return Said(run, Predictions.from_logits(base + noise, labels, groups=groups))
 
     names = ["single", *(f"method {index}" for index in range(1, methods))]
-    return [MethodRuns(name, name, tuple(said(run) for run in range(runs))) for name in names]
+    return [MethodRuns(name, name, tuple(predicted(run) for run in range(runs))) for name in names]
 
 
 def _fit(name: str, data: Callable[[int], Predictions], size: int) -> Work:

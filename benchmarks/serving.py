@@ -28,7 +28,7 @@ SIZES = {"32 x 32 PNG": ((32, 32), "PNG"), "640 x 480 JPEG": ((640, 480), "JPEG"
 
 
 @dataclass
-class Tally:
+class Timings:
     """Response times and errors after the warm-up."""
 
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ def picture(size: tuple[int, int], kind: str) -> bytes:
     return file.getvalue()
 
 
-async def client(port: int, request: bytes, start: float, end: float, tally: Tally) -> None:
+async def client(port: int, request: bytes, start: float, end: float, timings: Timings) -> None:
     """Send requests until the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while (asked := time.perf_counter()) < end:
@@ -51,20 +51,20 @@ async def client(port: int, request: bytes, start: float, end: float, tally: Tal
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
         if asked >= start:
-            tally.seconds.append(time.perf_counter() - asked)
-            tally.errors += not head.startswith(b"HTTP/1.1 200 ")
+            timings.seconds.append(time.perf_counter() - asked)
+            timings.errors += not head.startswith(b"HTTP/1.1 200 ")
     writer.close()
     await writer.wait_closed()
 
 
-async def crowd(port: int, data: bytes, kind: str, clients: int, seconds: float) -> Tally:
+async def crowd(port: int, data: bytes, kind: str, clients: int, seconds: float) -> Timings:
     """Run that many clients concurrently."""
     head = f"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/{kind.lower()}\r\n"
     head += f"content-length: {len(data)}\r\n\r\n"
-    tally, start = Tally(), time.perf_counter() + WARM
+    timings, start = Timings(), time.perf_counter() + WARM
     request = head.encode() + data
-    await asyncio.gather(*(client(port, request, start, start + seconds, tally) for _ in range(clients)))
-    return tally
+    await asyncio.gather(*(client(port, request, start, start + seconds, timings) for _ in range(clients)))
+    return timings
 
 
 def main() -> None:
@@ -106,11 +106,12 @@ def report(name: str, options: argparse.Namespace, port: int) -> None:
             turns = [
                 asyncio.run(crowd(port, data, kind, clients, options.seconds)) for _ in range(options.turns)
             ]
-            tally, errors = max(turns, key=lambda turn: len(turn.seconds)), sum(turn.errors for turn in turns)
-            p50, p99 = np.quantile(tally.seconds, (0.5, 0.99)) * 1000
-            rate = len(tally.seconds) / options.seconds
+            timings = max(turns, key=lambda turn: len(turn.seconds))
+            errors = sum(turn.errors for turn in turns)
+            p50, p99 = np.quantile(timings.seconds, (0.5, 0.99)) * 1000
+            rate = len(timings.seconds) / options.seconds
             print(
-                f"| {image}, {len(data) / 1000:.0f} kB | {clients} | {len(tally.seconds):,} | {errors} "
+                f"| {image}, {len(data) / 1000:.0f} kB | {clients} | {len(timings.seconds):,} | {errors} "
                 f"| {rate:,.0f} | {p50:.1f} | {p99:.1f} |",
                 flush=True,
             )

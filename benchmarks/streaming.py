@@ -136,10 +136,10 @@ def measured(folder: Path, rows: int) -> list[str]:
     )
     lines = ["| command | rows | seconds | million rows/s | CPU seconds | peak memory, MiB | load |"]
     lines.append("|:--|--:|--:|--:|--:|--:|--:|")
-    said = {}
+    outputs = {}
     for title, count, arguments in steps:
         load = os.getloadavg()[0]
-        said[title], seconds, cores, peak = run(*arguments)
+        outputs[title], seconds, cores, peak = run(*arguments)
         speed = count / seconds / 1e6
         lines.append(
             f"| {title} | {count:,} | {seconds:.1f} | {speed:.2f} | {cores:.0f} | {peak:.0f} | {load:.1f} |"
@@ -154,7 +154,7 @@ def measured(folder: Path, rows: int) -> list[str]:
         "just before the start.",
     ]
     lines += ["", f"**Streamed compared with in memory**, on {some:,} rows:", ""]
-    lines += differences(*(json.loads(said[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
+    lines += differences(*(json.loads(outputs[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
     return [*lines, "", f"T: {temperatures[0]:.9f} and {temperatures[1]:.9f}, {off:.1e} apart; stated: 1e-6."]
 
 

@@ -1,4 +1,4 @@
-"""The toy's perceptron on a CPU: our loop compared with a hand-written PyTorch loop, two processes each.
+"""The MLP of the toy tasks on a CPU: our loop compared with a hand-written PyTorch loop, two processes each.
 
     python benchmarks/toy_training.py [--networks 4] [--epochs 30] [--width 1024]
 
