@@ -8,15 +8,14 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.bootstrap import Bootstrap, Draw, units_of
 from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
 from surefoot.intervals import (
-    NAN,
     Interval,
     centred_interval,
     difference_of_proportions,
     few_samples_factor,
     needs_exact,
-    resample_counts,
 )
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
@@ -24,12 +23,13 @@ from surefoot.predictions.outcomes import Array, Outcomes
 from surefoot.predictions.predictions import Predictions
 
 ANYWHERE = (-np.inf, np.inf)
+DRAWN_AT_ONCE = 2**20  # rows times resamples: what is drawn at a time does not take much memory
 
 Tick = Callable[[int], None]
 
 
 def silently(_steps: int) -> None:
-    """Tell nobody of progress."""
+    """Report no progress."""
 
 
 def evaluate(
@@ -100,13 +100,15 @@ def replicates(
     tick: Tick = silently,
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
-    values = [np.full((len(metrics), resamples), NAN) for _ in versions]
-    first = versions[0]
-    for column, counts in enumerate(resample_counts(first.n, first.groups, resamples=resamples, rng=rng)):
-        for into, predictions in zip(values, versions, strict=True):
-            drawn = predictions.outcomes.reweighted(counts)
-            into[:, column] = [m.function(drawn) if m.resampled else NAN for m in metrics]
-        tick(1)
+    unit_of = units_of(versions[0].n, versions[0].groups)
+    bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
+    values = [np.empty((len(metrics), resamples)) for _ in versions]
+    step = max(1, DRAWN_AT_ONCE // len(unit_of))
+    for start in range(0, resamples, step):
+        draw = Draw.of_units(unit_of, resamples=min(step, resamples - start), rng=rng)
+        for into, bootstrap in zip(values, bootstraps, strict=True):
+            into[:, start : start + step] = bootstrap.values(draw.counts)
+        tick(draw.resamples)
     return values
 
 

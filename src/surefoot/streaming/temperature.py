@@ -24,11 +24,11 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.intervals import NORMAL, few_samples_factor
+from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
-from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, labelled
-from surefoot.streaming.bounds import View
+from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, Version, labelled
 from surefoot.streaming.cells import Whole
 from surefoot.streaming.engines import Engine, Threads, usable_cores
 from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
@@ -96,10 +96,11 @@ def fit_files(
     fitted = _fit(source, engine, watch)
     if method == "softening":
         fitted = at_least_one(fitted)
-    found = accumulate_source(source, (), Scaling((fitted.temperature,)), engine, watch)
-    after, before = (View(found, version) for version in (0, 1))
-    nlls = (view.mean("nll_unclipped") for view in (before, after))
-    eces = (view.ranked("ece")[0] for view in (before, after))
+    nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
+    accumulator = accumulate_source(source, (nll, ece), Scaling((fitted.temperature,)), engine, watch)
+    before, after = (Version(accumulator, number) for number in (1, 0))
+    nlls = (version.ratio(nll) for version in (before, after))
+    eces = (ece.from_cells(version)[0] for version in (before, after))
     return replace(fitted, evidence=Evidence(*nlls, *eces))
 
 
