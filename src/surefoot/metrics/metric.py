@@ -243,10 +243,11 @@ class Metric:
         """Whether it is a ratio of sums over decisions."""
         return self.of_kind(kind).numerator is not None
 
-    def can_be_streamed(self, kind: LabelKind) -> bool:
-        """Whether it can be computed without all rows in memory."""
-        metric = self.of_kind(kind)
-        return not (metric.numerator is None and metric.curve is None and metric.streamed is None)
+    @property
+    def can_be_streamed(self) -> bool:
+        """Whether it can be computed without all rows in memory, for labels of either kind."""
+        ways = (self.numerator, self.curve, self.streamed)
+        return any(ways) and (self.many_labels is None or self.many_labels.can_be_streamed)
 
     def from_cells(self, accumulated: Accumulated) -> tuple[float, Range | None]:
         """The value of a metric that is no ratio, from a stream, and its range unless it is exact."""

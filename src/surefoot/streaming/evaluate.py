@@ -212,7 +212,6 @@ class Streamed:
     readings: int  # of all rows of a side, the most
     seconds: float  # that the reading took
     one_hot: tuple[str, ...]  # sides of many labels where every row has exactly one
-    left_out: tuple[str, ...] = ()  # metrics that cannot be streamed
 
 
 def silently(_doing: str, _total: int | None) -> AbstractContextManager[Tick]:
@@ -224,7 +223,7 @@ def evaluate_files(
     sources: Mapping[str, Source],
     *,
     scaling: Scaling | None = None,
-    metrics: Sequence[Metric] = METRICS,
+    metrics: Sequence[Metric] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
     engine: Engine | None = None,
@@ -232,13 +231,15 @@ def evaluate_files(
 ) -> Streamed:
     """`evaluate` over files, in memory that does not grow with their rows.
 
-    Metrics that cannot be streamed are left out.
+    By default all metrics that can be streamed.
     """
     refuse_other_classifier({side: source.shape for side, source in sources.items()})
     engine = engine or Threads(usable_cores())
-    kind = next(iter(sources.values())).shape.kind
-    left_out = tuple(metric.name for metric in metrics if not metric.can_be_streamed(kind))
-    metrics = [metric for metric in metrics if metric.can_be_streamed(kind)]
+    if metrics is None:
+        metrics = [metric for metric in METRICS if metric.can_be_streamed]
+    for metric in metrics:
+        if not metric.can_be_streamed:
+            raise InputError(f"metric {metric.name!r} cannot be streamed; allowed: --no-stream")
     start = monotonic()
     accumulators = {}
     for side, source in sources.items():
@@ -253,7 +254,7 @@ def evaluate_files(
         evaluation = evaluation_of(accumulators, metrics, resamples=resamples, seed=seed, tick=tick)
     readings = max(len(grid.zooms) + 1 for request in requests for grid in request.grids)
     one_hot = tuple(side for side, accumulator in accumulators.items() if accumulator.one_hot)
-    return Streamed(evaluation, readings, seconds, one_hot, left_out)
+    return Streamed(evaluation, readings, seconds, one_hot)
 
 
 def accumulate_source(
