@@ -41,7 +41,7 @@ class Draw:
 
     @staticmethod
     def of_units(unit_of: Index, *, resamples: int, rng: np.random.Generator) -> "Draw":
-        units = int(unit_of.max()) + 1 if len(unit_of) else 0
+        units = int(unit_of.max(initial=-1)) + 1
         counts = np.empty((resamples, units))
         for row in counts:
             row[:] = np.bincount(rng.integers(units, size=units), minlength=units)
@@ -100,7 +100,7 @@ class Bootstrap:
     def _unit_sums(self) -> Array:
         """(units, 2 * ratios): each unit's sum above and below the line, ratio by ratio."""
         unit = self.unit_of[self.outcomes.row]
-        units = int(self.unit_of.max()) + 1
+        units = int(self.unit_of.max(initial=-1)) + 1
         sums = []
         for metric in self._by_method[0].values():
             for part in (metric.numerator, metric.denominator):

@@ -11,8 +11,6 @@ from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.fft import dct, idct
-from scipy.optimize import brentq
 
 from surefoot.intervals import NAN
 from surefoot.metrics.metric import ROOT, Accumulated, OfCurve, mean_of_defined
@@ -134,6 +132,9 @@ def smooth_ece(predictions: HasOutcomes) -> float:
 
 def smooth_ece_of(residuals: Array, total: float) -> float:
     """Smooth ECE of residuals as `spread_on_grid` gives them; NaN where there are none."""
+    from scipy.fft import dct, idct
+    from scipy.optimize import brentq
+
     if not total:
         return NAN
     spectrum = dct(residuals / total)

@@ -113,6 +113,10 @@ def _unchanged(values: Array) -> Array:
     return values
 
 
+def _constant_slope(_: float) -> float:
+    return 1.0
+
+
 def _root(values: Array) -> Array:
     """0 where the value is negative, which a debiased square can be."""
     return np.asarray(np.sqrt(np.maximum(values, 0.0)))
@@ -123,7 +127,7 @@ def _root_slope(value: float) -> float:
     return float(0.5 / np.sqrt(value)) if value > 0 else 1.0
 
 
-IDENTITY = Transform(_unchanged, lambda _: 1.0)
+IDENTITY = Transform(_unchanged, _constant_slope)
 ROOT = Transform(_root, _root_slope)
 
 

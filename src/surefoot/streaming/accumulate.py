@@ -18,7 +18,7 @@ from surefoot.streaming.outcomes import Batch, Scaling, class_by_class, sigmoid_
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of some facts and of all their products; the sums are carried in two float64, head and rest."""
+    """Sums of some facts and of all their products; a sum is two float64, head and rest."""
 
     head: Array  # (facts,)
     rest: Array  # what was rounded off the head
@@ -45,7 +45,7 @@ class Sums:
         return Sums(head, self.rest + other.rest + lost, self.products + other.products)
 
 
-NUMBERS_AT_ONCE = 120_000  # logits held in float64 at a time: what is made of them stays in the cache
+NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The temperature of files that need not fit in memory: the search of `calibrators.scale`, a reading a step.
+"""The temperature of files larger than memory: the search of `calibrators.search`, one reading a step.
 
-It starts from the fit on some rows of all files, so that as a rule one reading of everything is enough: what
-is left after a step of Halley's method is about its cube.
+It starts from the fit on some rows of all files, so that one reading of everything is usually enough: the
+error after a step of Halley's method is about the cube of the step.
 """
 
 import math
@@ -42,7 +42,7 @@ PILOT_PARTS = 32
 
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale, and what else a fit must know of all rows."""
+    """Derivatives of the summed NLL at one scale, and what else a fit needs of all rows."""
 
     rows: int = 0
     slope: float = 0.0
@@ -51,7 +51,7 @@ class Reading:
     third: float = 0.0
     squares: float = 0.0  # of all logits, for one label about their row's mean
     largest: float = 0.0  # logit, without its sign
-    flat: bool = True  # the logits say nothing
+    flat: bool = True  # all logits of a row are equal
     separable: bool = True  # every label is predicted correctly
 
     def merged(self, other: "Reading") -> "Reading":
@@ -70,7 +70,7 @@ class Reading:
 
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
-    """What a calibration does to logits, for a tally."""
+    """The temperatures of a calibration, to be applied while streaming."""
     if isinstance(calibration, Temperature | BudgetTemperature):
         check_fits(shape, calibration.label_kind, calibration.classes)
         return Scaling((calibration.temperature,))
@@ -118,7 +118,11 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     if reading.separable:
         scale = highest
     at_bound = reading.separable or not lowest * 1.01 < scale < highest / 1.01
-    factor = math.inf if at_bound else _interval_factor(reading, scale)
+    factor = math.inf
+    if not at_bound:
+        error = math.sqrt(reading.slope_squared) / reading.second / scale
+        widened = NORMAL * few_samples_factor(reading.rows) * error
+        factor = math.exp(widened) if widened < 700 else math.inf
     return Temperature(
         temperature=1 / scale,
         low=1 / factor / scale,
@@ -129,14 +133,8 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     )
 
 
-def _interval_factor(reading: Reading, scale: float) -> float:
-    error = math.sqrt(reading.slope_squared) / reading.second / scale
-    widened = NORMAL * few_samples_factor(reading.rows) * error
-    return math.exp(widened) if widened < 700 else math.inf
-
-
 def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
-    """`search_bounds` of all rows, whatever the first of them are like."""
+    """`search_bounds` of all rows."""
     size = math.sqrt(reading.squares / (reading.rows * shape.classes))
     return bounds_for(reading.largest, size)
 
@@ -158,15 +156,15 @@ def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple
 
 def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
     """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
-    found = Reading()
+    reading = Reading()
     step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
     for batch in map(labelled, given):
         for start in range(0, len(batch.labels), step):
             rows = slice(start, start + step)
             logits = class_by_class(batch, rows, shape.kind, None)
-            found = found.merged(of_chunk(logits, batch.labels[rows].T, scale))
-    return found
+            reading = reading.merged(of_chunk(logits, batch.labels[rows].T, scale))
+    return reading
 
 
 def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
