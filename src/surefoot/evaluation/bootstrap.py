@@ -114,31 +114,25 @@ class Bootstrap:
         pooled = np.array([metric.pooled or len(blocks) == 1 for metric in metrics])
         values = np.empty((len(metrics), len(counts)))
         if pooled.any():
-            everything = slice(0, blocks[-1].stop)
             chosen = [metric for metric in metrics if metric.pooled or len(blocks) == 1]
-            values[pooled] = self._on_curve(everything, self.outcomes.pooled_ranking, chosen, counts)
+            values[pooled] = _on_curve(self._pooled, chosen, counts)
         if not pooled.all():
             chosen = [metric for metric in metrics if not metric.pooled]
-            pairs = zip(blocks, self.outcomes.block_rankings, strict=True)
-            by_block = np.stack([self._on_curve(*pair, chosen, counts) for pair in pairs])
+            by_block = np.stack([_on_curve(block, chosen, counts) for block in self._blocks])
             number = np.isfinite(by_block).sum(axis=0)
             total = np.where(np.isfinite(by_block), by_block, 0.0).sum(axis=0)
             values[~pooled] = np.where(number > 0, total / np.maximum(number, 1), NAN)
         return values
 
-    def _on_curve(self, part: slice, ranking: Ranking, metrics: Sequence[Metric], counts: Array) -> Array:
-        """Values on the curve of some decisions, resample by resample."""
-        functions = [metric.curve for metric in metrics if metric.curve is not None]
-        ranked = _RankedDecisions(self.outcomes, part, ranking, self.unit_of)
-        values = np.full((len(functions), len(counts)), NAN)
-        step = max(1, AT_ONCE // max(1, len(ranking.order)))
-        for start in range(0, len(counts) if len(ranking.order) else 0, step):
-            sums = _RunningSums(ranked, counts[start : start + step])
-            for row in range(len(sums.mass)):
-                curve = _ResampledCurve(sums, row)
-                if curve.total:
-                    values[:, start + row] = [function(curve) for function in functions]
-        return values
+    @cached_property
+    def _pooled(self) -> "_RankedDecisions":
+        everything = slice(0, self.outcomes.blocks[-1].stop)
+        return _RankedDecisions(self.outcomes, everything, self.outcomes.pooled_ranking, self.unit_of)
+
+    @cached_property
+    def _blocks(self) -> "list[_RankedDecisions]":
+        pairs = zip(self.outcomes.blocks, self.outcomes.block_rankings, strict=True)
+        return [_RankedDecisions(self.outcomes, *pair, self.unit_of) for pair in pairs]
 
 
 class _RankedDecisions:
@@ -206,3 +200,17 @@ class _ResampledCurve(Curve):
 
     def residual_at(self, mass: Array) -> Array:
         return np.asarray(np.interp(mass, self.mass, self.__dict__["sums"].residual[self.__dict__["row"]]))
+
+
+def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Array) -> Array:
+    """Values on the curve of some decisions, resample by resample; NaN where it has none of them."""
+    functions = [metric.curve for metric in metrics if metric.curve is not None]
+    values = np.full((len(functions), len(counts)), NAN)
+    step = max(1, AT_ONCE // max(1, len(decisions.unit)))
+    for start in range(0, len(counts) if len(decisions.unit) else 0, step):
+        sums = _RunningSums(decisions, counts[start : start + step])
+        for row in range(len(sums.mass)):
+            curve = _ResampledCurve(sums, row)
+            if curve.total:
+                values[:, start + row] = [function(curve) for function in functions]
+    return values

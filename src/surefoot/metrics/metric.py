@@ -26,6 +26,8 @@ Better = Literal["lower", "higher", "zero", "neither"]
 Range = tuple[float, float]
 PerDecision = Callable[[Decisions], Array | Bools]
 OfCurve = Callable[[Curve], float]
+Count = Callable[[HasOutcomes], Proportion | None]  # the metric as k of n; None where it is no proportion
+Estimate = tuple[float, Range | None]  # a streamed value, and between what it must lie unless it is exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,12 +217,10 @@ class Metric:
     curve: OfCurve | None = None
     pooled: bool = False
     transform: Transform = IDENTITY  # of the ratio, or of the mean over curves
-    count: Callable[[HasOutcomes], Proportion | None] | None = (
-        None  # k of n; a ratio's two sums, or read from the curve alone
-    )
+    count: Count | None = None  # of a ratio its two sums; of a curve read from that alone
     resampled: bool = True  # False: already about resampling, so it gets no interval of its own
     cells_range: Callable[[Cells, OfCurve], Range] = known_without_mixed_cells
-    streamed: Callable[[Accumulated], tuple[float, Range | None]] | None = None  # None: exact
+    streamed: Callable[[Accumulated], Estimate] | None = None
     many_labels: "Metric | None" = None
 
     def __post_init__(self) -> None:
@@ -253,7 +253,7 @@ class Metric:
         ways = (self.numerator, self.curve, self.streamed)
         return any(ways) and (self.many_labels is None or self.many_labels.can_be_streamed)
 
-    def from_cells(self, accumulated: Accumulated) -> tuple[float, Range | None]:
+    def from_cells(self, accumulated: Accumulated) -> Estimate:
         """The value of a metric that is no ratio, from a stream, and its range unless it is exact."""
         if self.streamed is not None:
             return self.streamed(accumulated)
