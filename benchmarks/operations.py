@@ -205,12 +205,11 @@ def _comparison(shape: Callable[[int], list[MethodRuns]], size: int) -> Comparis
 def _accumulate(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = data(size)
     logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
-    question = Request.of(
-        Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members), thresholds=(0.99,)
-    )
+    shape = Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members)
+    request = Request.of(shape, METRICS)
     starts = range(0, predictions.n, BATCH_ROWS)
     batches = [Batch(logits[:, at : at + BATCH_ROWS], labels[at : at + BATCH_ROWS]) for at in starts]
-    return partial(accumulate, batches, question)
+    return partial(accumulate, batches, request)
 
 
 def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
