@@ -66,7 +66,7 @@ def scores_of_predict_output(table: pa.Table) -> pa.Table:
     """Probabilities and novelty in the output of `surefoot predict`, without the unreadable images."""
     if not any(name.startswith("prob_") for name in table.column_names):
         raise InputError(
-            "an output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
+            "output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
         )
     readable = table.filter(table["confidence"].is_valid())
     columns = [name for name in readable.column_names if name.startswith("prob_")]
