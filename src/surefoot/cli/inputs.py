@@ -85,7 +85,7 @@ def is_streamed(
     files: Mapping[str, Sequence[Path]], stream: bool | None, engine: EngineName, unable: Mapping[str, object]
 ) -> bool:
     """Whether to stream; `unable` holds the options that cannot be had then, with their values."""
-    from surefoot.streaming.readers import is_large
+    from surefoot.predictions.paths import is_large
 
     if stream is False and engine is EngineName.RAY:
         raise InputError("--engine ray streams; allowed: without --no-stream")

@@ -1,6 +1,5 @@
 """Prediction files read batch by batch, as arrays."""
 
-import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from surefoot.predictions.columns import (
     stored_in,
 )
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.paths import STREAMED
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 
-STREAMED = (".parquet", ".csv")
-LARGE = 256 * 2**20  # bytes: a larger file is streamed unless told otherwise
 PART_ROWS = 2**20  # row groups are dealt out together until they hold so many
 
 
@@ -38,30 +36,6 @@ class Part:
     groups: tuple[int, ...] = ()
     first: int = 0  # row of the file
     rows: int | None = None  # not known of a csv file before it is read
-
-
-def files_named(name: str | Path) -> list[Path]:
-    """The files of a folder, those that match a pattern, or the one that is named."""
-    path = Path(name)
-    if path.is_dir():
-        found = sorted(each for each in path.iterdir() if each.suffix.lower() in STREAMED and each.is_file())
-        if not found:
-            raise InputError(f"{name}: no predictions in this folder; needed: {' or '.join(STREAMED)} files")
-        return found
-    if path.exists() or not glob.has_magic(str(name)):
-        return [path]
-    matches = glob.iglob(str(name), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    found = sorted(path for path in map(Path, matches) if path.is_file())
-    if not found:
-        raise InputError(f"{name}: no file matches this pattern")
-    return found
-
-
-def is_large(files: Sequence[Path]) -> bool:
-    """Whether files are streamed unless told otherwise: more than one of them, or one above 256 MiB."""
-    if any(file.suffix.lower() not in STREAMED for file in files):
-        return False
-    return len(files) > 1 or (files[0].is_file() and files[0].stat().st_size > LARGE)
 
 
 def parts_of(files: Sequence[Path]) -> list[Part]:
