@@ -6,8 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, read_predictions, write_predictions
+from surefoot.predictions.paths import files_named, is_large
 from surefoot.streaming import readers as reading
-from surefoot.streaming.readers import batches, files_named, is_large, parts_of, shape_of
+from surefoot.streaming.readers import batches, parts_of, shape_of
 from tests.conftest import draw_many_labels, draw_one_label
 
 NAMES = ["cat", "dog", "7", "a.b"]

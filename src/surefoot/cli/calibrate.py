@@ -45,7 +45,7 @@ def calibrate(
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     refuse_missing(val)
     from surefoot.calibrators import CALIBRATORS, save_calibration
-    from surefoot.streaming.readers import files_named
+    from surefoot.predictions.paths import files_named
 
     CALIBRATORS.named(method)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):

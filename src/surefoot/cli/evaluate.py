@@ -161,7 +161,7 @@ def evaluate(
     for condition in conditions:
         condition.require(paths)
     refuse_missing(familiar, unfamiliar)
-    from surefoot.streaming.readers import files_named
+    from surefoot.predictions.paths import files_named
 
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}

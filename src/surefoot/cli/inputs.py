@@ -94,7 +94,7 @@ def is_streamed(
     in_memory_options: Mapping[str, object],
 ) -> bool:
     """Whether to stream; `in_memory_options` are the values of options that do not work with streaming."""
-    from surefoot.streaming.readers import is_large
+    from surefoot.predictions.paths import is_large
 
     if stream is False and engine is EngineName.RAY:
         raise InputError("--engine ray streams; allowed: without --no-stream")

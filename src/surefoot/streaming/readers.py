@@ -1,6 +1,5 @@
 """Prediction files read batch by batch, as arrays."""
 
-import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +19,11 @@ from surefoot.predictions.columns import (
     scores_in,
 )
 from surefoot.predictions.labels import refuse_other_classifier
+from surefoot.predictions.paths import STREAMED
 from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 
-STREAMED = (".parquet", ".csv")
-LARGE = 256 * 2**20  # bytes: a larger file is streamed by default
 PART_ROWS = 2**20  # row groups are joined into a part until it has this many rows
 NUMBERS = 2**21  # logits in a batch
 MOST_ROWS = 2**17  # rows in a batch
@@ -40,30 +38,6 @@ class Part:
     groups: tuple[int, ...] = ()
     first: int = 0  # row of the file
     rows: int | None = None  # of a csv file it is not known before it is read
-
-
-def files_named(name: str | Path) -> list[Path]:
-    """The prediction files in a folder, the files that match a pattern, or the one file of that name."""
-    path = Path(name)
-    if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.suffix.lower() in STREAMED and each.is_file())
-        if not files:
-            raise InputError(f"{name}: no predictions in this folder; needed: {' or '.join(STREAMED)} files")
-        return files
-    if path.exists() or not glob.has_magic(str(name)):
-        return [path]
-    matches = glob.iglob(str(name), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    files = sorted(path for path in map(Path, matches) if path.is_file())
-    if not files:
-        raise InputError(f"{name}: no file matches this pattern")
-    return files
-
-
-def is_large(files: Sequence[Path]) -> bool:
-    """Whether files are streamed by default: there is more than one, or it has more than 256 MiB."""
-    if any(file.suffix.lower() not in STREAMED for file in files):
-        return False
-    return len(files) > 1 or (files[0].is_file() and files[0].stat().st_size > LARGE)
 
 
 def parts_of(files: Sequence[Path]) -> list[Part]:
