@@ -134,7 +134,7 @@ def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
         (("tiny", "single", "--task", "toy"), "has no task 'toy'; say which by --task: colours with mlp"),
         (("tiny", "single", "--network", "resnet"), "no network 'resnet'; say which by --network: colours with mlp"),
         (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; say"),
-        (("tiny", "single", "--thresholds", "gone.json"), "cannot read gone.json: No such file"),
+        (("tiny", "single", "--thresholds", "gone.json"), "gone.json: No such file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_bundled_is_one_sentence(made, surefoot, tmp_path, arguments, says):
@@ -194,7 +194,7 @@ def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):
     (images / os.fsdecode(b"odd\xff.png")).write_bytes(whole)
     done = surefoot("predict", bundle, images, "-o", tmp_path / "out.parquet", check=1)
     assert done.stderr.startswith(
-        f"4 of {ROWS // 2 + 5} images cannot be read, and have an error in place of a label: "
+        f"4 of {ROWS // 2 + 5} images cannot be read and have an error instead of a label: "
     )
     rows = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
     assert len(rows) == ROWS // 2 + 5
@@ -227,7 +227,7 @@ def test_the_output_is_refused_before_the_work(made, bundle, surefoot, tmp_path)
     said = surefoot("predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2).stderr
     assert "image.csv is among the images; allowed: another file" in said
     said = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
-    assert "is no bundle: it has no bundle.json" in said
+    assert "is not a bundle: it has no bundle.json" in said
 
 
 def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_path, monkeypatch):

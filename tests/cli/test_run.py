@@ -112,7 +112,7 @@ def test_a_store_at_a_url_is_fetched_and_gets_the_report(folder, here, tmp_path,
     table = (folder / "said.txt").read_text().partition("report: ")[0]
     assert done.stdout.startswith(table)
     (page,) = cache.glob("stores/*/experiments/tiny/report.html")
-    assert f"report: {page}\nfile://{bucket} has all of it" in done.stdout
+    assert f"report: {page}\nall results are in file://{bucket}; " in done.stdout
     assert (bucket / "experiments/tiny/report.html").read_bytes() == page.read_bytes()
 
 
@@ -210,7 +210,7 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
     row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["tiny", "toy/wave", "0", "1", "no"]
     done = here(*arguments)
-    assert done.stdout == f"trained; 'surefoot report tiny --store {store}' makes the report\n"
+    assert done.stdout == f"trained; 'surefoot report tiny --store {store}' writes the report\n"
     assert epochs(store) == [(phase, epoch) for phase in ("train", "final") for epoch in range(1, 61)]
 
 
@@ -342,10 +342,10 @@ MISTAKES = {
     "address without ray": (["run", "toy", "--address", "head:6379"], "--address is 'head:6379' and the engine is 'local'; needed: --engine ray"),
     "bad share": (["run", "toy", "--engine", "ray", "--gpus-per-network", "1.5"], "GPUs per network are 1.5; allowed: up to 1, or a whole number"),
     "unknown URL": (["run", "toy", "--store", "nosuch://runs"], "cannot reach the store at nosuch://runs: Protocol not known: nosuch"),
-    "missing weights": (["run", "toy", "--weights", "none.pth"], "cannot read "),
+    "missing weights": (["run", "toy", "--weights", "none.pth"], "none.pth: No such file or directory"),
     "never run": (["report", "toy", "--store", "empty"], "no experiment 'toy' was run in empty; have: none yet"),
     "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),
-    "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' made"),
+    "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' created"),
     "nothing to show": (["show", "magic"], "nothing is called 'magic'; have experiments: quickstart, "),
     "no such method": (["show", "toy", "--as", "method"], "nothing is called 'toy'; have methods: single, "),
 }  # fmt: skip

@@ -42,7 +42,7 @@ def test_tune_reports_each_rate_and_writes_a_recipe(folder):
     assert "learning rate 0.1: " in said
     assert "learning rate 1e+30: diverged" in said
     assert f"best: learning rate 0.1, {recipe.epochs} epochs; recipe: {folder / 'r.toml'}" in said
-    assert "that is the lowest rate tried; --rate 0.03 may be better still" in said
+    assert "this is the lowest rate tried; --rate 0.03 may be better" in said
     assert (recipe.network, recipe.width, recipe.learning_rate) == ("mlp", 16, 0.1)
     assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
 
@@ -168,13 +168,13 @@ MISTAKES = {
     "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has points; allowed: mlp"),
     "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
     "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
-    "missing weights": (["train", "toy", "--weights", "none.pth", "--store", "s"], "cannot read none.pth: No such file or directory"),
+    "missing weights": (["train", "toy", "--weights", "none.pth", "--store", "s"], "none.pth: No such file or directory"),
     "unknown device": (["train", "toy", "--device", "tpu", "--store", "s"], "device is 'tpu'; allowed: auto, cpu, cuda"),
     "unknown value": (["train", "toy", "--set", "lr=1", "--store", "s"], "unknown recipe value 'lr'; have: "),
     "no equals": (["train", "toy", "--set", "epochs", "--store", "s"], "--set 'epochs' has no '='; allowed: NAME=VALUE, such as epochs=12"),
     "bad value": (["train", "toy", "--set", "epochs=many", "--store", "s"], "epochs is 'many'; allowed: "),
     "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/wanted: Not a directory"),
-    "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' made"),
+    "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' created"),
     "no folder to write to": (["tune", "toy", *SMALL, "-o", "no/r.toml"], "cannot write no/r.toml: no folder no"),
     **{
         f"rate {rate}": (["tune", "nothing", "--rate", "0.1", "--rate", rate, "-o", "no/r.toml"], f"--rate is {value}; allowed: a positive number")

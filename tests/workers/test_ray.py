@@ -179,7 +179,7 @@ def test_a_board_that_is_slow_to_answer_costs_no_event(two_nodes, tmp_path, monk
 @needs_ray
 def test_a_store_at_a_url_that_every_node_has_a_copy_of(two_nodes, by_local, tmp_path):
     remote = Remote(f"file://{tmp_path}/bucket")
-    wanted = replace(order(tmp_path / "copy"), jobs=JOBS, remote=remote.place, cache=None)
+    wanted = replace(order(tmp_path / "copy"), jobs=JOBS, remote=remote.location, cache=None)
     execute(wanted, cluster=Cluster(address=two_nodes.address), on_event=lambda _: None)
     remote.sync(specs(wanted), Store(Path(wanted.store)))
     assert files(wanted) == by_local

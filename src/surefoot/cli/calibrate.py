@@ -94,7 +94,7 @@ def apply(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .npz, .parquet or .csv.")],
 ) -> None:
     """Calibrate predictions: the same rows with calibrated logits."""
-    refuse_missing(predictions)
+    refuse_missing(calibration, predictions)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions, write_predictions

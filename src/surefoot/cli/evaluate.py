@@ -160,7 +160,7 @@ def evaluate(
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
         condition.require(paths)
-    refuse_missing(familiar, unfamiliar)
+    refuse_missing(familiar, unfamiliar, calibration)
     from surefoot.predictions.paths import files_named
 
     chosen = _metrics(metric, error_above, conditions)

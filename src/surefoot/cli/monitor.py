@@ -59,7 +59,7 @@ def monitor(
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
-    refuse_missing(reference, current)
+    refuse_missing(reference, current, calibration, thresholds)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
     from surefoot.predictions.files import read_outputs

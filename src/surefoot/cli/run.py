@@ -83,6 +83,7 @@ def run(
 
     The same command resumes where it was stopped.
     """
+    refuse_missing(weights)
     from surefoot.cli.progress import Log
     from surefoot.experiments.run import open_folder, plans_for, resolved
 

@@ -60,7 +60,7 @@ def thresholds(
     html: Page = None,
 ) -> None:
     """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
-    refuse_missing(val, familiar_test, unfamiliar)
+    refuse_missing(val, familiar_test, unfamiliar, calibration)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
     from surefoot.predictions.labels import refuse_other_classifier

@@ -26,22 +26,6 @@ from surefoot.workers.worker import Stop, run_job, stop_on
 SECONDS_BETWEEN_REPORTS = 0.25  # an epoch may take milliseconds, and so does a message
 
 
-class EventQueue:
-    """An actor next to the driver: tasks post their events, the driver takes them."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def post(self, events: list[Event]) -> None:
-        """Add events."""
-        self.events += events
-
-    def take(self) -> list[Event]:
-        """Remove and return all events."""
-        events, self.events = self.events, []
-        return events
-
-
 def probe_node(text: str, marker: str) -> dict[str, Any]:
     """What the driver must know about a node before giving it work."""
     return {
