@@ -47,8 +47,8 @@ def test_tables_need_nothing_but_scores_and_what_the_methods_are(tmp_path):
     values = read_scores(written(tmp_path, text))
     about = [MethodRuns("b", "B"), MethodRuns("gone", "Gone", missing=("x",))]
     found = comparison_from_scores(values, about)
-    assert [m.about.title for m in found.methods] == ["B", "Gone", "single"]
-    assert [m.runs for m in found.methods] == [(0, 1), (), (0, 1)]
+    assert [m.title for m in found.methods] == ["B", "Gone", "single"]
+    assert [[run.run for run in m.runs] for m in found.methods] == [[0, 1], [], [0, 1]]
     marks = [m.cells["familiar", "nll"].mark for m in found.methods]
     assert marks == [Mark.BEST, Mark.UNTESTED, Mark.WORSE]
     assert (found.sides, found.baseline, found.resamples) == (("familiar",), "single", 0)
@@ -85,7 +85,7 @@ def test_any_name_and_number_comes_back(tmp_path_factory, values):
         (GOLDEN + "single,2,sideways,nll,1,,\n", "line 7: side 'sideways'; allowed: familiar, unfamiliar"),
         (GOLDEN + "single,two,familiar,nll,1,,\n", "line 7: invalid literal"),
         (GOLDEN + "single,2,familiar,nll,much,,\n", "line 7: could not convert"),
-        (GOLDEN + "single,1,familiar,nll,1,,\n", "line 7: run 1 of 'single', familiar nll is there twice"),
+        (GOLDEN + "single,1,familiar,nll,1,,\n", "line 7: run 1 of 'single', familiar nll is given twice"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):

@@ -110,7 +110,7 @@ def by_hand(rows, *, sides=SIDES, pairs=None):
     comparison = tabulate(methods, ERRORS, sides, values)
     comparison = replace(
         comparison,
-        methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods),
+        methods=tuple(_with_gaps(m, rows[m.name]) for m in comparison.methods),
         pairs={pair: {("unfamiliar", "nll"): Difference(*gap)} for pair, gap in (pairs or {}).items()},
     )
     results = tuple(

@@ -20,14 +20,14 @@ from tests.report.studies import Row, by_hand
     ("low", "high", "margin", "said"),
     [
         (-0.3, -0.1, 0.1, "yes"),
-        (-0.3, -0.1, 0.18, "cannot be told"),  # 0.1 and 0.18 add to 0.206
+        (-0.3, -0.1, 0.18, "inconclusive"),  # 0.1 and 0.18 add to 0.206
         (-0.3, -0.1, math.nan, "yes"),  # of one run each, so nothing is known of others
-        (-0.3, 0.1, 0.0, "cannot be told"),
+        (-0.3, 0.1, 0.0, "inconclusive"),
         (0.1, 0.3, 0.1, "no: worse"),
-        (0.001, 0.002, 0.001, "no: the same"),
-        (0.001, 0.002, 0.01, "cannot be told"),
-        (-0.004, 0.004, 0.0, "no: the same"),
-        (math.nan, math.nan, 0.0, "cannot be told"),
+        (0.001, 0.002, 0.001, "no difference"),
+        (0.001, 0.002, 0.01, "inconclusive"),
+        (-0.004, 0.004, 0.0, "no difference"),
+        (math.nan, math.nan, 0.0, "inconclusive"),
     ],
 )
 def test_an_answer_is_what_both_intervals_allow(low, high, margin, said):

@@ -75,7 +75,7 @@ def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
         resamples=0
     )
-    assert [method.about.variance_from for method in found.parts[0].comparison.methods] == [None]
+    assert [method.variance_from for method in found.parts[0].comparison.methods] == [None]
 
 
 def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):

@@ -23,13 +23,14 @@ from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Familiar, familiar_from, fit_familiar
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.comparison import MethodRun
 from surefoot.evaluation.evaluate import Tick, evaluate, silently
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
 from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
-from surefoot.experiments.plan import Plan, Planned, replanned
-from surefoot.experiments.results import Reader, Run
+from surefoot.experiments.plan import MethodPlan, Plan, replanned
+from surefoot.experiments.results import Reader
 from surefoot.io import new_folder
 from surefoot.novelty import Scale
 from surefoot.predictions.predictions import Predictions
@@ -192,7 +193,7 @@ class Chosen:
     opened: Opened
     part: Part
     plan: Plan
-    planned: Planned
+    planned: MethodPlan
 
 
 def chosen_method(opened: Opened, method: str, *, task: str | None, network: str | None) -> Chosen:
@@ -304,7 +305,7 @@ def remark_on_predictions(chosen: Chosen) -> str | None:
     )
 
 
-def _run(chosen: Chosen, run: int) -> Run:
+def _run(chosen: Chosen, run: int) -> MethodRun:
     planned = chosen.planned
     if not 0 <= run < len(planned.runs):
         raise InputError(f"run is {run}; allowed: 0 to {len(planned.runs) - 1}")
@@ -314,7 +315,7 @@ def _run(chosen: Chosen, run: int) -> Run:
     return result.runs[0]
 
 
-def _about(chosen: Chosen, found: Run, shape: tuple[int, ...], run: int) -> dict[str, Any]:
+def _about(chosen: Chosen, found: MethodRun, shape: tuple[int, ...], run: int) -> dict[str, Any]:
     plan, method = chosen.plan, chosen.planned.method
     return {
         "surefoot": __version__,
@@ -348,7 +349,7 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
     return image if first is None or first.shape[1] == math.prod(image) else (int(first.shape[1]),)
 
 
-def _calibration(chosen: Chosen, found: Run) -> dict[str, Any]:
+def _calibration(chosen: Chosen, found: MethodRun) -> dict[str, Any]:
     document = {
         "surefoot": __version__,
         "format": CALIBRATION_FORMAT,
@@ -367,7 +368,7 @@ def _calibration(chosen: Chosen, found: Run) -> dict[str, Any]:
     }
 
 
-def _familiar(novelty: Novelty, found: Run, chosen: Chosen) -> Familiar:
+def _familiar(novelty: Novelty, found: MethodRun, chosen: Chosen) -> Familiar:
     """Up to which novelty samples are called familiar: from the validation split, tried on the test sets."""
     reader = Reader(chosen.opened.store)
     said = {Split.VAL: torch.cat([reader.predictions(spec, Split.VAL).logits for spec in found.specs])}
@@ -376,7 +377,7 @@ def _familiar(novelty: Novelty, found: Run, chosen: Chosen) -> Familiar:
     return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
 
 
-def _novelty(method: Method, found: Run, store: Store) -> Novelty:
+def _novelty(method: Method, found: MethodRun, store: Store) -> Novelty:
     """The score that the method was fitted with, on the final networks' scale; else the energy.
 
     Log probabilities have no energy, so a Bayesian network's score is that of its top probability.

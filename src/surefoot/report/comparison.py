@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from surefoot.errors import InputError
 from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodScores
+from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.evaluation.scores_csv import csv_text, number_text
 from surefoot.experiments.paper import (
@@ -42,7 +42,7 @@ DIFFERENCE = (
 
 def table_notes(
     comparison: Comparison,
-    methods: Sequence[MethodScores],
+    methods: Sequence[MethodRuns],
     metrics: Sequence[Metric],
     cells: Sequence[TableCell],
 ) -> tuple[str, ...]:
@@ -59,12 +59,12 @@ def table_notes(
 
 
 def _untested(
-    comparison: Comparison, methods: Sequence[MethodScores], metrics: Sequence[Metric]
+    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
 ) -> Iterable[str]:
     """Who is not bold for want of a test, and not for being worse."""
     places = [(side, m.name) for m in metrics if m.better in ("lower", "higher") for side in comparison.sides]
-    competing = [method for method in methods if not method.about.oracle]
-    names = [m.about.title for m in competing if any(_is_untested(m.cells[place]) for place in places)]
+    competing = [method for method in methods if not method.oracle]
+    names = [m.title for m in competing if any(_is_untested(m.cells[place]) for place in places)]
     if len(names) == len(competing) > 3:
         yield "No method is tested everywhere, for want of runs."
     elif names:
@@ -76,7 +76,7 @@ def _is_untested(cell: Cell) -> bool:
 
 
 def _fewer_runs(
-    comparison: Comparison, methods: Sequence[MethodScores], metrics: Sequence[Metric]
+    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
 ) -> Iterable[str]:
     """Which intervals were made from some of the runs only, to stay quick."""
     for metric in metrics:
@@ -88,19 +88,19 @@ def _fewer_runs(
             yield f"{metric.title}: the values rest on all runs, the intervals on as few as {fewest} of them."
 
 
-def _borrowed(comparison: Comparison, methods: Sequence[MethodScores]) -> Iterable[str]:
+def _borrowed(comparison: Comparison, methods: Sequence[MethodRuns]) -> Iterable[str]:
     for method in methods:
         lender = next((cell.borrowed for cell in method.cells.values() if cell.borrowed), None)
         if lender is not None:
-            title = comparison.method(lender).about.title
-            yield f"{method.about.title} was run once; its variance is that of {title}, as in the paper."
+            title = comparison.method(lender).title
+            yield f"{method.title} was run once; its variance is that of {title}, as in the paper."
 
 
-def _missing(methods: Sequence[MethodScores]) -> Iterable[str]:
+def _missing(methods: Sequence[MethodRuns]) -> Iterable[str]:
     for method in methods:
-        missing = method.about.missing
+        missing = method.missing
         if missing:
-            yield f"{method.about.title}: {len(missing)} missing, not averaged in: {', '.join(missing)}."
+            yield f"{method.title}: {len(missing)} missing, not averaged in: {', '.join(missing)}."
 
 
 DASH = "–"  # noqa: RUF001  undefined is never 0
@@ -114,7 +114,7 @@ SIDES_NOTE = "F: familiar test data, U: unfamiliar. Lower is better."
 HEADLINES = ("nll", "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
 
-CellOf = Callable[[MethodScores, Metric, str], TableCell]
+CellOf = Callable[[MethodRuns, Metric, str], TableCell]
 
 
 @dataclass(frozen=True)
@@ -130,16 +130,16 @@ class TableContext:
         """For people."""
         return ", ".join(filter(None, (self.task, BACKBONES.get(self.backbone, self.backbone))))
 
-    def paper(self, method: MethodScores, metric: Metric, side: str) -> float | None:
+    def paper(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
         """The paper's number, from its complete table or else from the one of entropies."""
-        asked = (self.backbone, self.paper_task or self.task, method.about.paper, metric.name, side)
+        asked = (self.backbone, self.paper_task or self.task, method.paper, metric.name, side)
         complete = paper_value(*asked)
         return paper_entropy(*asked) if complete is None else complete
 
-    def paper_choice(self, method: MethodScores, metric: Metric, side: str) -> float | None:
+    def paper_choice(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
         """The number that the paper itself compares the method by."""
         task = self.paper_task or self.task
-        return paper_choice(self.backbone, task, method.about.paper, metric.name, side)
+        return paper_choice(self.backbone, task, method.paper, metric.name, side)
 
 
 def comparison_grids(comparison: Comparison, setting: TableContext) -> list[MethodTable]:
@@ -158,7 +158,7 @@ def reduction_grid(comparison: Comparison, setting: TableContext) -> MethodTable
         raise InputError("the baseline is not among the methods; the table of reductions needs it")
     baseline, absolute = comparison.method(comparison.baseline), _absolute(setting, 3)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         place = (side, metric.name)
         paper = setting.paper_choice(method, metric, side)
         if method is baseline:
@@ -170,21 +170,21 @@ def reduction_grid(comparison: Comparison, setting: TableContext) -> MethodTable
         theirs = None if paper is None or of_baseline is None else percent_reduction(of_baseline, paper)
         return _marked(method.cells[place], metric, text, theirs)
 
-    title = f"{baseline.about.title}, and percent reduction by the others: {setting.title}"
+    title = f"{baseline.title}, and percent reduction by the others: {setting.title}"
     return replace(_grid(comparison, title, ERRORS, comparison.methods, cell), number=1)
 
 
 def calibration_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """Table 2: single networks and ensembles, without and with temperature scaling."""
     title = f"Single and ensemble, without and with T-scaling: {setting.title}"
-    rows = [method for method in comparison.methods if method.about.paper in CALIBRATION_ROWS]
+    rows = [method for method in comparison.methods if method.paper in CALIBRATION_ROWS]
     return replace(_grid(comparison, title, ("nll", "brier", "ece"), rows, _absolute(setting, 3)), number=2)
 
 
 def entropy_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """Table 3: entropy against NLL; an NLL above the entropy is overconfidence."""
     title = f"Entropy and NLL: {setting.title}"
-    rows = [method for method in comparison.methods if method.about.paper in ENTROPY_ROWS]
+    rows = [method for method in comparison.methods if method.paper in ENTROPY_ROWS]
     return replace(_grid(comparison, title, ENTROPIES, rows, _absolute(setting, 3)), number=3)
 
 
@@ -192,7 +192,7 @@ def complete_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """Table 4, or 5 for another backbone: every method's errors, with the spread over runs."""
     absolute = _absolute(setting, 5)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         plain, found = absolute(method, metric, side), method.cells[side, metric.name]
         return TableCell(plain.text, plain.bold, plain.star, _detail(found, metric, method), plain.paper)
 
@@ -200,7 +200,7 @@ def complete_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     title = f"All methods: {setting.title}"
     names = (*ERRORS, *_asked_for(comparison))
     grid = _grid(comparison, title, names, comparison.methods, cell)
-    taught = any(method.about.paper in STUDENTS for method in comparison.methods)
+    taught = any(method.paper in STUDENTS for method in comparison.methods)
     notes = (*grid.notes, SHARPENED) if taught and PAPER in grid.notes else grid.notes
     return replace(grid, number=number, notes=notes)
 
@@ -209,7 +209,7 @@ def headline_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """The errors that matter most, for a first look: no spreads, no counts, no paper."""
     absolute = _absolute(setting, 4)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         return replace(absolute(method, metric, side), detail=None, paper=None)
 
     names = (*HEADLINES, *_asked_for(comparison))
@@ -230,11 +230,11 @@ def _asked_for(comparison: Comparison) -> tuple[str, ...]:
 def difference_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """Each method less the baseline, by the paired bootstrap."""
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
-        itself = method.about.name == comparison.baseline
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        itself = method.name == comparison.baseline
         return TableCell("baseline") if itself else gap_cell(method.cells[side, metric.name].from_baseline)
 
-    against = comparison.baseline and comparison.method(comparison.baseline).about.title
+    against = comparison.baseline and comparison.method(comparison.baseline).title
     title = f"Difference from {against}, paired bootstrap over images: {setting.title}"
     return _grid(comparison, title, ERRORS, comparison.methods if against else (), cell)
 
@@ -242,7 +242,7 @@ def difference_grid(comparison: Comparison, setting: TableContext) -> MethodTabl
 def best_difference_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """Each method less the best of each column, by the paired bootstrap."""
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         found = method.cells[side, metric.name]
         itself = found.from_best is None and not math.isnan(found.mean)
         return TableCell("best") if itself else gap_cell(found.from_best)
@@ -255,7 +255,7 @@ def cost_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
     """What each method costs, where it is known."""
     rows: dict[str | None, list[TableRow]] = {None: [], NOT_IN_PAPER: [], ORACLE: []}
     for method in comparison.methods:
-        about = method.about
+        about = method
         costs = (about.seconds_training, about.seconds_per_sample, about.parameters)
         if any(cost is not None for cost in costs):
             cells = tuple(TableCell(DASH if cost is None else f"{cost:.4g}") for cost in costs)
@@ -265,14 +265,14 @@ def cost_grid(comparison: Comparison, setting: TableContext) -> MethodTable:
 
 
 def _grid(
-    comparison: Comparison, title: str, names: Sequence[str], methods: Sequence[MethodScores], cell: CellOf
+    comparison: Comparison, title: str, names: Sequence[str], methods: Sequence[MethodRuns], cell: CellOf
 ) -> MethodTable:
     metrics = [metric for name in names for metric in comparison.metrics if metric.name == name]
     places = [(metric, side) for metric in metrics for side in comparison.sides]
     rows: dict[str | None, list[TableRow]] = {None: [], NOT_IN_PAPER: [], ORACLE: []}
     for method in methods:
         cells = tuple(cell(method, metric, side) for metric, side in places)
-        rows[_label(method)].append(TableRow(method.about.title, _runs(method), cells))
+        rows[_label(method)].append(TableRow(method.title, _runs(method), cells))
     sections = _sections(rows)
     notes = table_notes(
         comparison, methods, metrics, [cell for s in sections for r in s.rows for cell in r.cells]
@@ -285,7 +285,7 @@ def _sections(rows: Mapping[str | None, Sequence[TableRow]]) -> tuple[Section, .
 
 
 def _absolute(setting: TableContext, decimals: int) -> CellOf:
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         found = method.cells[side, metric.name]
         paper = _paper(setting.paper(method, metric, side), decimals)
         return _marked(found, metric, _number(found.mean, decimals), paper)
@@ -297,7 +297,7 @@ def _marked(cell: Cell, metric: Metric, text: str, paper: str | None) -> TableCe
     return TableCell(text, cell.bold, cell.mark is Mark.BEST_UNTESTED, _count(cell, metric), paper)
 
 
-def _detail(cell: Cell, metric: Metric, method: MethodScores) -> str | None:
+def _detail(cell: Cell, metric: Metric, method: MethodRuns) -> str | None:
     """Standard deviation over runs, k of n of E99, and in how many runs it is defined if not in all."""
     parts = [] if math.isnan(cell.deviation) else [f"±{cell.deviation:.5f}"]
     parts += [count] if (count := _count(cell, metric)) else []
@@ -320,12 +320,12 @@ def gap_cell(found: Difference | None) -> TableCell:
     return TableCell(_signed(found.value), apart, detail=f"[{_signed(found.low)}, {_signed(found.high)}]")
 
 
-def _label(method: MethodScores) -> str | None:
-    return ORACLE if method.about.oracle else NOT_IN_PAPER if method.about.not_in_paper else None
+def _label(method: MethodRuns) -> str | None:
+    return ORACLE if method.oracle else NOT_IN_PAPER if method.not_in_paper else None
 
 
-def _runs(method: MethodScores) -> str:
-    missing = len(method.about.missing)
+def _runs(method: MethodRuns) -> str:
+    missing = len(method.missing)
     return f"{len(method.runs)}, {missing} missing" if missing else str(len(method.runs))
 
 
@@ -373,7 +373,7 @@ def summary_csv(comparison: Comparison, setting: TableContext) -> str:
     """Means, tests, differences, the paper's numbers and the cost; empty where undefined or not known."""
     lines = []
     for method in comparison.methods:
-        about = method.about
+        about = method
         flags = ("yes" if flag else "no" for flag in (about.oracle, about.not_in_paper))
         what = (setting.task, setting.backbone, about.name, about.title, *flags)
         cost = [number_text(v) for v in (about.seconds_training, about.seconds_per_sample, about.parameters)]
@@ -421,7 +421,7 @@ def answer(question: Question, gap: Difference, without: float) -> str:
     """As far as other images and other runs allow one; `without` is the other method's own number."""
     low, high = gap.ends
     if math.isnan(low):
-        return "cannot be told"
+        return "inconclusive"
     if max(abs(low), abs(high)) < NEGLIGIBLE * without:
         return question.same
     if high < 0:
@@ -461,7 +461,7 @@ def _row(question: Question, comparison: Comparison, setting: TableContext) -> T
         TableCell(percent_reduction(without, with_it)),
         TableCell(DASH if None in papers else percent_reduction(*(value or 0.0 for value in papers))),
     )
-    title = f"{question.text} ({ours.about.title} against {theirs.about.title})"
+    title = f"{question.text} ({ours.title} against {theirs.title})"
     return TableRow(title, str(gap.pairs), cells)
 
 
@@ -491,14 +491,14 @@ def _beyond(comparison: Comparison, setting: TableContext) -> MethodTable:
     metrics = [metric for name in SHOWN for metric in comparison.metrics if metric.name == name]
     rows = tuple(
         TableRow(
-            comparison.method(name).about.title,
+            comparison.method(name).title,
             str(len(comparison.method(name).runs)),
             tuple(_gap(comparison, name, metric) for metric in metrics),
         )
         for name, other in BEYOND
         if (name, other) in comparison.pairs
     )
-    against = comparison.method(REFERENCE).about.title if rows else ""
+    against = comparison.method(REFERENCE).title if rows else ""
     return MethodTable(
         f"Beyond the paper, difference from {against} on unfamiliar data: {setting.title}",
         tuple(metric.title for metric in metrics),
