@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.experiments.methods import METHODS
-from surefoot.report.choice import choice_of, verdict_of
+from surefoot.report import choice as choices
+from surefoot.report.choice import choice_of
 from tests.report.studies import Row, by_hand, empty_part
 
 NAN = math.nan
@@ -18,11 +19,15 @@ ENSEMBLE = Row(
 )
 
 
+def verdict_of(part):
+    return choices.verdict_of(part, choice_of(part))
+
+
 def test_the_best_is_recommended_with_gain_cost_and_price():
     advice, price, caveat = verdict_of(by_hand({"single": SINGLE, "ensemble": ENSEMBLE}))
     assert advice == (
         "On letters, use Ensemble: it is the best on unfamiliar data; unfamiliar NLL goes from 1.000 to 0.600, 40% less "
-        "(95% interval over images 30% to 50%), and the errors among its answers above 99% confidence from 10.0% to 2.0%."
+        "(95% interval over images 30% to 50%), and the error rate above 99% confidence from 10.0% to 2.0%."
     )
     assert price == (
         "It takes 4.0 times as long to train and 5.0 times as long to run as a single network; "
@@ -143,7 +148,7 @@ def test_without_an_unfamiliar_set_it_says_so():
     rows = {"single": SINGLE, "ensemble": ENSEMBLE}
     sentences = verdict_of(by_hand(rows, sides=("familiar",)))
     assert sentences[0].startswith(
-        "On letters, which has no unfamiliar test set, so that nothing is known of unfamiliar data, use Ensemble"
+        "On letters, which has no unfamiliar test set, so that nothing is known about unfamiliar data, use Ensemble"
     )
     assert "on familiar data" not in sentences[1]
 
@@ -154,7 +159,7 @@ def test_without_a_bootstrap_the_t_test_decides():
     part = by_hand({"single": Row((1.0, 1.02)), "single-t": close, "ensemble": ensemble})
     assert choice_of(part).chosen.name == "single-t"  # level with the best, and run in less time
     assert "interval" not in verdict_of(part)[0]
-    assert "from 5.0% to none given" in verdict_of(part)[0]
+    assert "from 5.0% to no such predictions" in verdict_of(part)[0]
 
 
 def test_costs_that_were_not_measured_are_said_in_words():

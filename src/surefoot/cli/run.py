@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from surefoot.experiments.changes import ExperimentChange
     from surefoot.experiments.experiment import Experiment, Part
     from surefoot.experiments.plan import Plan
-    from surefoot.experiments.run import Study
     from surefoot.store.store import Store
     from surefoot.workers.jobs import WorkOrder
 
@@ -158,9 +157,9 @@ def report(
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
     from surefoot.cli.terminal import print_grids
     from surefoot.report.comparison import headline_grid
-    from surefoot.report.study_tables import scores_compared, scores_setting, write_score_tables
+    from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
 
-    setting, comparison = scores_setting(path, paper), scores_compared(path, method)
+    setting, comparison = scores_context(path, paper), scores_compared(path, method)
     print_grids([headline_grid(comparison, setting)])
     if output is not None:
         for written in write_score_tables(comparison, setting, output):
@@ -184,23 +183,14 @@ def _report(
     from surefoot.cli.terminal import busy, print_grids
     from surefoot.experiments.run import read_folder, study
     from surefoot.report.study import write_study
-    from surefoot.report.study_tables import headline_grids
 
     experiment, plans = _narrowed(*read_folder(folder), values, method)
     with busy("scoring, resampling and drawing"):
-        found: Study = study(experiment, plans, store)
-        page = write_study(found, folder)
-    print_grids(headline_grids(found))
-    for sentence in study_verdict(found):
+        written = write_study(study(experiment, plans, store), folder)
+    print_grids([table for part in written.parts for table in part.headline])
+    for sentence in (sentence for part in written.parts for sentence in part.verdict):
         typer.echo(sentence)
-    typer.echo(f"report: {page}")
-
-
-def study_verdict(found: "Study") -> list[str]:
-    """What to make of it, in words."""
-    from surefoot.report.choice import verdict_of
-
-    return [sentence for part in found.parts for sentence in verdict_of(part)]
+    typer.echo(f"report: {written.page}")
 
 
 def _narrowed(

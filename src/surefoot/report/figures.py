@@ -13,24 +13,22 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from surefoot.errors import InputError
+from surefoot.evaluation.comparison import MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion
 from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
 from surefoot.report.curves import (
     BAND_COVERAGES,
     DOTS,
-    SIDES,
-    Cost,
     Histogram,
     MethodCurve,
-    MethodRun,
     Reliability,
     RiskCoverage,
     TemperatureCurve,
     check_methods,
     e99_bars,
-    method_curves,
+    method_curve,
     risk_band,
     risk_curve,
 )
@@ -100,27 +98,27 @@ def reliability_figure(side: str, calibrated: Reliability, before: Reliability |
 
 
 def histogram_figure(sides: Mapping[str, Histogram]) -> str:
-    """How often the model is how sure."""
+    """The share of predictions at each confidence."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
         for side, shown in sides.items():
             axes.stairs(
                 shown.share, shown.edges, color=COLOURS[side], linestyle=LINES[side], linewidth=2, label=side
             )
-        axes.set(xlabel="confidence", ylabel="share of answers")
+        axes.set(xlabel="confidence", ylabel="share of predictions")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
         return svg_of(figure, "histogram", "Histogram of confidences")
 
 
 def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
-    """The error rate left when only the most confident share is answered."""
+    """The error rate when only the most confident share is accepted."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
         for side, shown in sides.items():
             style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": side}
             axes.plot(shown.coverage, shown.risk, **style)
-        axes.set(xlabel="coverage: share answered, most confident first", ylabel="error among the answered")
+        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1), ylim=(0, None))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
@@ -169,7 +167,7 @@ HATCHES = {"familiar": "", "unfamiliar": "////"}
 
 
 def metric_definitions_picture() -> Picture:
-    """What each metric charges one answer to a yes-or-no question, by the probability of the truth."""
+    """The penalty of each metric for one prediction of two classes, by the probability of the true label."""
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -187,7 +185,7 @@ def metric_definitions_picture() -> Picture:
         return finished(figure, "metric-definitions", title)
 
 
-def e99_picture(methods: Sequence[MethodRun]) -> Picture:
+def e99_picture(methods: Sequence[MethodRuns]) -> Picture:
     """E99 of every method on both sides, with exact intervals and k of n beside each bar."""
     check_methods(methods)
     bars = e99_bars(methods)
@@ -200,23 +198,23 @@ def e99_picture(methods: Sequence[MethodRun]) -> Picture:
             for side, offset in zip(SIDES, (-0.19, 0.19), strict=True):
                 _e99_bar(axes, row + offset, bars[method.name][side], side)
         axes.axvline(0.01, color=GREY, linewidth=1, linestyle=(0, (1, 1)))
-        axes.set_yticks(range(len(methods)), [plain_text(method.title) for method in methods])
+        axes.set_yticks(range(len(methods)), [plain_text(method.label) for method in methods])
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("error rate among answers above 0.99 confidence")
+        axes.set_xlabel("error rate among predictions above 0.99 confidence")
         percent_ticks(axes.xaxis)
         handles: list[Any] = [
             Patch(facecolor=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, label=side) for side in SIDES
         ]
         allowed = Line2D([], [], color=GREY, linestyle=(0, (1, 1)), label="1%, the most that 0.99 allows")
         key_below(figure, [*handles, allowed], columns=3)
-        title = "How often each method is wrong when it is more than 99% sure, with exact 95% intervals."
+        title = "How often each method is wrong above 99% confidence, with exact 95% intervals."
         return finished(figure, "e99", title)
 
 
-def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float] | None = None) -> Picture:
-    """NLL of both sides while T varies, a curve per method; `fitted` is the T from val by method name."""
+def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
+    """NLL of both sides while T varies, a curve per method, with the point that was fitted."""
     check_methods(methods)
-    curves = method_curves(methods, fitted or {})
+    curves = {method.name: method_curve(method.runs[0]) for method in methods}
     styles = method_styles(len(methods))
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
@@ -231,7 +229,7 @@ def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float
             Line2D([], [], marker=".", markersize=5, label="T = 2, 2.25, ..., at most 6", **marks),
         ]
         axes.legend(handles=marked, loc="best")
-        key_below(figure, [line_key(style, m.title) for m, style in zip(methods, styles, strict=True)])
+        key_below(figure, [line_key(style, m.label) for m, style in zip(methods, styles, strict=True)])
         title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
         lay_out(figure, title)
         starts = {s.letter: curves[m.name].uncalibrated for m, s in zip(methods, styles, strict=True)}
@@ -240,8 +238,8 @@ def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float
         return finished(figure, "temperature-curves", title)
 
 
-def risk_coverage_picture(methods: Sequence[MethodRun]) -> Picture:
-    """The error left when only the most confident share is answered; bands where several runs are given."""
+def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
+    """The error rate when only the most confident share is accepted; bands where there are several runs."""
     check_methods(methods)
     styles = method_styles(len(methods))
     with rc_context(SMALL):
@@ -252,18 +250,16 @@ def risk_coverage_picture(methods: Sequence[MethodRun]) -> Picture:
             for i, side in enumerate(SIDES)
         }
         for axes, side in zip(panels, SIDES, strict=True):
-            axes.set(xlabel="share answered, most confident first", xlim=(0, 1), ylim=(0, None))
+            axes.set(xlabel="share accepted, most confident first", xlim=(0, 1), ylim=(0, None))
             axes.set_title(f"{side} data", loc="left", fontsize=9)
             for axis in (axes.xaxis, axes.yaxis):
                 percent_ticks(axis)
-        panels[0].set_ylabel("error rate among the answered")
+        panels[0].set_ylabel("error rate among the accepted")
         key_below(
-            figure, [line_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
+            figure, [line_key(style, method.label) for method, style in zip(methods, styles, strict=True)]
         )
-        bands = "; bands hold all runs" if any(len(method.runs) > 1 for method in methods) else ""
-        title = (
-            f"The error rate that is left when each method answers only where it is most confident{bands}."
-        )
+        bands = "; bands cover all runs" if any(len(method.runs) > 1 for method in methods) else ""
+        title = f"The error rate when only each method's most confident predictions are accepted{bands}."
         lay_out(figure, title)
         for axes, side in zip(panels, SIDES, strict=True):
             shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
@@ -284,7 +280,7 @@ def _e99_bar(axes: Axes, row: float, shown: Proportion, side: str) -> None:
 
 
 def _beside(axes: Axes, x: float, y: float, text: str) -> Annotation:
-    """Small text a little to the right; by an offset, as a page drops the spaces that begin a text."""
+    """Small text to the right of a point; by an offset, as HTML drops leading spaces."""
     away: Any = {"xytext": (6, 0), "textcoords": "offset points"}
     return axes.annotate(text, (x, y), va="center", fontsize=8, **away)
 
@@ -300,10 +296,10 @@ def _temperature_curve(axes: Axes, curve: MethodCurve, style: MethodStyle) -> No
         axes.plot(*curve.calibrated, "X", **marks)
 
 
-def _risk_line(axes: Axes, method: MethodRun, style: MethodStyle, side: str) -> tuple[float, float] | None:
-    """Draw a method's curve; where its letter belongs."""
-    shown = risk_curve(method.sides[side].outcomes)
-    runs = [run[SIDES.index(side)].outcomes for run in method.runs]
+def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) -> tuple[float, float] | None:
+    """Draw the curve of a method's first run, with a band of all runs; the place of its letter."""
+    shown = risk_curve(method.runs[0].sides[side].outcomes)
+    runs = [run.sides[side].outcomes for run in method.runs if side in run.sides]
     if len([outcomes for outcomes in runs if outcomes.total]) > 1:
         low, high = risk_band(runs)
         axes.fill_between(BAND_COVERAGES, low, high, color=style.colour, alpha=0.15, linewidth=0)
@@ -315,31 +311,29 @@ def _risk_line(axes: Axes, method: MethodRun, style: MethodStyle, side: str) -> 
 
 Point = tuple[float, float]
 
-COSTS = (
-    ("training_seconds", "training time, seconds"),
-    ("inference_ms", "time per image, ms"),
-    ("parameters", "parameters"),
+COSTS = (  # of MethodRuns: the field, the factor to the unit shown, the label
+    ("seconds_training", 1, "training time, seconds"),
+    ("seconds_per_sample", 1000, "time per image, ms"),
+    ("parameters", 1, "parameters"),
 )
 
 
-def cost_picture(methods: Sequence[MethodRun], costs: Mapping[str, Cost]) -> Picture:
+def cost_picture(methods: Sequence[MethodRuns]) -> Picture:
     """NLL on unfamiliar data against training time, inference time and size, a point per method."""
     check_methods(methods)
-    missing = [method.name for method in methods if method.name not in costs]
-    if missing:
-        raise InputError(f"no cost for method {missing[0]!r}; have: {', '.join(costs) or 'none'}")
     styles = method_styles(len(methods))
-    heights = [nll(method.unfamiliar) for method in methods]
+    heights = [nll(method.runs[0].sides["unfamiliar"]) for method in methods]
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 3.1 + 0.17 * -(-len(methods) // 2)), layout="constrained")
         panels: Any = figure.subplots(1, 3, sharey=True)
         panels[0].set_ylabel("NLL on unfamiliar data, nats")
         key_below(
-            figure, [point_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
+            figure, [point_key(style, method.label) for method, style in zip(methods, styles, strict=True)]
         )
         places = []
-        for axes, (field, label) in zip(panels, COSTS, strict=True):
-            values = [getattr(costs[method.name], field) for method in methods]
+        for axes, (field, factor, label) in zip(panels, COSTS, strict=True):
+            costs = [getattr(method, field) for method in methods]
+            values = [math.nan if cost is None else factor * cost for cost in costs]
             places.append(_cost_panel(axes, label, list(zip(values, heights, strict=True)), styles))
         title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
         lay_out(figure, title)
@@ -353,7 +347,8 @@ def _cost_panel(
 ) -> dict[str, Point]:
     """Draw the methods whose cost is known; their points by letter."""
     axes.set_xlabel(label)
-    known = [(point, style) for point, style in zip(points, styles, strict=True) if _can_be_drawn(*point)]
+    every = zip(points, styles, strict=True)
+    known = [((x, y), style) for (x, y), style in every if x > 0 and math.isfinite(x) and math.isfinite(y)]
     if not known:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
         axes.set_xticks([])
@@ -369,10 +364,6 @@ def _cost_panel(
     for (x, y), style in known:
         axes.plot(x, y, markersize=6, **style.of_point)
     return {style.letter: point for point, style in known}
-
-
-def _can_be_drawn(cost: float, height: float) -> bool:
-    return cost > 0 and math.isfinite(cost) and math.isfinite(height)
 
 
 def short_number(value: float) -> str:

@@ -15,14 +15,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.curves import (
-    SIDES,
     ConfidenceBins,
     Histogram,
-    MethodRun,
     Reliability,
     check_methods,
     confidence_bins,
@@ -53,15 +53,18 @@ PAIRS = 2  # and in the reliability diagrams, which have two panels each
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 
 
-def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
+def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
     check_methods(methods)
-    bins = [{side: confidence_bins(p) for side, p in method.sides.items()} for method in methods]
+    bins = [{side: confidence_bins(p) for side, p in method.runs[0].sides.items()} for method in methods]
     rows = -(-len(methods) // ACROSS)
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 1.1 + 2.5 * rows), layout="constrained")
         grid: Any = figure.subplots(2 * rows, ACROSS, height_ratios=[3, 1] * rows, squeeze=False)
-        _empty_rest(grid, len(methods))
+        for unused in range(len(methods), rows * ACROSS):
+            row, column = divmod(unused, ACROSS)
+            for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
+                axes.set_axis_off()
         most = max(p.n for of_method in bins for shown in of_method.values() for p in shown.errors)
         highest = max(
             (p.high for m in bins for shown in m.values() for p in shown.errors if p.n), default=1.0
@@ -70,9 +73,11 @@ def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
             row, column = divmod(index, ACROSS)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             if index:
-                _behind(upper, bins[0])
+                for side, first_method in bins[0].items():
+                    values = [p.value for p in first_method.errors]
+                    upper.plot(_middles(first_method), values, color=GREY, linewidth=1, linestyle=LINES[side])
             _error_panel(upper, shown, first=column == 0, highest=highest)
-            upper.set_title(plain_text(method.title, 30), loc="left", fontsize=9)
+            upper.set_title(plain_text(method.label, 30), loc="left", fontsize=9)
             _count_panel(lower, shown, first=column == 0, most=most)
             if index + ACROSS >= len(methods):
                 lower.set_xlabel("confidence")
@@ -81,15 +86,15 @@ def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
         )
         calibrated = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated")
         key_below(figure, [*(_side_key(side) for side in SIDES), calibrated, *first], columns=4)
-        title = "How often each method is wrong at each confidence, and how many answers that is."
+        title = "How often each method is wrong at each confidence, and how many predictions that is."
         return finished(figure, "error-by-confidence", title)
 
 
-def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
+def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
     check_methods(methods)
     rows = -(-len(methods) // PAIRS)
-    lowest = min(lowest_confidence(p) for method in methods for p in method.sides.values())
+    lowest = min(lowest_confidence(p) for method in methods for p in method.runs[0].sides.values())
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 0.9 + 2.1 * rows), layout="constrained")
         panels: Any = figure.subplots(rows, 2 * PAIRS, sharex=True, sharey=True, squeeze=False)
@@ -98,9 +103,9 @@ def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
         for index, method in enumerate(methods):
             for place, side in enumerate(SIDES):
                 axes = panels.flat[2 * index + place]
-                outcomes = method.sides[side].outcomes
+                outcomes = method.runs[0].sides[side].outcomes
                 _reliability_panel(axes, reliability(outcomes), histogram(outcomes, lowest), side)
-                name = plain_text(method.title, 38) if place == 0 else ""
+                name = plain_text(method.label, 38) if place == 0 else ""
                 axes.set_title(f"{name}\n{side}, n = {outcomes.total:,.0f}", loc="left", fontsize=8.5)
         for axes in panels[:, 0]:
             axes.set_ylabel("accuracy")
@@ -110,15 +115,10 @@ def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
         band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
         counts = Patch(color=GREY, alpha=0.8, label="counts by confidence")
         key_below(figure, [*(_side_key(side) for side in SIDES), band, counts], columns=4)
-        title = "Accuracy in ten bins of equal size by confidence; below the diagonal a method is too sure."
+        title = (
+            "Accuracy in ten bins of equal size by confidence; below the diagonal a method is overconfident."
+        )
         return finished(figure, "reliability-methods", title)
-
-
-def _empty_rest(grid: Any, used: int) -> None:
-    for index in range(used, grid.shape[0] // 2 * ACROSS):
-        row, column = divmod(index, ACROSS)
-        for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
-            axes.set_axis_off()
 
 
 def _side_key(side: str) -> Line2D:
@@ -128,12 +128,6 @@ def _side_key(side: str) -> Line2D:
 
 def _middles(shown: ConfidenceBins) -> Any:
     return np.arange(len(shown.errors)) + 0.5
-
-
-def _behind(axes: Axes, first: dict[str, ConfidenceBins]) -> None:
-    for side, shown in first.items():
-        values = [p.value for p in shown.errors]
-        axes.plot(_middles(shown), values, color=GREY, linewidth=1, linestyle=LINES[side])
 
 
 def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, highest: float) -> None:
@@ -147,11 +141,11 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         linewidth=0,
     )
     for (side, shown), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
-        found = [(x + nudge, p) for x, p in zip(_middles(shown), shown.errors, strict=True) if p.n]
-        places = [x for x, _ in found]
-        _upright(axes, places, [p.low for _, p in found], [p.high for _, p in found], COLOURS[side], 0.8)
+        points = [(x + nudge, p) for x, p in zip(_middles(shown), shown.errors, strict=True) if p.n]
+        places = [x for x, _ in points]
+        _upright(axes, places, [p.low for _, p in points], [p.high for _, p in points], COLOURS[side], 0.8)
         style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
-        axes.plot(places, [p.value for _, p in found], markersize=4, linewidth=1.3, **style)
+        axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **style)
     axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
     axes.set_xticks([])
     percent_ticks(axes.yaxis)
@@ -173,7 +167,7 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
     axes.minorticks_off()
     axes.tick_params(labelleft=first)
     if first:
-        axes.set_ylabel("answers")
+        axes.set_ylabel("predictions")
 
 
 def _reliability_panel(axes: Axes, shown: Reliability, counts: Histogram, side: str) -> None:
@@ -202,7 +196,6 @@ def _upright(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float)
 
 Map = NDArray[np.float64]
 
-TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 PLANE = (-1.0, 1.0, -1.0, 1.0)
 IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
 CLASS_COLOURS = ("#0072b2", "#d55e00")
@@ -217,25 +210,27 @@ class ToyRow:
     """One of the toy data sets by name, its methods, and the seed its training points were drawn from."""
 
     name: str
-    methods: tuple[MethodRun, ...]
+    methods: tuple[MethodRuns, ...]
     seed: int = 0
 
 
 def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
-    """Clipped NLL at every point of the test grid, from the bottom row up; by id, in whatever order."""
-    both = zip(TESTS, (familiar, unfamiliar), strict=True)
+    """Clipped NLL at every point of the test grid, from the bottom row up; the rows are matched by id."""
+    both = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
     return _over_grid(task, {split: _penalties(task, split, predictions) for split, predictions in both})
 
 
 def familiar_map(task: Task) -> Map:
     """1 where the test grid is familiar, 0 where it is not."""
-    familiar, unfamiliar = (len(task.splits[split].ids) for split in TESTS)
-    return _over_grid(task, dict(zip(TESTS, (np.ones(familiar), np.zeros(unfamiliar)), strict=True)))
+    values = zip(TEST_SPLITS.values(), (1.0, 0.0), strict=True)
+    return _over_grid(task, {split: np.full(len(task.splits[split].ids), value) for split, value in values})
 
 
 def truth_map(task: Task) -> Map:
     """The true class at every point of the test grid."""
-    return _over_grid(task, {split: task.splits[split].labels.astype(float) for split in TESTS})
+    return _over_grid(
+        task, {split: task.splits[split].labels.astype(float) for split in TEST_SPLITS.values()}
+    )
 
 
 def toy_picture(rows: Sequence[ToyRow]) -> Picture:
@@ -303,8 +298,8 @@ def outline(task: Task) -> list[tuple[Map, Map]]:
     """The edge of the familiar region as lines, every fourth corner of the grid's stairs."""
     centres = (np.arange(GRID) + 0.5) / GRID * 2 - 1
     drawn = Figure().subplots().contour(centres, centres, familiar_map(task), levels=[0.5])
-    kept = [np.concatenate([line[:-1:4], line[-1:]]) for line in drawn.allsegs[0]]
-    return [(line[:, 0], line[:, 1]) for line in kept]
+    lines = [np.concatenate([line[:-1:4], line[-1:]]) for line in drawn.allsegs[0]]
+    return [(line[:, 0], line[:, 1]) for line in lines]
 
 
 def _truth_panel(axes: Axes, task: Task, name: str) -> None:
@@ -319,13 +314,13 @@ def _truth_panel(axes: Axes, task: Task, name: str) -> None:
     axes.set_xlabel(f"{len(points):,}\ntraining points", fontsize=8)
 
 
-def _map_panel(axes: Axes, task: Task, method: MethodRun) -> Any:
-    shown = nll_map(task, method.familiar, method.unfamiliar)
+def _map_panel(axes: Axes, task: Task, method: MethodRuns) -> Any:
+    familiar, unfamiliar = (method.runs[0].sides[side] for side in SIDES)
     colours = colormaps["Greys"].resampled(LEVELS)
-    image = axes.imshow(shown, cmap=colours, norm=Normalize(0, WORST), **IMAGE)
+    image = axes.imshow(nll_map(task, familiar, unfamiliar), cmap=colours, norm=Normalize(0, WORST), **IMAGE)
     for x, y in outline(task):
         axes.plot(x, y, color=CLASS_COLOURS[1], linewidth=1.2)
     axes.set(xlim=PLANE[:2], ylim=PLANE[2:])
-    axes.set_title(plain_text(method.title, 18), fontsize=8)
-    axes.set_xlabel(f"F {nll(method.familiar):.3f}\nU {nll(method.unfamiliar):.3f}", fontsize=8, color=INK)
+    axes.set_title(plain_text(method.label, 18), fontsize=8)
+    axes.set_xlabel(f"F {nll(familiar):.3f}\nU {nll(unfamiliar):.3f}", fontsize=8, color=INK)
     return image
