@@ -70,7 +70,7 @@ def no_training(monkeypatch):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Drawing takes most of a report's time, and has its own tests."""
-    monkeypatch.setattr("surefoot.report.study._figures", lambda *_: [])
+    monkeypatch.setattr("surefoot.report.study.part_figures", lambda *_: [])
 
 
 def scores(folder, name="tiny"):

@@ -255,7 +255,7 @@ def test_other_methods_from_the_same_networks(made):
     experiment, plans = with_methods(made.experiment, [made.plan], ["oracle-t", "budget-t", "t-of-ensemble"])
     assert experiment.methods == ("oracle-t", "budget-t", "t-of-ensemble")
     (part,) = study(experiment, plans, made.store).parts
-    assert [(result.method.name, len(result.runs)) for result in part.results] == [
+    assert [(method.name, len(method.runs)) for method in part.comparison.methods] == [
         ("oracle-t", 2),
         ("budget-t", 2),
         ("t-of-ensemble", 1),
