@@ -200,7 +200,7 @@ def _with_differences(
     cells = {method.name: dict(method.cells) for method in comparison.methods}
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
 
-    def apart(
+    def gap_between(
         name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
         crossed = other is not None and methods[name].is_ensemble != methods[other].is_ensemble
@@ -214,11 +214,13 @@ def _with_differences(
         for name, cell in column.items():
             cells[name][place] = replace(
                 cell,
-                from_baseline=apart(name, comparison.baseline, column, replicates),
-                from_best=apart(name, best, column, replicates),
+                from_baseline=gap_between(name, comparison.baseline, column, replicates),
+                from_best=gap_between(name, best, column, replicates),
             )
         for pair, differences in pairs.items():
-            if (pair in requested or metric.name == DECIDING) and (gap := apart(*pair, column, replicates)):
+            if (pair in requested or metric.name == DECIDING) and (
+                gap := gap_between(*pair, column, replicates)
+            ):
                 differences[place] = gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)

@@ -23,6 +23,11 @@ TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), stri
 Place = tuple[str, str]  # the side and the metric's name
 Pair = tuple[str, str]  # two methods' names
 
+SIGNIFICANCE = 0.05
+SAME = 1e-12  # relative: means that differ by rounding only are equal
+
+Spread = tuple[float, int]  # standard deviation, and how many runs it is of
+
 
 class Mark(StrEnum):
     """How a method compares with the best of its column."""
@@ -160,12 +165,6 @@ class Comparison:
     def method(self, name: str) -> MethodRuns:
         """The method of that name, which must be among them."""
         return next(method for method in self.methods if method.name == name)
-
-
-SIGNIFICANCE = 0.05
-SAME = 1e-12  # relative: means that differ by rounding only are equal
-
-Spread = tuple[float, int]  # standard deviation, and how many runs it is of
 
 
 def summary(runs: Sequence[RunScore]) -> Cell:

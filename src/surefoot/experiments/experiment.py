@@ -101,7 +101,7 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
         parts = [{key: given.pop(key) for key in list(given) if key in own}]
     elif not isinstance(parts, list):
         raise InputError(f"parts is {parts!r}; allowed: tables under [[parts]]")
-    refuse_unknown("experiment value beside its parts", given, known)
+    refuse_unknown("experiment value next to its parts", given, known)
     lists: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
@@ -188,7 +188,7 @@ def _check_names(what: str, names: Any, named: Callable[[str], object]) -> None:
             raise InputError(f"{what} has {name!r} twice; allowed: once")
 
 
-# The settings that the paper's authors found on validation.
+# The settings that the paper's authors chose on validation data.
 _GENDER = Recipe(learning_rate=0.008, epochs=24)
 _CAT_DOG = Recipe(learning_rate=0.06, epochs=128)
 _ANIMALS = Recipe(learning_rate=0.003, epochs=64)

@@ -30,6 +30,12 @@ CURVE_ROWS = 20_000  # rows used for a temperature curve: each point of it reads
 TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, *np.arange(2.0, 8.01, 0.25).tolist())
 CLASSES_SHOWN = 30
 
+CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
+DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
+CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
+BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is visible
+BAND_COVERAGES = np.linspace(0, 1, 101)
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -168,11 +174,11 @@ def class_scores(predictions: Predictions) -> list[ClassScores]:
         )
     n = np.bincount(true, minlength=predictions.classes)
     right = np.bincount(true, outcomes.correct, minlength=predictions.classes)
-    sure = np.bincount(true, outcomes.confidence, minlength=predictions.classes)
-    shown = sorted(np.argsort(-n, kind="stable")[:CLASSES_SHOWN].tolist())
+    confidence = np.bincount(true, outcomes.confidence, minlength=predictions.classes)
+    largest = sorted(np.argsort(-n, kind="stable")[:CLASSES_SHOWN].tolist())
     return [
-        ClassScores(names[i], int(n[i]), float(1 - right[i] / n[i]), float((sure[i] - right[i]) / n[i]))
-        for i in shown
+        ClassScores(names[i], int(n[i]), float(1 - right[i] / n[i]), float((confidence[i] - right[i]) / n[i]))
+        for i in largest
         if n[i]
     ]
 
@@ -185,13 +191,6 @@ def some_rows(predictions: Predictions) -> Predictions:
 
 def _numbers(values: object) -> Numbers:
     return tuple(float(value) for value in np.asarray(values))
-
-
-CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
-DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
-CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
-BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is visible
-BAND_COVERAGES = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ def single_temperature(calibration: Calibration | None) -> float | None:
 def method_curve(run: MethodRun) -> MethodCurve:
     """The T-curve of a run's uncalibrated predictions, with the calibrated point.
 
-    Where the calibration is not a single T, the point is that of the calibrated predictions, which may lie
+    Where the calibration is not a single T, the point is that of the calibrated predictions, which may be
     off the curve (a T for each member, a T that depends on novelty).
     """
     fitted = single_temperature(run.calibration)

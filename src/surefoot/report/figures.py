@@ -56,20 +56,29 @@ from surefoot.report.style import (
     svg_of,
 )
 
+HATCHES = {"familiar": "", "unfamiliar": "////"}
+Point = tuple[float, float]
+
+COSTS = (  # of MethodRuns: the field, the factor to the axis's unit, the label
+    ("seconds_training", 1, "training time, seconds"),
+    ("seconds_per_sample", 1000, "time per image, ms"),
+    ("parameters", 1, "parameters"),
+)
+
 
 def reliability_figure(side: str, calibrated: Reliability, before: Reliability | None) -> str:
     """Accuracy against confidence, ten equal-mass bins, counts below, the noise band around the diagonal."""
     with rc_context(STYLE):
         figure = Figure(figsize=(4.6, 5.0), layout="constrained")
         upper, lower = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
-        shown = calibrated
-        order = sorted(range(len(shown.number)), key=lambda i: shown.confidence[i])
-        sorted_confidence = [shown.confidence[i] for i in order]
+        bins = calibrated
+        order = sorted(range(len(bins.number)), key=lambda i: bins.confidence[i])
+        sorted_confidence = [bins.confidence[i] for i in order]
         upper.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         upper.fill_between(
             sorted_confidence,
-            [shown.band_low[i] for i in order],
-            [shown.band_high[i] for i in order],
+            [bins.band_low[i] for i in order],
+            [bins.band_high[i] for i in order],
             color=GREY,
             alpha=0.3,
             linewidth=0,
@@ -78,22 +87,23 @@ def reliability_figure(side: str, calibrated: Reliability, before: Reliability |
         if before is not None:
             label = "before calibration"
             upper.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
-        down = [max(0.0, a - low) for a, low in zip(shown.accuracy, shown.low, strict=True)]
-        up = [max(0.0, high - a) for a, high in zip(shown.accuracy, shown.high, strict=True)]
+        down = [max(0.0, a - low) for a, low in zip(bins.accuracy, bins.low, strict=True)]
+        up = [max(0.0, high - a) for a, high in zip(bins.accuracy, bins.high, strict=True)]
         upper.errorbar(
-            shown.confidence,
-            shown.accuracy,
+            bins.confidence,
+            bins.accuracy,
             yerr=(down, up),
             fmt=MARKERS[side],
             color=COLOURS[side],
             capsize=2,
             label=side,
         )
-        upper.set(ylabel="accuracy", xlim=(_lowest(shown, before), 1.01), ylim=(-0.02, 1.02))
+        lowest = min(value for each in (bins, before) if each is not None for value in each.confidence)
+        upper.set(ylabel="accuracy", xlim=(max(0.0, lowest - 0.03), 1.01), ylim=(-0.02, 1.02))
         figure.legend(loc="outside upper left", ncols=3, fontsize=9, columnspacing=1, handletextpad=0.4)
-        lower.vlines(shown.confidence, 0, shown.number, color=COLOURS[side], linewidth=4)
-        lower.set(xlabel="confidence", ylabel="count", ylim=(0, max(shown.number) * 1.1))
-        lower.set_title(f"n = {sum(shown.number):,.0f} in {len(shown.number)} bins", loc="left", fontsize=9)
+        lower.vlines(bins.confidence, 0, bins.number, color=COLOURS[side], linewidth=4)
+        lower.set(xlabel="confidence", ylabel="count", ylim=(0, max(bins.number) * 1.1))
+        lower.set_title(f"n = {sum(bins.number):,.0f} in {len(bins.number)} bins", loc="left", fontsize=9)
         return svg_of(figure, f"reliability-{side}", f"Reliability diagram, {side}")
 
 
@@ -101,9 +111,14 @@ def histogram_figure(sides: Mapping[str, Histogram]) -> str:
     """The share of predictions at each confidence."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
-        for side, shown in sides.items():
+        for side, histogram in sides.items():
             axes.stairs(
-                shown.share, shown.edges, color=COLOURS[side], linestyle=LINES[side], linewidth=2, label=side
+                histogram.share,
+                histogram.edges,
+                color=COLOURS[side],
+                linestyle=LINES[side],
+                linewidth=2,
+                label=side,
             )
         axes.set(xlabel="confidence", ylabel="share of predictions")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
@@ -115,9 +130,9 @@ def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
     """The error rate when only the most confident share is accepted."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
-        for side, shown in sides.items():
+        for side, curve in sides.items():
             style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": side}
-            axes.plot(shown.coverage, shown.risk, **style)
+            axes.plot(curve.coverage, curve.risk, **style)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1), ylim=(0, None))
         for axis in (axes.xaxis, axes.yaxis):
@@ -138,9 +153,14 @@ def temperature_figure(curve: TemperatureCurve) -> str:
         here = curve.familiar[one], curve.unfamiliar[one]
         axes.plot(*here, "^", color=COLOURS["unfamiliar"], markersize=10, label="uncalibrated, T = 1")
         if curve.fitted is not None:
-            t, x, y = curve.fitted
-            axes.plot(x, y, "X", color=COLOURS["familiar"], markersize=10, label=f"calibrated, T = {t:.2f}")
-        _label_temperatures(axes, curve)
+            fitted, *point = curve.fitted
+            label = f"calibrated, T = {fitted:.2f}"
+            axes.plot(*point, "X", color=COLOURS["familiar"], markersize=10, label=label)
+        for i, t in enumerate(curve.temperature):
+            if t in (0.5, 2, 4, 8):
+                place = curve.familiar[i], curve.unfamiliar[i]
+                offset: Any = {"xytext": (5, 5), "textcoords": "offset points"}
+                axes.annotate(f"{t:g}", place, color=GREY, fontsize=9, **offset)
         axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
         axes.legend(loc="best")
         return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
@@ -149,21 +169,6 @@ def temperature_figure(curve: TemperatureCurve) -> str:
 def _one_axes() -> tuple[Figure, Axes]:
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     return figure, figure.subplots()
-
-
-def _lowest(*shown: Reliability | None) -> float:
-    lowest = min(value for each in shown if each is not None for value in each.confidence)
-    return max(0.0, lowest - 0.03)
-
-
-def _label_temperatures(axes: Axes, curve: TemperatureCurve) -> None:
-    for i, t in enumerate(curve.temperature):
-        if t in (0.5, 2, 4, 8):
-            place = curve.familiar[i], curve.unfamiliar[i]
-            axes.annotate(f"{t:g}", place, xytext=(5, 5), textcoords="offset points", color=GREY, fontsize=9)
-
-
-HATCHES = {"familiar": "", "unfamiliar": "////"}
 
 
 def metric_definitions_picture() -> Picture:
@@ -186,7 +191,7 @@ def metric_definitions_picture() -> Picture:
 
 
 def e99_picture(methods: Sequence[MethodRuns]) -> Picture:
-    """E99 of every method on both sides, with exact intervals and k of n beside each bar."""
+    """E99 of every method on both sides, with exact intervals and k of n next to each bar."""
     check_methods(methods)
     bars = e99_bars(methods)
     with rc_context(SMALL):
@@ -262,24 +267,24 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
         title = f"The error rate when only each method's most confident predictions are accepted{bands}."
         lay_out(figure, title)
         for axes, side in zip(panels, SIDES, strict=True):
-            shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
-            label_ends(axes, [end for end, _ in shown], [style.letter for _, style in shown])
+            drawn = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
+            label_ends(axes, [end for end, _ in drawn], [style.letter for _, style in drawn])
         return finished(figure, "risk-coverage-methods", title)
 
 
-def _e99_bar(axes: Axes, row: float, shown: Proportion, side: str) -> None:
-    if not shown.n:
-        _beside(axes, 0, row, "no sample above 0.99").set_fontstyle("italic")
+def _e99_bar(axes: Axes, row: float, error: Proportion, side: str) -> None:
+    if not error.n:
+        _text_right_of(axes, 0, row, "no sample above 0.99").set_fontstyle("italic")
         return
     axes.barh(
-        row, shown.value, height=0.36, color=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, linewidth=0.6
+        row, error.value, height=0.36, color=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, linewidth=0.6
     )
-    ends = [[max(0.0, shown.value - shown.low)], [max(0.0, shown.high - shown.value)]]
-    axes.errorbar(shown.value, row, xerr=ends, fmt="none", color=INK, capsize=2, linewidth=1)
-    _beside(axes, shown.high, row, f"{shown.k:,} of {shown.n:,}")
+    ends = [[max(0.0, error.value - error.low)], [max(0.0, error.high - error.value)]]
+    axes.errorbar(error.value, row, xerr=ends, fmt="none", color=INK, capsize=2, linewidth=1)
+    _text_right_of(axes, error.high, row, f"{error.k:,} of {error.n:,}")
 
 
-def _beside(axes: Axes, x: float, y: float, text: str) -> Annotation:
+def _text_right_of(axes: Axes, x: float, y: float, text: str) -> Annotation:
     """Small text to the right of a point; by an offset, as HTML drops leading spaces."""
     away: Any = {"xytext": (6, 0), "textcoords": "offset points"}
     return axes.annotate(text, (x, y), va="center", fontsize=8, **away)
@@ -298,24 +303,15 @@ def _temperature_curve(axes: Axes, curve: MethodCurve, style: MethodStyle) -> No
 
 def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) -> tuple[float, float] | None:
     """Draw the curve of a method's first run, with a band of all runs; the place of its letter."""
-    shown = risk_curve(method.runs[0].sides[side].outcomes)
+    curve = risk_curve(method.runs[0].sides[side].outcomes)
     runs = [run.sides[side].outcomes for run in method.runs if side in run.sides]
     if len([outcomes for outcomes in runs if outcomes.total]) > 1:
         low, high = risk_band(runs)
         axes.fill_between(BAND_COVERAGES, low, high, color=style.colour, alpha=0.15, linewidth=0)
-    if not shown.coverage:
+    if not curve.coverage:
         return None
-    axes.plot(shown.coverage, shown.risk, **style.of_line)
-    return shown.coverage[-1], shown.risk[-1]
-
-
-Point = tuple[float, float]
-
-COSTS = (  # of MethodRuns: the field, the factor to the unit shown, the label
-    ("seconds_training", 1, "training time, seconds"),
-    ("seconds_per_sample", 1000, "time per image, ms"),
-    ("parameters", 1, "parameters"),
-)
+    axes.plot(curve.coverage, curve.risk, **style.of_line)
+    return curve.coverage[-1], curve.risk[-1]
 
 
 def cost_picture(methods: Sequence[MethodRuns]) -> Picture:

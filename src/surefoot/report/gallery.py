@@ -222,10 +222,10 @@ def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:
     readable = [(mistake, pixels) for mistake, pixels in images if pixels is not None]
     if not readable:
         return Gallery(absent="No pictures, as none of the image files can be read any more.")
-    shown, pictures = [mistake for mistake, _ in readable], [pixels for _, pixels in readable]
+    drawn, pictures = [mistake for mistake, _ in readable], [pixels for _, pixels in readable]
     return Gallery(
-        cards=tuple(gallery_cards(pictures, shown)),
-        png=gallery_png(pictures, shown),
+        cards=tuple(gallery_cards(pictures, drawn)),
+        png=gallery_png(pictures, drawn),
         before=first.title,
         after=None if after is None else after.title,
     )

@@ -52,6 +52,16 @@ ACROSS = 3  # methods side by side in the figure of errors by confidence
 PAIRS = 2  # and in the reliability diagrams, which have two panels each
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 
+Map = NDArray[np.float64]
+
+PLANE = (-1.0, 1.0, -1.0, 1.0)
+IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
+CLASS_COLOURS = ("#0072b2", "#d55e00")
+CLASS_MARKERS = ("o", "^")
+PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
+WORST = float(-np.log(CLIP[0]))
+LEVELS = 12  # few enough colours that a map stays small, and that a reader can distinguish them
+
 
 def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
@@ -65,20 +75,20 @@ def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
             row, column = divmod(unused, ACROSS)
             for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
                 axes.set_axis_off()
-        most = max(p.n for of_method in bins for shown in of_method.values() for p in shown.errors)
+        most = max(p.n for of_method in bins for side_bins in of_method.values() for p in side_bins.errors)
         highest = max(
-            (p.high for m in bins for shown in m.values() for p in shown.errors if p.n), default=1.0
+            (p.high for m in bins for side_bins in m.values() for p in side_bins.errors if p.n), default=1.0
         )
-        for index, (method, shown) in enumerate(zip(methods, bins, strict=True)):
+        for index, (method, method_bins) in enumerate(zip(methods, bins, strict=True)):
             row, column = divmod(index, ACROSS)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             if index:
                 for side, first_method in bins[0].items():
                     values = [p.value for p in first_method.errors]
                     upper.plot(_middles(first_method), values, color=GREY, linewidth=1, linestyle=LINES[side])
-            _error_panel(upper, shown, first=column == 0, highest=highest)
+            _error_panel(upper, method_bins, first=column == 0, highest=highest)
             upper.set_title(plain_text(method.label, 30), loc="left", fontsize=9)
-            _count_panel(lower, shown, first=column == 0, most=most)
+            _count_panel(lower, method_bins, first=column == 0, most=most)
             if index + ACROSS >= len(methods):
                 lower.set_xlabel("confidence")
         first = (
@@ -121,13 +131,16 @@ def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
         return finished(figure, "reliability-methods", title)
 
 
+def _side_style(side: str) -> Any:
+    return {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
+
+
 def _side_key(side: str) -> Line2D:
-    style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
-    return Line2D([], [], label=side, **style)
+    return Line2D([], [], label=side, **_side_style(side))
 
 
-def _middles(shown: ConfidenceBins) -> Any:
-    return np.arange(len(shown.errors)) + 0.5
+def _middles(bins: ConfidenceBins) -> Any:
+    return np.arange(len(bins.errors)) + 0.5
 
 
 def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, highest: float) -> None:
@@ -140,12 +153,13 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         alpha=0.3,
         linewidth=0,
     )
-    for (side, shown), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
-        points = [(x + nudge, p) for x, p in zip(_middles(shown), shown.errors, strict=True) if p.n]
+    for (side, bins), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
+        points = [(x + nudge, p) for x, p in zip(_middles(bins), bins.errors, strict=True) if p.n]
         places = [x for x, _ in points]
-        _upright(axes, places, [p.low for _, p in points], [p.high for _, p in points], COLOURS[side], 0.8)
-        style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
-        axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **style)
+        _vertical_strokes(
+            axes, places, [p.low for _, p in points], [p.high for _, p in points], COLOURS[side], 0.8
+        )
+        axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **_side_style(side))
     axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
     axes.set_xticks([])
     percent_ticks(axes.yaxis)
@@ -156,9 +170,9 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
 
 def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, most: int) -> None:
     edges = sides["familiar"].edges
-    for (side, shown), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
-        counts = [max(p.n, 0.1) for p in shown.errors]
-        _upright(axes, _middles(shown) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
+    for (side, bins), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
+        counts = [max(p.n, 0.1) for p in bins.errors]
+        _vertical_strokes(axes, _middles(bins) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
     axes.set_yscale("log")
     axes.set(xlim=(0, len(edges) - 1), ylim=(0.5, max(2, 2 * most)))
     axes.set_xticks(range(len(edges)), [f"{edge:g}".removeprefix("0") or "0" for edge in edges], fontsize=8)
@@ -170,39 +184,26 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
         axes.set_ylabel("predictions")
 
 
-def _reliability_panel(axes: Axes, shown: Reliability, counts: Histogram, side: str) -> None:
+def _reliability_panel(axes: Axes, bins: Reliability, counts: Histogram, side: str) -> None:
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axes.set(xlim=(counts.edges[0] - 0.02, 1.02), ylim=(-0.02, 1.02))
     axes.set_yticks([0, 0.5, 1])
-    if not shown.number:
+    if not bins.number:
         return
     heights = np.asarray(counts.share) * COUNT_SHARE / max(counts.share)
     axes.stairs(heights, counts.edges, color=GREY, fill=True, alpha=0.8)
-    order = np.argsort(shown.confidence)
-    x, low, high = (
-        np.asarray(values)[order] for values in (shown.confidence, shown.band_low, shown.band_high)
-    )
+    order = np.argsort(bins.confidence)
+    x, low, high = (np.asarray(values)[order] for values in (bins.confidence, bins.band_low, bins.band_high))
     axes.fill_between(x, low, high, color=GREY, alpha=0.3, linewidth=0)
-    _upright(axes, shown.confidence, shown.low, shown.high, COLOURS[side], 0.8)
-    axes.plot(shown.confidence, shown.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
+    _vertical_strokes(axes, bins.confidence, bins.low, bins.high, COLOURS[side], 0.8)
+    axes.plot(bins.confidence, bins.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
 
 
-def _upright(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
-    """Upright strokes as one line with gaps: a tenth of the SVG that as many lines would be."""
+def _vertical_strokes(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
+    """Vertical strokes as one line with gaps: a tenth of the SVG size of separate lines."""
     gap = np.full(len(x), np.nan)
     across, up = np.column_stack([x, x, gap]).ravel(), np.column_stack([low, high, gap]).ravel()
     axes.plot(across, up, color=colour, linewidth=width, solid_capstyle="butt")
-
-
-Map = NDArray[np.float64]
-
-PLANE = (-1.0, 1.0, -1.0, 1.0)
-IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
-CLASS_COLOURS = ("#0072b2", "#d55e00")
-CLASS_MARKERS = ("o", "^")
-PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
-WORST = float(-np.log(CLIP[0]))
-LEVELS = 12  # few enough colours that a map stays small, and that a reader can tell them apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +255,8 @@ def toy_picture(rows: Sequence[ToyRow]) -> Picture:
             for axes in of_row[1 + len(row.methods) :]:
                 axes.set_axis_off()
             for axes, method in zip(of_row[1:], row.methods, strict=False):
-                shown = _map_panel(axes, task, method)
-        bar = figure.colorbar(shown, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+                image = _map_panel(axes, task, method)
+        bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
         bar.set_label("NLL at a point, nats")
         title = (
             "Where each method goes wrong in the plane: darker is worse; training points come only from "

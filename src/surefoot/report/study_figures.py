@@ -8,20 +8,15 @@ import numpy as np
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import MethodRuns
 from surefoot.evaluation.scores import SIDES
+from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
 from surefoot.metrics import nll
+from surefoot.report.curves import single_temperature
 from surefoot.report.figures import cost_picture, e99_picture, risk_coverage_picture, temperature_picture
 from surefoot.report.panels import ToyRow, confidence_picture, reliability_picture, toy_picture
 from surefoot.report.style import LETTERS, Picture
 
 FEW = ("single", "single-t", "ensemble", "ensemble-of-t", "g-distill", "bayesian")  # where there is no space
-CURVES = (  # a curve for each kind of network: of the first method of a line that was run
-    ("single-t", "single"),
-    ("t-of-ensemble", "ensemble-of-t", "ensemble"),
-    ("distill-t", "distill"),
-    ("g-distill-t", "g-distill"),
-    ("bayesian-t", "bayesian"),
-)
 TOY_METHODS = ("ensemble", "distill", "g-distill")  # after two single networks, as in the paper
 FAR_ABOVE = 1.8  # times the median NLL
 FIRST_RUN = "Values of the first run."
@@ -56,9 +51,19 @@ class Drawable:
 
 
 def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
-    """NLL of both sides while T varies."""
-    lines = ([drawable.methods[name] for name in line if name in drawable.methods] for line in CURVES)
-    methods = [line[0] for line in lines if line]
+    """NLL of both sides while T varies, for each kind of network that the paper has."""
+    by_networks: dict[object, list[MethodRuns]] = {}
+    for method in drawable.methods.values():
+        if not (method.oracle or method.not_in_paper):
+            by_networks.setdefault(METHODS.named(method.name).networks, []).append(method)
+
+    def rank(method: MethodRuns) -> tuple[bool, bool, bool]:
+        """First a method with one fitted T, which is on the curve; then without novelty; then calibrated."""
+        calibration = method.runs[0].calibration
+        uses_novelty = METHODS.named(method.name).novelty is not None
+        return single_temperature(calibration) is None, uses_novelty, calibration is None
+
+    methods = [min(of_networks, key=rank) for of_networks in by_networks.values()]
     if not methods:
         return None
     caption = (
