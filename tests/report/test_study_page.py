@@ -20,6 +20,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
 from surefoot.report import study_figures
+from surefoot.report.figures import metric_definitions_picture
 from surefoot.report.gallery import part_gallery
 from surefoot.report.study_figures import drawable_methods, part_figures
 from surefoot.report.study_tables import mean_score, subgroups
@@ -248,6 +249,16 @@ def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
     text = study_figures.toy_planes(drawable_methods(part, None)).picture.svg()
     assert all(name in text for name in ("rings", "Single 1", "Ensemble"))
     assert [each.picture.name for each in part_figures(part, "x", None)][1] == "x-toy"
+
+
+def test_a_figure_is_a_function_and_a_line(monkeypatch):
+    def own(drawable):
+        picture = replace(metric_definitions_picture(), name="own")
+        return study_figures.CaptionedFigure(picture, f"Of {', '.join(drawable.methods)}.")
+
+    monkeypatch.setattr(study_figures, "FIGURES", (own, lambda _: None))
+    (figure,) = part_figures(drawn_part(), "x", None)
+    assert (figure.picture.name, figure.caption) == ("x-own", "Of single, ensemble.")
 
 
 def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():

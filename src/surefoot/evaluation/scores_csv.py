@@ -11,7 +11,6 @@ from surefoot.evaluation.compare import BASELINE, Values, tabulate
 from surefoot.evaluation.comparison import Comparison, MethodRuns, Place, RunScore
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
-from surefoot.io import replacing
 from surefoot.metrics import METRICS, Metric
 
 HEADER = ("method", "run", "side", "metric", "value", "k", "n")
@@ -26,12 +25,6 @@ def scores_text(comparison: Comparison) -> str:
                 numbers = (number_text(score.value), number_text(score.k), number_text(score.n))
                 lines.append((method.name, score.run, side, metric, *numbers))
     return csv_text(HEADER, lines)
-
-
-def write_scores(comparison: Comparison, path: str | Path) -> None:
-    """Write `scores.csv`."""
-    with replacing(path) as temporary:
-        temporary.write_text(scores_text(comparison), encoding="utf-8")
 
 
 def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:

@@ -125,9 +125,7 @@ def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
         band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
         counts = Patch(color=GREY, alpha=0.8, label="counts by confidence")
         key_below(figure, [*(_side_key(side) for side in SIDES), band, counts], columns=4)
-        title = (
-            "Accuracy in ten bins of equal size by confidence; below the diagonal a method is overconfident."
-        )
+        title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
         return finished(figure, "reliability-methods", title)
 
 

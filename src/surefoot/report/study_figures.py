@@ -16,7 +16,7 @@ from surefoot.report.figures import cost_picture, e99_picture, risk_coverage_pic
 from surefoot.report.panels import ToyRow, confidence_picture, reliability_picture, toy_picture
 from surefoot.report.style import LETTERS, Picture
 
-FEW = ("single", "single-t", "ensemble", "ensemble-of-t", "g-distill", "bayesian")  # where there is no space
+FEW = ("single", "single-t", "ensemble", "ensemble-of-t", "g-distill", "bayesian")  # for little space
 TOY_METHODS = ("ensemble", "distill", "g-distill")  # after two single networks, as in the paper
 FAR_ABOVE = 1.8  # times the median NLL
 FIRST_RUN = "Values of the first run."
