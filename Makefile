@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test explore check format benchmark browser clean
+.PHONY: help quickstart test explore check format benchmark mutants browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -29,6 +29,9 @@ format: .venv/dev ## put the formatting right
 benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/peers.py
+
+mutants: .venv/dev ## change the source a little, 60 times, and see whether the tests notice; ARGS="--area store --seed 3"
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \

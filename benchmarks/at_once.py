@@ -20,7 +20,7 @@ from surefoot.recipes.recipe import Recipe
 from surefoot.training.data import Images
 from surefoot.training.loop import Hooks, StoppedError, train
 from surefoot.training.losses import Classification
-from surefoot.workers.mps import side_by_side
+from surefoot.workers.mps import shared_gpu
 
 ROWS, SIDE = 11_520, 160
 
@@ -71,7 +71,7 @@ def main() -> None:
     options = ["--view", str(chosen.view), "--seconds", str(chosen.seconds)]
     command = [sys.executable, __file__, "--work", *options]
     for count in chosen.processes:
-        with side_by_side("cpu" if chosen.turns else "cuda", count) as environment:
+        with shared_gpu("cpu" if chosen.turns else "cuda", count) as environment:
             shared = "CUDA_MPS_PIPE_DIRECTORY" in environment
             environment = {**environment, "OMP_NUM_THREADS": "1"}
             running = [

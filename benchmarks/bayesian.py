@@ -15,7 +15,7 @@ import torch
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import LabelKind
 from surefoot.training.data import Points
-from surefoot.training.predict import Answer, Sampled, plainly, predict
+from surefoot.training.predict import Predictor, Sampled, network_logits, predict
 
 FEW = 4  # passes timed of the whole network
 
@@ -53,15 +53,15 @@ def main() -> None:
         for head in ("linear", "gaussian")
     }
     random = torch.Generator(device=device).manual_seed(0)
-    kinds: dict[str, tuple[str, Answer]] = {
-        "plain": ("linear", plainly),
+    kinds: dict[str, tuple[str, Predictor]] = {
+        "plain": ("linear", network_logits),
         "sampled at the head": ("gaussian", Sampled(LabelKind.ONE_LABEL, chosen.samples, random)),
         "network sampled": ("gaussian", Sampled(LabelKind.ONE_LABEL, FEW, random, whole_network=True)),
     }
     best = dict.fromkeys(kinds, float("inf"))
     for turn in range(chosen.turns + 1):
-        for name, (head, answer) in kinds.items():
-            took = seconds(lambda h=head, a=answer: predict([networks[h]], views, device, answer=a), device)
+        for name, (head, way) in kinds.items():
+            took = seconds(lambda h=head, w=way: predict([networks[h]], views, device, predictor=w), device)
             if turn:  # the first warms up
                 best[name] = min(best[name], took)
     best["network sampled"] *= chosen.samples / FEW

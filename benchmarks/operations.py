@@ -19,7 +19,7 @@ from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
-from surefoot.report.comparison import TableContext, comparison_grids
+from surefoot.report.comparison import TableContext, comparison_tables
 from surefoot.streaming.accumulate import Request, Shape, accumulate
 from surefoot.streaming.outcomes import Batch
 
@@ -194,7 +194,7 @@ def _compare(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
 
 
 def _tables(shape: Callable[[int], list[MethodRuns]], size: int) -> Work:
-    return partial(comparison_grids, _comparison(shape, size), TableContext("drawn"))
+    return partial(comparison_tables, _comparison(shape, size), TableContext("drawn"))
 
 
 @lru_cache(maxsize=1)

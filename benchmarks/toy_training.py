@@ -38,7 +38,7 @@ OURS = """
 import sys, time, torch
 from pathlib import Path
 from surefoot.workers.jobs import WorkOrder, jobs_of
-from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import open_context
 from surefoot.recipes.recipe import Recipe
 from surefoot.training.loop import train
 from surefoot.training.losses import Classification
@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 networks, epochs, width = map(int, sys.argv[1:])
 recipe = Recipe(network="mlp", width=width, epochs=epochs, learning_rate=0.01)
 order = WorkOrder(task="toy", root=None, jobs=jobs_of(recipe, (0,)), store="unused", cache="unused")
-context = TaskContext.open(order)
+context = open_context(order)
 labels = torch.from_numpy(context.task.splits[Split.TRAIN].labels)
 start = time.perf_counter()
 for seed in range(networks):

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
-from scipy.stats import beta
 
 from surefoot.predictions.outcomes import Array
 
@@ -56,6 +54,8 @@ def clopper_pearson(k: int, n: int) -> tuple[float, float]:
     >>> low, round(high, 4)
     (0.0, 0.0362)
     """
+    from scipy.stats import beta  # takes most of a second to import
+
     tail = (1 - LEVEL) / 2
     low = 0.0 if k == 0 else float(beta.ppf(tail, k, n - k + 1))
     high = 1.0 if k == n else float(beta.ppf(1 - tail, k + 1, n - k))
@@ -81,6 +81,8 @@ def few_samples_factor(independent: int) -> float:
     sqrt(G / (G - 1)) for the variance that G of them underestimate, and Student's t with G - 1 degrees of
     freedom for the normal quantile; infinite for one. Cameron & Miller, J. Human Resources 2015.
     """
+    from scipy.special import stdtrit
+
     if independent < 2:
         return float("inf")
     quantile = float(stdtrit(independent - 1, (1 + LEVEL) / 2))

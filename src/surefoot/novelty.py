@@ -16,7 +16,7 @@ from surefoot.errors import InputError
 from surefoot.networks.network import Network
 from surefoot.predictions.labels import LabelKind
 from surefoot.training.data import Inputs
-from surefoot.training.predict import ROWS_AT_ONCE, batches_seen, evaluating
+from surefoot.training.predict import ROWS_AT_ONCE, evaluating, test_batches
 
 
 def energy(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -122,7 +122,7 @@ def odin(
     with evaluating([network]), torch.inference_mode(False):
         parts = [
             _novelty(network, some, kind, eps).cpu()
-            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
+            for views in test_batches(inputs, device, ROWS_AT_ONCE)
             for some in torch.split(views, ROWS_WITH_SLOPES)
         ]
     return torch.cat(parts)
@@ -275,7 +275,7 @@ class _Collector:
         wants_features, wants_logits = "knn" in names, bool(FROM_LOGITS.keys() & set(names))
         features, logits = [torch.empty(0)], [torch.empty(0)]
         with torch.inference_mode(), evaluating([network]):
-            batches = batches_seen(inputs, device, ROWS_AT_ONCE) if wants_features or wants_logits else ()
+            batches = test_batches(inputs, device, ROWS_AT_ONCE) if wants_features or wants_logits else ()
             for views in batches:
                 seen = network.features(views) if wants_features else None
                 if seen is not None:

@@ -1,4 +1,11 @@
-"""Counts and numbers as text."""
+"""Numbers as text: rounded, signed, in brackets, in words and as CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+
+DASH = "\N{EN DASH}"  # an undefined number in a table
 
 
 def count_of(number: int, one: str, many: str | None = None) -> str:
@@ -8,3 +15,95 @@ def count_of(number: int, one: str, many: str | None = None) -> str:
     ('1 picture', '1,200 pictures', '0 classes')
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def number_text(value: float, decimals: int = 4, *, undefined: str = DASH) -> str:
+    """A number with fixed decimals.
+
+    >>> number_text(0.12345), number_text(-0.0001, 2), number_text(math.nan, undefined="undefined")
+    ('0.1235', '0.00', 'undefined')
+    """
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    return undefined if math.isnan(value) else f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def signed_text(value: float, decimals: int = 4, *, undefined: str = DASH) -> str:
+    """A difference: a number with its sign.
+
+    >>> signed_text(0.5, 2), signed_text(-0.00001)
+    ('+0.50', '+0.0000')
+    """
+    return undefined if math.isnan(value) else f"{round(value, decimals) + 0.0:+.{decimals}f}"
+
+
+def interval_text(low: float, high: float, decimals: int = 4) -> str:
+    """An interval in brackets; empty where there is none.
+
+    >>> interval_text(0.25, 0.75, 2), interval_text(math.nan, math.nan)
+    ('[0.25, 0.75]', '')
+    """
+    return "" if math.isnan(low) else f"[{number_text(low, decimals)}, {number_text(high, decimals)}]"
+
+
+def signed_interval_text(low: float, high: float, decimals: int = 4) -> str:
+    """The interval of a difference in brackets; empty where there is none.
+
+    >>> signed_interval_text(-0.1, 0.2, 1)
+    '[-0.1, +0.2]'
+    """
+    return "" if math.isnan(low) else f"[{signed_text(low, decimals)}, {signed_text(high, decimals)}]"
+
+
+def percent_range(low: float, high: float) -> str:
+    """An interval of shares, for sentences.
+
+    >>> percent_range(0.021, 0.0444)
+    '2.1% to 4.4%'
+    """
+    return f"{low:.1%} to {high:.1%}"
+
+
+def confidence_text(confidence: float) -> str:
+    """A confidence in percent: never 100% unless it is exactly 1.
+
+    >>> confidence_text(0.99996), confidence_text(1.0), confidence_text(0.875)
+    ('99.99%', '100%', '87.5%')
+    """
+    if confidence == 1:
+        return "100%"
+    return f"{confidence:.1%}" if confidence < 0.99 else f"{min(confidence, 0.9999):.2%}"
+
+
+def short_number(value: float) -> str:
+    """A large number with its unit, for an axis.
+
+    >>> short_number(11_700_000), short_number(0.02)
+    ('11.7 M', '0.02')
+    """
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def p_text(p: float) -> str:
+    """A p-value with two digits.
+
+    >>> p_text(0.0), p_text(0.25), p_text(1e-7)
+    ('< 1e-300', '0.25', '1e-07')
+    """
+    return f"{p:.2g}" if p > 1e-300 else "< 1e-300"
+
+
+def exact_text(value: float | None) -> str:
+    """A number in full precision, for CSV; empty where it is undefined or unknown."""
+    return "" if value is None or math.isnan(value) else repr(value)
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A header and lines as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return out.getvalue()

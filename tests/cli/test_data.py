@@ -79,7 +79,7 @@ def test_check_as_json(file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "nowhere.toml"], "surefoot: nowhere.toml: No such file or directory\n"),
+        (["check", "nowhere.toml"], "surefoot: cannot read nowhere.toml: No such file or directory\n"),
         (
             ["check", "dogs"],
             "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",
@@ -114,7 +114,7 @@ def test_show_says_what_lies_where(tmp_path):
     assert "terms: CC BY-SA 4.0" in done.stdout
     missing = surefoot("data", "show", "animals", "--root", tmp_path, check=1)
     assert missing.stdout.count("MISSING") == 4
-    assert "needed" in surefoot("data", "show", "objects").stdout
+    assert "required" in surefoot("data", "show", "objects").stdout
     assert "toy/wave, toy/rings, toy/spiral, toy/checkers" in surefoot("data", "show", "toy").stdout
 
 
@@ -140,7 +140,7 @@ def test_decode_names_what_it_cannot_read(file, tmp_path):
 
 
 def test_what_is_made_in_memory_needs_no_decoding():
-    assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is made in memory\n"
+    assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is generated in memory\n"
 
 
 def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):

@@ -35,7 +35,7 @@ width = 8
 epochs = 2
 learning_rate = 0.05
 """
-STOPPED = "stopped; the same command goes on from here\n"
+STOPPED = "stopped; the same command resumes\n"
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
 def epochs(store):
     return [
         (entry["phase"], entry["epoch"])
-        for found in Store(store).found()
+        for found in Store(store).networks()
         for entry in found.log
         if "epoch" in entry
     ]
@@ -204,7 +204,7 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
         process.send_signal(signal.SIGINT)
         said, warned = process.communicate()
     assert (process.returncode, said, warned) == (130, "", STOPPED)
-    assert [found.state for found in Store(store).found()] == [State.STOPPED]
+    assert [found.state for found in Store(store).networks()] == [State.STOPPED]
     begun = len(epochs(store))
     assert 0 < begun < 120
     row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
@@ -283,7 +283,7 @@ def test_ls_runs(folder, here):
 def test_ls_methods_and_experiments(here):
     said = here("ls", "methods").stdout
     assert all(f"│ {method.name} " in said for method in METHODS)
-    assert said.count("cheating") == sum(method.oracle for method in METHODS)
+    assert said.count("oracle: ") == sum(method.oracle for method in METHODS)
     assert said.count("beyond the paper") == sum(method.not_in_paper for method in METHODS)
     said = here("ls", "experiments").stdout
     assert all(f"│ {each.name} " in said for each in EXPERIMENTS)
@@ -308,7 +308,7 @@ def test_show_a_method(here, method):
     said = here("show", method.name).stdout
     for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
         assert text in said
-    assert ("cheating" in said) == method.oracle
+    assert ("oracle: " in said) == method.oracle
 
 
 def test_show_a_run(folder, here):

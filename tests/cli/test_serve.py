@@ -33,7 +33,8 @@ def test_without_the_extra(refused, monkeypatch, tmp_path):
     for name in [name for name in sys.modules if name.startswith("surefoot.serve.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert refused(tmp_path) == "surefoot: serving needs fastapi; pip install 'surefoot[serve]'\n"
+    (tmp_path / "bundle.json").touch()
+    assert refused(tmp_path) == "surefoot: serving needs fastapi; install it: pip install 'surefoot[serve]'\n"
 
 
 def test_points_cannot_be_served(refused, tmp_path):
@@ -58,4 +59,4 @@ def test_where_it_cannot_listen(refused, tmp_path):
 
 
 def test_what_is_no_bundle(refused, tmp_path):
-    assert "is no bundle: it has no bundle.json" in refused(tmp_path)
+    assert "is not a bundle: it has no bundle.json" in refused(tmp_path)

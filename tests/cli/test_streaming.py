@@ -25,13 +25,12 @@ sys.meta_path.insert(0, Refuse)
 
 
 LOOPBACK = f"""
-from surefoot.streaming import engines as on_ray
-end = on_ray.disconnect
-def disconnect():
-    import ray
-    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
-    end()
-on_ray.disconnect = disconnect
+from surefoot.streaming import engines
+run = engines.RayTasks.__call__
+def check_and_run(self, *arguments):
+    assert self.ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    return run(self, *arguments)
+engines.RayTasks.__call__ = check_and_run
 {CODE}
 """
 
@@ -127,14 +126,14 @@ def test_several_npz_are_read_whole(folder, tmp_path):
 REFUSED = {
     "groups": (["evaluate", "familiar", "--group-by", "site"], "--group-by needs all rows in memory"),
     "a report": (["evaluate", "familiar", "--report", "r"], "--report needs all rows in memory"),
-    "an address alone": (["evaluate", "familiar", "--address", "x"], "--address is of a Ray cluster"),
+    "an address alone": (["evaluate", "familiar", "--address", "x"], "--address is the address of a Ray cluster"),
     "Ray in memory": (["evaluate", "familiar", "--engine", "ray", "--no-stream"], "--engine ray streams"),
-    "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: Connection refused"),
-    "a host of 70 letters": (["evaluate", "familiar", "--engine", "ray", "--address", f"{'h' * 70}:1"], "no Ray cluster at hhh"),
-    "no address": (["evaluate", "familiar", "--engine", "ray", "--address", "there"], "allowed: HOST:PORT or ray://HOST:PORT"),
+    "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at '127.0.0.1:1': Connection refused"),
+    "a host of 70 letters": (["evaluate", "familiar", "--engine", "ray", "--address", f"{'h' * 70}:1"], "no Ray cluster at 'hhh"),
+    "no address": (["evaluate", "familiar", "--engine", "ray", "--address", "there"], "allowed: HOST:PORT as printed by 'ray start --head', ray://HOST:PORT, or auto"),
     "another method": (["calibrate", "familiar", "-o", "x.json", "--method", "budget"], "'budget' cannot be streamed"),
     "no match": (["evaluate", "none*.parquet"], "no file matches this pattern"),
-    "over the input": (["calibrate", "familiar", "-o", "familiar/0.parquet"], "names predictions"),
+    "over the input": (["calibrate", "familiar", "-o", "familiar/0.parquet"], "is a file name for predictions"),
 }  # fmt: skip
 
 

@@ -8,17 +8,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from surefoot.recipes.recipe import Recipe, Spec, read_recipe
+from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from surefoot.variants import read_recipe
 from tests.cli.command import in_a_process, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
 
 
 def states(folder):
-    return [found.state for found in Store(folder).found()]
+    return [found.state for found in Store(folder).networks()]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_status_shows_what_is_done(folder, here):
 def test_status_shows_what_was_ordered_and_never_begun(tmp_path, here):
     store = Store(tmp_path)
     specs = [Spec("toy/wave", "0" * 64, Recipe(network="mlp"), seed) for seed in range(3)]
-    store.want(specs)
+    store.request(specs)
     with store.claim(specs[1]):
         rows, last = shown(here("status", "--store", tmp_path).stdout)
     assert [(row[2], row[3]) for row in rows] == [("0", "missing"), ("1", "running"), ("2", "missing")]
@@ -137,7 +138,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
 
 
 def epochs(store):
-    return [entry["epoch"] for found in Store(store).found() for entry in found.log if "epoch" in entry]
+    return [entry["epoch"] for found in Store(store).networks() for entry in found.log if "epoch" in entry]
 
 
 def stop(process):
@@ -145,7 +146,7 @@ def stop(process):
     process.send_signal(signal.SIGINT)
     said, warned = process.communicate()
     assert process.returncode == 130
-    assert warned == "stopped; the same command goes on from here\n"
+    assert warned == "stopped; the same command resumes\n"
     assert said == ""
 
 
@@ -191,7 +192,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeyp
     assert done.stderr.startswith("surefoot: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
-    assert Store(mistaken / "s").found() == [], "a mistake leaves no network behind"
+    assert Store(mistaken / "s").networks() == [], "a mistake leaves no network behind"
 
 
 def test_divergence_names_epoch_rate_and_a_way_out(tmp_path, here):

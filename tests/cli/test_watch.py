@@ -53,9 +53,9 @@ def test_thresholds_are_chosen_said_and_written(files, tmp_path):
     assert code == 0
     document = json.loads(file.read_text())
     assert f"at a confidence of {document['accept']:.6g} or more" in said
-    assert "A promise on familiar data is none on unfamiliar data" in said
-    assert "times what was promised" in said
-    assert "which the promise allows" in said
+    assert "The guarantee does not cover unfamiliar data: there " in said
+    assert "times the target" in said
+    assert "within the guarantee" in said
     assert f"thresholds: {file}" in notes
     strange = read_predictions(files / "strange.npz").outcomes
     taken = strange.confidence >= document["accept"]
@@ -93,7 +93,7 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
     modest = ("thresholds", files / "strange.npz", "--target-error", 0.04, "-o", file)
     code, _, notes = surefoot(*modest, "--min-coverage", 0.8)
     assert code == 1
-    assert "less than the 80.0% asked for; for 80.0% of them it is " in notes
+    assert "less than the requested 80.0%; for 80.0% of them the guaranteed error is " in notes
     assert file.exists()
     assert surefoot(*modest)[0] == 0
 
@@ -184,7 +184,7 @@ def test_a_broken_promise_is_said(files, tmp_path):
         "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "strange.npz",
         "-o", tmp_path / "t.json",
     )  # fmt: skip
-    assert "the promise is broken. These rows are not drawn like val" in said
+    assert "more than guaranteed. These rows have another distribution than val" in said
 
 
 def test_without_mapie_a_sentence_says_how_to_get_it(files, tmp_path, monkeypatch):
@@ -225,12 +225,12 @@ def test_monitor_without_labels(files, tmp_path):
     )
     code, said, _ = surefoot("monitor", known, fresh)
     assert code == 0
-    assert "No sign that the ground has become unfamiliar." in said
-    assert "as it has no labels" in said
+    assert "No significant shift." in said
+    assert "because it has no labels" in said
     code, said, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
     assert code == 1
     document = json.loads(said)
-    assert document["verdict"][0] == "The ground has become unfamiliar."
+    assert document["verdict"][0] == "The data has shifted."
     assert document["accuracy"]["reference_labelled"]
 
 
@@ -277,7 +277,7 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
         assert len(history.read_text().splitlines()) == number
     assert [json.loads(line)["alarm"] for line in history.read_text().splitlines()] == [False, False, True]
     text = check_page(page, figures=3)
-    assert "The ground has become unfamiliar." in text
+    assert "The data has shifted." in text
     with pytest.raises(InputError, match="looks at another reference"):
         surefoot("monitor", files / "test.npz", files / "val.npz", "--history", history)
 

@@ -90,8 +90,7 @@ def test_it_says_what_the_run_said(made, name, tmp_path):
 
 def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_path):
     """The mean over many networks' worth of fixed samples is the mean over fresh ones."""
-    from surefoot.deploy.assemble import FixedSamples
-    from surefoot.training.predict import Sampled
+    from surefoot.training.predict import FixedSamples, Sampled
 
     bundle = bundled(made, "bayesian", tmp_path / "bundle")
     seen = views(bundle, made, made.stored(METHODS.named("bayesian")).after[TESTED[0]].ids[:8])
@@ -141,7 +140,7 @@ def test_what_cannot_be_bundled_says_why(made, name):
 
 def test_dropout_in_every_layer_cannot_be_bundled():
     from surefoot.recipes.recipe import Recipe, Spec
-    from surefoot.recipes.variants import Bayesian
+    from surefoot.variants import Bayesian
 
     spec = Spec("t", "i", Recipe(variant=Bayesian(sampled="network"), network="densenet161"), 0)
     assert "samples dropout in every layer" in why_not(METHODS.named("bayesian"), [spec])
@@ -474,7 +473,7 @@ def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monk
 def test_a_folder_that_holds_something_is_left_alone(one, tmp_path):
     made, _ = one
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is there already; allowed: a new folder"):
+    with pytest.raises(InputError, match="exists already; allowed: a new folder"):
         bundled(made, "ensemble-of-t", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -20,7 +20,7 @@ from surefoot.deploy.monitor import (
 from surefoot.deploy.monitor import _holm as holm
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
 from surefoot.intervals import NAN, Interval
-from surefoot.report.monitor import UNFAMILIAR, monitor_document, monitor_table, monitor_verdict
+from surefoot.report.monitor import SHIFTED, monitor_document, monitor_table, monitor_verdict
 from tests.conftest import draw_many_labels, draw_one_label
 
 ONLY = AlphaBudget.only(0.05)
@@ -137,17 +137,17 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert loud.alarm
     assert not quiet.alarm
     assert quiet.significant
-    assert monitor_verdict(loud)[0] == UNFAMILIAR
+    assert monitor_verdict(loud)[0] == SHIFTED
     assert "less than the bound 0.5: no alarm" in monitor_verdict(quiet)[0]
     same = check_shift(reference, scores_of(source(2000, rng)), share=ONLY)
-    assert monitor_verdict(same)[0] == "No sign that the ground has become unfamiliar."
+    assert monitor_verdict(same)[0] == "No significant shift."
     sure = check_shift(reference, scores_of(source(2000, rng, blur=-3)), share=ONLY)
-    assert "surer than it was" in monitor_verdict(sure)[-1]
-    assert "rows are few" in " ".join(
+    assert "more confident than before" in monitor_verdict(sure)[-1]
+    assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), share=ONLY))
     )
     assert len(monitor_table(loud).rows) == 2
-    document = json.loads(json.dumps(monitor_document(loud), allow_nan=False))
+    document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
 

@@ -108,6 +108,21 @@ def test_the_gap_of_no_errors_on_both_sides_is_as_wide_as_they_leave_open():
     assert (found.low, found.high) == pytest.approx((-upper(43), upper(200)))
 
 
+def test_the_gap_of_equal_counts_is_no_certainty_for_the_sides_are_other_samples():
+    found = evaluate(sure(0, 100), sure(0, 100), metrics=PAPER, resamples=20).gap
+    assert (found["e99"].low, found["e99"].high) == pytest.approx((-upper(100), upper(100)))
+    assert (found["label_error"].low, found["label_error"].high) == pytest.approx((-upper(400), upper(400)))
+
+
+def test_the_gap_of_proportions_is_from_their_exact_intervals_without_resamples_too():
+    for resamples in (0, 20):
+        found = evaluate(sure(20, 100), sure(60, 150), metrics=PAPER, resamples=resamples).gap["e99"]
+        (low_f, high_f), (low_u, high_u) = clopper_pearson(20, 100), clopper_pearson(60, 150)
+        assert found.value == pytest.approx(0.2)
+        assert found.low == pytest.approx(0.2 - math.hypot(0.4 - low_u, high_f - 0.2))
+        assert found.high == pytest.approx(0.2 + math.hypot(high_u - 0.4, 0.2 - low_f))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
     some, none = sure(20, 100), sure(0, 150)

@@ -180,7 +180,7 @@ def test_the_folder_has_the_values_and_the_plans(made, tmp_path):
     assert open_folder(made.experiment, [made.plan], Store(tmp_path)) == folder, (
         "the same again, the same folder"
     )
-    assert Store.holding(folder).root == tmp_path
+    assert Store.containing(folder).root == tmp_path
 
 
 def test_another_experiment_of_the_same_name_is_kept(made, tmp_path):

@@ -16,18 +16,18 @@ from surefoot.metrics import METRICS
 from surefoot.report.comparison import (
     HEADER,
     TableContext,
-    best_difference_grid,
-    calibration_grid,
-    comparison_grids,
-    complete_grid,
-    cost_grid,
-    difference_grid,
-    entropy_grid,
+    best_difference_table,
+    calibration_table,
+    comparison_tables,
+    complete_table,
+    cost_table,
+    difference_table,
+    entropy_table,
     percent_reduction,
-    reduction_grid,
+    reduction_table,
     summary_csv,
 )
-from surefoot.report.tables import TableCell, grids_html, grids_latex, grids_markdown
+from surefoot.report.tables import TableCell, to_html, to_latex, to_markdown
 
 GENDER = TableContext("gender")
 NLL = {  # familiar, then unfamiliar
@@ -75,9 +75,13 @@ def comparison():
     return comparison_from_scores(values(), ABOUT)
 
 
-def row(grid, name):
-    (found,) = [row for section in grid.sections for row in section.rows if row.name == name]
-    return found
+def row(table, name):
+    (found,) = [row for row in table.rows if row[0].text == name]
+    return found[2:]
+
+
+def column(table, index):
+    return [row[index].text for row in table.rows]
 
 
 def test_the_marks_the_goldens_rest_on():
@@ -89,23 +93,25 @@ def test_the_marks_the_goldens_rest_on():
 
 
 def test_table_1_is_the_baseline_and_percent_reductions(comparison):
-    grid = reduction_grid(comparison, GENDER)
-    assert grid.heading == "Table 1. Single, and percent reduction by the others: gender, ResNet-18"
-    assert (grid.groups, grid.columns) == (("NLL", "E99"), ("familiar", "unfamiliar"))
-    assert row(grid, "Single").cells[:2] == (
+    table = reduction_table(comparison, GENDER)
+    assert table.heading == "Table 1. Single, and percent reduction by the others: gender, ResNet-18"
+    assert table.header == (
+        *("method", "runs", "NLL familiar", "NLL unfamiliar", "E99 familiar", "E99 unfamiliar"),
+    )
+    assert row(table, "Single")[:2] == (
         TableCell("0.110", bold=True, paper="0.083"),
         TableCell("0.520", paper="0.542"),
     )
-    assert row(grid, "T-scaled").cells[:2] == (
+    assert row(table, "T-scaled")[:2] == (
         TableCell("19%", bold=True, paper="12%"),
         TableCell("41%", bold=True, paper="26%"),
     )
-    assert row(grid, "Ensemble").cells[:2] == (
+    assert row(table, "Ensemble")[:2] == (
         TableCell("27%", bold=True, paper="24%"),
         TableCell("12%", paper="33%"),
     )
-    assert row(grid, "Energy").cells[1].text == "23%"
-    assert row(grid, "Energy").cells[2].text == "–"
+    assert row(table, "Energy")[1].text == "23%"
+    assert row(table, "Energy")[2].text == "–"
 
 
 def test_percent_reductions():
@@ -121,63 +127,58 @@ def test_percent_reductions():
 
 
 def test_rows_stand_in_their_sections_with_their_runs(comparison):
-    grid = complete_grid(comparison, GENDER)
-    assert [section.label for section in grid.sections] == [
+    table = complete_table(comparison, GENDER)
+    assert [section.label for section in table.sections] == [
         None,
-        "beyond the paper",
-        "cheating: tuned on unfamiliar data",
+        "not in the paper",
+        "oracle: tuned on unfamiliar data",
     ]
-    names = [[found.name for found in section.rows] for section in grid.sections]
+    names = [[found[0].text for found in section.rows] for section in table.sections]
     assert names == [["Single", "T-scaled", "Ensemble", "Gone"], ["Energy"], ["Oracle"]]
-    runs = [found.runs for section in grid.sections for found in section.rows]
-    assert runs == ["2", "2", "1", "0, 2 missing", "2", "2"]
-    assert "Gone: 2 missing, not averaged in: seed001, seed002." in grid.notes
-    assert "Ensemble was run once; its variance is that of Single, as in the paper." in grid.notes
-    assert not any(cell.bold or cell.star for cell in row(grid, "Oracle").cells)
+    assert column(table, 1) == ["2", "2", "1", "0, 2 missing", "2", "2"]
+    assert "Gone: 2 missing, not averaged in: seed001, seed002." in table.notes
+    assert "Ensemble was run once; its variance is taken from Single, as in the paper." in table.notes
+    assert not any(cell.bold or cell.star for cell in row(table, "Oracle"))
 
 
 def test_table_4_is_complete(comparison):
-    grid = complete_grid(comparison, GENDER)
-    assert grid.heading == "Table 4. All methods: gender, ResNet-18"
-    nll, _, e99, _ = row(grid, "Single").cells
+    table = complete_table(comparison, GENDER)
+    assert table.heading == "Table 4. All methods: gender, ResNet-18"
+    nll, _, e99, _ = row(table, "Single")
     assert nll == TableCell("0.11000", bold=True, detail="±0.01414", paper="0.08324")
     assert (e99.text, e99.detail, e99.paper) == ("0.02000", "±0.01414, 4/200", "0.00470")
-    assert row(grid, "T-scaled").cells[2].detail == "1/50, 1 of 2 runs"
-    assert row(grid, "Energy").cells[2] == TableCell("–", detail="0/0, 0 of 2 runs")
-    assert {cell.text for cell in row(grid, "Gone").cells} == {"–"}
-    assert row(grid, "Ensemble").cells[2].bold  # by the variance of its lender
-    assert not row(grid, "T-scaled").cells[2].bold
-    assert "Not tested everywhere, for want of runs: T-scaled." in grid.notes
+    assert row(table, "T-scaled")[2].detail == "1/50, 1 of 2 runs"
+    assert row(table, "Energy")[2] == TableCell("–", detail="0/0, 0 of 2 runs")
+    assert {cell.text for cell in row(table, "Gone")} == {"–"}
+    assert row(table, "Ensemble")[2].bold  # by the variance of its lender
+    assert not row(table, "T-scaled")[2].bold
+    assert "Too few runs to be tested everywhere: T-scaled." in table.notes
 
 
 def test_one_run_each_is_starred_and_never_bold():
     single, scaled = ({("familiar", "nll"): [RunScore(0, value)]} for value in (0.2, 0.1))
-    grid = complete_grid(comparison_from_scores({"single": single, "scaled": scaled}, ABOUT[:2]), GENDER)
-    assert row(grid, "Single").cells == (TableCell("0.20000", paper="0.08324"),)
-    assert row(grid, "T-scaled").cells == (TableCell("0.10000", star=True, paper="0.07348"),)
-    assert [note[:1] for note in grid.notes] == ["*", "p"]
+    table = complete_table(comparison_from_scores({"single": single, "scaled": scaled}, ABOUT[:2]), GENDER)
+    assert row(table, "Single") == (TableCell("0.20000", paper="0.08324"),)
+    assert row(table, "T-scaled") == (TableCell("0.10000", star=True, paper="0.07348"),)
+    assert [note[:1] for note in table.notes] == ["*", "p"]
 
 
 def test_table_5_is_the_same_for_another_backbone(comparison):
-    grid = complete_grid(comparison, TableContext("gender", "densenet161"))
-    assert grid.heading == "Table 5. All methods: gender, DenseNet-161"
-    assert row(grid, "Single").cells[0].paper not in (None, "0.08324")
-    elsewhere = complete_grid(comparison, TableContext("letters"))
-    assert all(cell.paper is None for found in elsewhere.sections[0].rows for cell in found.cells)
+    table = complete_table(comparison, TableContext("gender", "densenet161"))
+    assert table.heading == "Table 5. All methods: gender, DenseNet-161"
+    assert row(table, "Single")[0].paper not in (None, "0.08324")
+    elsewhere = complete_table(comparison, TableContext("letters"))
+    assert all(cell.paper is None for found in elsewhere.sections[0].rows for cell in found)
     assert not any("Hoiem" in note for note in elsewhere.notes)
 
 
 def test_table_2_and_3_hold_the_papers_rows(comparison):
-    table = calibration_grid(comparison, GENDER)
-    assert [found.name for section in table.sections for found in section.rows] == [
-        "Single",
-        "T-scaled",
-        "Ensemble",
-    ]
-    assert table.groups == ("NLL",)
-    table = entropy_grid(comparison, GENDER)
-    assert table.groups == ("NLL", "Entropy", "NLL - entropy")
-    assert [cell.text for cell in row(table, "Ensemble").cells] == [
+    table = calibration_table(comparison, GENDER)
+    assert column(table, 0) == ["Single", "T-scaled", "Ensemble"]
+    assert table.groups == (("", 1), ("", 1), ("NLL", 2))
+    table = entropy_table(comparison, GENDER)
+    assert table.groups[2:] == (("NLL", 2), ("Entropy", 2), ("NLL - entropy", 2))
+    assert [cell.text for cell in row(table, "Ensemble")] == [
         "0.080",
         "0.460",
         "0.050",
@@ -185,25 +186,23 @@ def test_table_2_and_3_hold_the_papers_rows(comparison):
         "0.030",
         "0.410",
     ]
-    papers = [cell.paper for cell in row(table, "Ensemble").cells]
+    papers = [cell.paper for cell in row(table, "Ensemble")]
     assert papers == ["0.063", "0.363", "0.079", "0.158", "-0.016", "0.205"]
-    assert not any(cell.bold for cell in row(table, "Single").cells[2:])
+    assert not any(cell.bold for cell in row(table, "Single")[2:])
 
 
 def test_which_tables_there_are(comparison):
-    assert [grid.number for grid in comparison_grids(comparison, GENDER)] == [1, 2, 3, 4, None]
+    assert [table.number for table in comparison_tables(comparison, GENDER)] == [1, 2, 3, 4, None]
     without = comparison_from_scores({"b": values()["scaled"]})
-    assert [grid.number for grid in comparison_grids(without, GENDER)] == [4]
+    assert [table.number for table in comparison_tables(without, GENDER)] == [4]
     with pytest.raises(InputError, match="the baseline is not among the methods"):
-        reduction_grid(without, GENDER)
+        reduction_table(without, GENDER)
 
 
 def test_cost(comparison):
-    grid = cost_grid(comparison, GENDER)
-    (only,) = grid.sections
-    assert [(found.name, [cell.text for cell in found.cells]) for found in only.rows] == [
-        ("Single", ["120", "–", "1.1e+07"])
-    ]
+    table = cost_table(comparison, GENDER)
+    (only,) = table.sections
+    assert [[cell.text for cell in found] for found in only.rows] == [["Single", "2", "120", "–", "1.1e+07"]]
 
 
 def resampled():
@@ -223,17 +222,17 @@ def resampled():
 
 def test_differences_are_shown_with_their_intervals():
     found = resampled()
-    grid = difference_grid(found, GENDER)
-    assert row(grid, "Single").cells[0] == TableCell("baseline")
+    table = difference_table(found, GENDER)
+    assert row(table, "Single")[0] == TableCell("baseline")
     gap = found.method("scaled").cells["familiar", "nll"].from_baseline
     assert gap.high < 0
-    cell = row(grid, "T-scaled").cells[0]
+    cell = row(table, "T-scaled")[0]
     assert cell == TableCell(f"{gap.value:.4f}", True, detail=f"[{gap.low:.4f}, {gap.high:.4f}]")
-    best = best_difference_grid(found, GENDER)
-    assert row(best, "T-scaled").cells[0] == TableCell("best")
-    assert row(best, "Single").cells[0].text == f"{-gap.value:+.4f}"
+    best = best_difference_table(found, GENDER)
+    assert row(best, "T-scaled")[0] == TableCell("best")
+    assert row(best, "Single")[0].text == f"{-gap.value:+.4f}"
     assert best.notes[0].startswith("Paired bootstrap over images")
-    assert [grid.number for grid in comparison_grids(found, GENDER)] == [1, 2, 3, 4, None, None, None]
+    assert [table.number for table in comparison_tables(found, GENDER)] == [1, 2, 3, 4, None, None, None]
 
 
 def test_summary_is_numeric_and_whole(comparison):
@@ -270,8 +269,8 @@ def test_summary_is_numeric_and_whole(comparison):
 
 
 def test_every_format_prints_every_table(comparison):
-    grids = comparison_grids(comparison, GENDER)
-    for text in (grids_markdown(grids), grids_html(grids), grids_latex(grids)):
+    tables = comparison_tables(comparison, GENDER)
+    for text in (to_markdown(tables), to_html(tables), to_latex(tables)):
         assert text.count("Oracle") == 2  # in the two tables that hold every method
-        assert text.count("cheating: tuned on unfamiliar data") == 2
+        assert text.count("oracle: tuned on unfamiliar data") == 2
         assert "nan" not in text.lower()

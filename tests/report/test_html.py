@@ -11,6 +11,7 @@ from surefoot import InputError, Predictions, fit_member_temperatures, fit_tempe
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.report import curves as data
 from surefoot.report.evaluation import Subject, write_report
+from surefoot.report.summary import summarize
 from tests.browser import ARGUMENTS, CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -24,7 +25,9 @@ def subject(*, n=400, calibrated=True, resamples=20, **optional):
     }
     calibration = fit_temperature(draw_one_label(n, 4, sharpness=4, seed=2)) if calibrated else None
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=resamples)
-    return Subject(evaluation, sides, calibration, {"familiar": "<b>f.npz</b>", "unfamiliar": "u.npz"})
+    return Subject(
+        summarize(evaluation), sides, calibration, {"familiar": "<b>f.npz</b>", "unfamiliar": "u.npz"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +90,12 @@ def test_many_labels_members_and_one_side(tmp_path):
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=5)
     assert (
         "a temperature for each of 3 members"
-        in write_report(Subject(evaluation, sides, calibration), tmp_path).read_text()
+        in write_report(Subject(summarize(evaluation), sides, calibration), tmp_path).read_text()
     )
     alone = {"familiar": draw_one_label()}
-    text = write_report(Subject(evaluate(*alone.values(), resamples=5), alone), tmp_path).read_text()
+    text = write_report(
+        Subject(summarize(evaluate(*alone.values(), resamples=5)), alone), tmp_path
+    ).read_text()
     assert text.count("<svg") == 3
 
 
@@ -99,7 +104,7 @@ def test_degenerate_predictions_still_make_a_page(tmp_path):
         "familiar": Predictions.from_logits(np.zeros((1, 2)), [0]),
         "unfamiliar": Predictions.from_probs([[1.0, 0.0], [0.0, 1.0]], [0, 0]),
     }
-    assert write_report(Subject(evaluate(*sides.values(), resamples=3), sides), tmp_path).exists()
+    assert write_report(Subject(summarize(evaluate(*sides.values(), resamples=3)), sides), tmp_path).exists()
 
 
 def test_an_unwritable_folder_is_said(tmp_path):

@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp
 from surefoot.evaluation.comparison import Difference
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import BEYOND, PAIRS, QUESTIONS
-from surefoot.report.comparison import answer, question_grids
+from surefoot.report.questions import answer, question_tables
 from surefoot.report.study_tables import table_context
 from tests.report.studies import Row, by_hand
 
@@ -24,9 +24,9 @@ from tests.report.studies import Row, by_hand
         (-0.3, -0.1, math.nan, "yes"),  # of one run each, so nothing is known of others
         (-0.3, 0.1, 0.0, "inconclusive"),
         (0.1, 0.3, 0.1, "no: worse"),
-        (0.001, 0.002, 0.001, "no difference"),
+        (0.001, 0.002, 0.001, "no: negligible difference"),
         (0.001, 0.002, 0.01, "inconclusive"),
-        (-0.004, 0.004, 0.0, "no difference"),
+        (-0.004, 0.004, 0.0, "no: negligible difference"),
         (math.nan, math.nan, 0.0, "inconclusive"),
     ],
 )
@@ -45,8 +45,8 @@ def test_questions_ask_of_honest_methods_and_each_pair_once():
 
 def test_a_study_answers_those_whose_methods_it_has(made):
     (part,) = made.study().parts
-    asked, not_in_paper = question_grids(part.comparison, table_context(part))
-    texts = [row.name for row in asked.sections[0].rows]
+    asked, not_in_paper = question_tables(part.comparison, table_context(part))
+    texts = [row[0].text for row in asked.rows]
     assert [text.split("?")[0] for text in texts] == [
         "Does T from familiar data help",
         "Does novelty scaling beat T",
@@ -55,13 +55,13 @@ def test_a_study_answers_those_whose_methods_it_has(made):
     with_it, without = (
         part.comparison.method(name).cells["unfamiliar", "nll"] for name in ("single-t", "single")
     )
-    row = asked.sections[0].rows[0]
-    assert (row.cells[1].text, row.cells[2].text) == (f"{with_it.mean:.4f}", f"{without.mean:.4f}")
-    assert row.cells[3].text == f"{with_it.from_baseline.value:+.4f}"
+    row = asked.rows[0]
+    assert (row[3].text, row[4].text) == (f"{with_it.mean:.4f}", f"{without.mean:.4f}")
+    assert row[5].text == f"{with_it.from_baseline.value:+.4f}"
     gaps = [one.value - other.value for one, other in zip(with_it.runs, without.runs, strict=True)]
     t = ttest_1samp(gaps, 0).confidence_interval(0.95)
-    assert row.cells[4].text == f"±{(t.high - t.low) / 2:.4f}"
-    assert [row.name for row in not_in_paper.sections[0].rows] == [METHODS.named("held-out-t").title]
+    assert row[6].text == f"±{(t.high - t.low) / 2:.4f}"
+    assert [row[0].text for row in not_in_paper.rows] == [METHODS.named("held-out-t").title]
     gap = part.comparison.pairs["held-out-t", "ensemble-of-t"]["unfamiliar", "nll"]
     runs = [
         part.comparison.method(name).cells["unfamiliar", "nll"].mean
@@ -82,12 +82,12 @@ def notes_on_students(*ensembles, margin=0.1):
         for pair, of_pair in part.comparison.pairs.items()
     }
     comparison = replace(part.comparison, pairs=pairs, resamples=10)
-    (asked,) = question_grids(comparison, table_context(part))
+    (asked,) = question_tables(comparison, table_context(part))
     return asked.notes[1:]
 
 
 def test_what_students_keep_is_said_with_its_error_over_runs():
-    said = "Of the unfamiliar NLL that ensembles gain over one network students keep 43%"
+    said = "Students keep 43% of the reduction in unfamiliar NLL from one network to an ensemble"
     rng = np.random.default_rng(0)
     one = rng.normal(1.15, np.std([1.0, 1.2, 1.1, 1.3], ddof=1) / 2, 200_000)
     student = rng.normal(1.0, 0.1 / 3**0.5, 200_000)
@@ -102,7 +102,8 @@ def test_what_students_keep_is_said_with_its_error_over_runs():
 def test_two_ensembles_are_named_and_make_it_less_certain():
     taught, note = notes_on_students(0.7, 0.9)
     assert (
-        taught == "The first ensemble taught all students; they are set against the mean of the 2 ensembles."
+        taught
+        == "The first ensemble was the teacher of all students; they are compared with the mean of the 2 ensembles."
     )
     assert int(note.split()[-2]) > int(notes_on_students(0.8)[0].split()[-2])
 
@@ -113,4 +114,4 @@ def test_nothing_is_kept_of_a_gain_that_is_not_certain():
 
 def test_without_a_bootstrap_nothing_is_answered(made):
     (part,) = made.study(resamples=0).parts
-    assert question_grids(part.comparison, table_context(part)) == []
+    assert question_tables(part.comparison, table_context(part)) == []

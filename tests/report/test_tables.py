@@ -8,16 +8,15 @@ import pytest
 from surefoot import fit_temperature
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Score, evaluation_document
-from surefoot.report.tables import (
-    Table,
+from surefoot.report.summary import (
+    difference_text,
+    evaluation_csv,
     evaluation_tables,
-    signed_text_of,
-    text_of,
-    to_csv,
-    to_latex,
-    to_markdown,
+    evaluation_verdict,
+    score_text,
+    summarize,
 )
-from surefoot.report.verdict import verdict
+from surefoot.report.tables import Table, to_latex, to_markdown
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -29,10 +28,10 @@ def evaluation():
 
 
 def test_text_of_scores():
-    assert text_of(Score(0.12345, 0.1, 0.2)) == "0.1235 [0.1000, 0.2000]"
-    assert text_of(Score(math.nan, k=0, n=0)) == "undefined (n = 0)"
-    assert text_of(Score(math.nan)) == "undefined"
-    assert signed_text_of(Score(-0.00001, -0.1, 0.00001)) == "+0.0000 [-0.1000, +0.0000]"
+    assert score_text(Score(0.12345, 0.1, 0.2)) == "0.1235 [0.1000, 0.2000]"
+    assert score_text(Score(math.nan, k=0, n=0)) == "undefined (n = 0)"
+    assert score_text(Score(math.nan)) == "undefined"
+    assert difference_text(Score(-0.00001, -0.1, 0.00001)) == "+0.0000 [-0.1000, +0.0000]"
 
 
 def test_document_holds_every_number_and_no_nan(evaluation):
@@ -58,7 +57,7 @@ def test_markdown_keeps_its_columns_whatever_the_names(evaluation):
 
 
 def test_latex_escapes_what_latex_reads():
-    text = to_latex([Table("50% & more", ("a_b", "{c}"), (("x<y", "[1, 2] $3 #4 ~ ^ \\"),))])
+    text = to_latex([Table.of_text("50% & more", ("a_b", "{c}"), (("x<y", "[1, 2] $3 #4 ~ ^ \\"),))])
     assert r"\caption{50\% \& more}" in text
     assert r"a\_b & \{c\} \\" in text
     assert (
@@ -68,7 +67,7 @@ def test_latex_escapes_what_latex_reads():
 
 
 def test_csv_is_numeric(evaluation):
-    rows = list(csv.DictReader(io.StringIO(to_csv(evaluation))))
+    rows = list(csv.DictReader(io.StringIO(evaluation_csv(evaluation))))
     assert len(rows) == 7 * len(evaluation.metrics)
     parts = {**{s: e.metrics for s, e in evaluation.sides.items()}, "gap": evaluation.gap}
     parts |= {f"{s} change": change for s, change in evaluation.change.items()}
@@ -84,19 +83,41 @@ def test_one_side_alone_has_no_gap():
 
 
 def test_verdict_says_when_groups_are_few(evaluation):
-    assert verdict(evaluation)[-1].startswith(
-        "The intervals rest on only 2 familiar groups and 2 unfamiliar groups"
+    assert evaluation_verdict(evaluation)[-1].startswith(
+        "The intervals are rough, because there are only 2 familiar groups and 2 unfamiliar groups;"
     )
 
 
 def test_verdict_says_which_way(evaluation):
-    sentences = verdict(
+    sentences = evaluation_verdict(
         evaluate(draw_one_label(2000, sharpness=5), draw_one_label(2000, sharpness=8), resamples=50)
     )
     assert "points too high on average" in sentences[0]
     assert sentences[2].startswith("Of ")
-    assert sentences[2].endswith("more than the 1% this allows.")
-    assert "too low" in verdict(evaluate(draw_one_label(2000, sharpness=0.3), resamples=50))[0]
-    assert "right on average" in verdict(evaluate(draw_one_label(500, seed=3), resamples=50))[0]
-    assert verdict(evaluation)[-2].startswith("Calibration moved familiar NLL from ")
-    assert "mean average precision" in verdict(evaluate(draw_many_labels(), resamples=10))[0]
+    assert sentences[2].endswith(": above the limit of 1% for a calibrated model.")
+    assert "too low" in evaluation_verdict(evaluate(draw_one_label(2000, sharpness=0.3), resamples=50))[0]
+    assert (
+        "does not differ significantly from its accuracy"
+        in evaluation_verdict(evaluate(draw_one_label(500, seed=3), resamples=50))[0]
+    )
+    assert evaluation_verdict(evaluation)[-2].startswith("Calibration changed familiar NLL from ")
+    assert "mean average precision" in evaluation_verdict(evaluate(draw_many_labels(), resamples=10))[0]
+
+
+def test_a_summary_is_the_tables_and_the_verdict(evaluation):
+    summary = summarize(evaluation)
+    assert summary.evaluation is evaluation
+    assert list(summary.tables) == evaluation_tables(evaluation)
+    assert list(summary.verdict) == evaluation_verdict(evaluation)
+
+
+def test_columns_of_numbers_are_aligned_to_the_right():
+    rows = (
+        ("a", "+0.1", "x", "none"),
+        ("b", "undefined (n = 0)", "2", "< 1e-300"),
+        ("c", "", "-", "[-1, 2]"),
+    )
+    table = Table.of_text("", ("name", "numbers", "mixed", "numbers too"), rows)
+    assert [column.align for column in table.columns] == ["left", "right", "left", "right"]
+    assert "|:--|--:|:--|--:|" in to_markdown([table])
+    assert r"\begin{tabular}{lrlr}" in to_latex([table])

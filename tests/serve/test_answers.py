@@ -14,11 +14,11 @@ import surefoot
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
-from surefoot.serve import batching as answers
+from surefoot.serve import batching
 from surefoot.serve.app import Page
-from surefoot.serve.batching import Answerer
-from surefoot.serve.limits import Limits, RefusedError
-from surefoot.serve.metrics import Meters
+from surefoot.serve.batching import Predictor
+from surefoot.serve.limits import Capacity, Limits, RefusedError
+from surefoot.serve.metrics import Metrics
 from tests.serve.made import bundled, counts, picture
 
 
@@ -28,15 +28,15 @@ def many(tmp_path_factory):
 
 
 def test_many_labels(many):
-    answerer = Answerer(many, None, "cpu")
-    views = [answerer.view(picture(seed), 10**6) for seed in range(5)]
-    for said, view in zip(answerer.answers(views), views, strict=True):
+    predictor = Predictor(many, None, "cpu")
+    views = [predictor.preprocess(picture(seed), 10**6) for seed in range(5)]
+    for said, view in zip(predictor.predict(views), views, strict=True):
         p = many.says(view[None]).probs()[0].numpy()
         assert said["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
         assert said["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
         assert (said["decision"], "label" in said) == (None, False)
     page = Page.of(many, None, Limits()).html
-    assert "any of 3 classes" in page
+    assert "any number of 3 classes" in page
     assert "this method is not calibrated" in page
     assert "Accept, review, reject" not in page
 
@@ -44,59 +44,59 @@ def test_many_labels(many):
 def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     old = replace(many, familiar=None)
     thresholds = Rule(math.inf, 0.2)
-    (said,) = Answerer(old, thresholds, "cpu").answers([torch.zeros(old.shape)])
+    (said,) = Predictor(old, thresholds, "cpu").predict([torch.zeros(old.shape)])
     assert (said["verdict"], said["decision"]) == (None, "review")
     page = Page.of(old, thresholds, Limits()).html
-    assert "so there is no verdict" in page
+    assert "so images are not checked" in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
-    assert "accepted from 0.9 on, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
+    assert "accepted at 0.9 or more, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
 def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
-    answerer = Answerer(many, None, "cpu")
-    views = [answerer.view(picture(seed), 10**6) for seed in range(rows)]
-    is_ensemble = answerer.answers(views)
-    for said, view in zip(is_ensemble, views, strict=True):
-        (alone,) = answerer.answers([view])
+    predictor = Predictor(many, None, "cpu")
+    views = [predictor.preprocess(picture(seed), 10**6) for seed in range(rows)]
+    all_at_once = predictor.predict(views)
+    for said, view in zip(all_at_once, views, strict=True):
+        (alone,) = predictor.predict([view])
         for name in many.class_names:
             assert said["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
 
 
 def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
-    answerer = Answerer(many, None, "cpu")
+    predictor = Predictor(many, None, "cpu")
     data = [picture(seed, size=(50, 40)) for seed in range(6)]
-    expected = [answerer.view(each, 2000) for each in data]
-    monkeypatch.setattr(answers, "LARGE", 1999)
+    expected = [predictor.preprocess(each, 2000) for each in data]
+    monkeypatch.setattr(batching, "LARGE", 1999)
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda each: answerer.view(each, 2000), data))
-        with answerer.one_at_a_time:
-            waiting = pool.submit(answerer.view, data[0], 2000)
-            assert isinstance(pool.submit(answerer.view, picture(), 2000).result(), torch.Tensor)
+        found = list(pool.map(lambda each: predictor.preprocess(each, 2000), data))
+        with predictor.one_at_a_time:
+            waiting = pool.submit(predictor.preprocess, data[0], 2000)
+            assert isinstance(pool.submit(predictor.preprocess, picture(), 2000).result(), torch.Tensor)
             assert not waiting.done()
         assert torch.equal(waiting.result(), expected[0])
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert answerer.view(data[0], 1999).status == 413
+    assert predictor.preprocess(data[0], 1999).status == 413
 
 
-def test_a_large_image_is_alone_until_it_is_a_view(many, monkeypatch):
+def test_a_large_image_is_alone_until_it_is_preprocessed(many, monkeypatch):
     held = []
 
     class Watched(Preprocessing):
         def of_pixels(self, pixels):
-            held.append(answerer.one_at_a_time.locked())
+            held.append(predictor.one_at_a_time.locked())
             return super().of_pixels(pixels)
 
-    answerer = Answerer(many, None, "cpu")
-    answerer.preprocessing = Watched(**vars(many.preprocessing))
-    monkeypatch.setattr(answers, "LARGE", 1999)
+    predictor = Predictor(many, None, "cpu")
+    predictor.preprocessing = Watched(**vars(many.preprocessing))
+    monkeypatch.setattr(batching, "LARGE", 1999)
     for size in ((50, 40), (30, 24)):
-        assert isinstance(answerer.view(picture(size=size), 2000), torch.Tensor)
+        assert isinstance(predictor.preprocess(picture(size=size), 2000), torch.Tensor)
     assert held == [True, False]
 
 
 def test_what_is_no_image_is_refused_and_never_raised(many):
-    answerer = Answerer(many, None, "cpu")
+    predictor = Predictor(many, None, "cpu")
     whole = [picture(kind=kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "PPM")]
     rng = np.random.default_rng(0)
     for data in whole:
@@ -105,7 +105,7 @@ def test_what_is_no_image_is_refused_and_never_raised(many):
             for at in rng.integers(0, len(data), 6):
                 broken[at] = rng.integers(256)
             with refusing_bombs():
-                found = answerer.view(broken[: rng.integers(1, len(data) + 1)], 10**6)
+                found = predictor.preprocess(broken[: rng.integers(1, len(data) + 1)], 10**6)
             if isinstance(found, RefusedError):
                 assert found.status in (400, 413, 415)
                 assert "\n" not in found.sentence
@@ -122,14 +122,14 @@ def test_a_tiff_is_refused_and_cannot_fill_the_log(many, capfd):
     group4 = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data
     group4 += struct.pack("<H", len(tags)) + entries + bytes(4)
     for tiff in (group4, picture(kind="TIFF")):
-        refused = Answerer(many, None, "cpu").view(tiff, 10**8)
+        refused = Predictor(many, None, "cpu").preprocess(tiff, 10**8)
         assert capfd.readouterr().err == ""
         assert refused.status == 415
-        assert refused.sentence.endswith("that is read: JPEG, PNG, WEBP, BMP, GIF, PPM")
+        assert refused.sentence.endswith("supported format: JPEG, PNG, WEBP, BMP, GIF, PPM")
 
 
 def test_metrics_escape_what_they_name():
     nasty = 'a"b\\c\nd'
-    text = Meters().text({"bundle": nasty}, {})
+    text = Metrics(Capacity(Limits()), {"bundle": nasty}).text().decode()
     (labels,) = [labels for name, labels in counts(text) if name == "surefoot_info"]
     assert json.loads(f'"{labels[0][1]}"') == nasty

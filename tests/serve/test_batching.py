@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from surefoot.serve.batching import Batcher, UnansweredError
+from surefoot.serve.batching import Batcher, PredictionError
 
 
 class Counting:
@@ -28,10 +28,10 @@ class Counting:
 )
 def test_whatever_waits_is_answered_together(at_once, sizes):
     answer, told = Counting(), []
-    batcher = Batcher(answer, at_once=at_once, on_event=told.append)
-    first = batcher.ask(0)
+    batcher = Batcher(answer, batch=at_once, on_batch=told.append)
+    first = batcher.submit(0)
     assert answer.entered.wait(60)
-    others = [batcher.ask(number) for number in range(1, 11)]
+    others = [batcher.submit(number) for number in range(1, 11)]
     answer.go.set()
     assert [first.result(60), *(each.result(60) for each in others)] == list(range(0, 22, 2))
     batcher.close()
@@ -43,25 +43,25 @@ def test_whatever_waits_is_answered_together(at_once, sizes):
 
 def test_one_that_fails_spoils_no_other(caplog):
     answer = Counting(bad=3)
-    batcher = Batcher(answer, at_once=64)
-    futures = [batcher.ask(9)]
+    batcher = Batcher(answer, batch=64)
+    futures = [batcher.submit(9)]
     assert answer.entered.wait(60)
-    futures += [batcher.ask(number) for number in range(5)]
+    futures += [batcher.submit(number) for number in range(5)]
     answer.go.set()
     assert [each.result(60) for i, each in enumerate(futures) if i != 4] == [18, 0, 2, 4, 8]
-    with pytest.raises(UnansweredError):
+    with pytest.raises(PredictionError):
         futures[4].result(60)
     assert "not this one" in caplog.text
-    assert batcher.ask(1).result(60) == 2
+    assert batcher.submit(1).result(60) == 2
     batcher.close()
 
 
 def test_what_is_cancelled_is_passed_over_and_what_waits_at_the_end_is_answered():
     answer = Counting()
-    batcher = Batcher(answer, at_once=64)
-    batcher.ask(0)
+    batcher = Batcher(answer, batch=64)
+    batcher.submit(0)
     assert answer.entered.wait(60)
-    cancelled, kept = batcher.ask(1), batcher.ask(2)
+    cancelled, kept = batcher.submit(1), batcher.submit(2)
     assert cancelled.cancel()
     answer.go.set()
     batcher.close()
@@ -69,4 +69,4 @@ def test_what_is_cancelled_is_passed_over_and_what_waits_at_the_end_is_answered(
     assert answer.batches == [[0], [2]]
     assert not batcher.alive
     with pytest.raises(RuntimeError, match="closed"):
-        batcher.ask(3)
+        batcher.submit(3)

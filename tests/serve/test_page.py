@@ -117,7 +117,7 @@ def test_in_a_real_browser(server, made, tmp_path, width, scheme):
 
         page.evaluate(DROP, [list(b"no image"), "notes.txt", "text/plain"])
         page.locator(".card.wrong").wait_for()
-        assert page.locator("#status").inner_text().startswith("not an image of a kind that is read")
+        assert page.locator("#status").inner_text().startswith("not an image in a supported format")
         page.locator("#file").set_input_files([*payload, payload[0]])
         page.get_by_text("the form has more than 3 images").first.wait_for()
         assert all("Failed to load resource" in problem for problem in problems), "the browser's own remark"

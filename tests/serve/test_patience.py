@@ -137,14 +137,14 @@ def test_a_prediction_that_fails_says_so_and_the_next_is_answered(server, hold, 
         failed = pool.submit(post, server)
         until(hold.entered.exists)
     assert failed.result().status_code == 500
-    assert json_of(failed.result()) == {"error": "the prediction failed; the server's log says why"}
+    assert json_of(failed.result()) == {"error": "the prediction failed; see the server's log"}
     hold.fail.unlink()
     assert post(server).status_code == 200
 
 
 def test_the_bytes_that_are_held_are_limited_too(server):
     """Many large uploads at once: some are sent away, and what the others hold is let go when they leave."""
-    refused = ("surefoot_requests_total", (("path", "/predict"), ("code", "503")))
+    refused = ("surefoot_requests_total", (("code", "503"), ("path", "/predict")))
     before = metrics(server).get(refused, 0)
     with ExitStack() as stack:
         for _ in range(20):  # 99% of the most each; sixteen times the most may be held
@@ -170,7 +170,7 @@ def test_what_is_under_way_at_the_end_is_answered(server, hold, pool):
     assert said.count("Traceback") == said.count("RuntimeError: by order of"), (
         "of what failed in another test, at most"
     )
-    assert said.endswith("stopped; every request that had come was answered\n")
+    assert said.endswith("stopped; all requests were answered\n")
 
 
 def accepts(server):
@@ -197,7 +197,7 @@ def test_nobody_is_waited_for_for_ever(slow, hold, pool):
             chunks = pool.submit(trickle, begun(HEAD + b"transfer-encoding: chunked\r\n\r\n"), b"1\r\nx\r\n")
             letters = pool.submit(trickle, begun(b"GET /health HTTP/1.1\r\nx: "), b"y")
             silent = begun(b"")
-            assert said_by(heard(asked)) == (504, "there was no answer within 5 s")
+            assert said_by(heard(asked)) == (504, "there was no prediction within 5 s")
             assert said_by(heard(half)) == late
             assert said_by(chunks.result()) == late
             assert (heard(silent), letters.result()) == (b"", b"")

@@ -34,10 +34,10 @@ def by_the_standard_library(data):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CONTENT, min_size=1, max_size=4), st.lists(st.integers(0, 300), max_size=12))
 def test_any_pieces_give_the_same_files(contents, cuts):
-    whole, room = body(contents), Capacity(LIMITS)
+    whole, capacity = body(contents), Capacity(LIMITS)
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
-    with room.guest() as guest:
-        form = Form(b"edge", LIMITS, guest)
+    with capacity.request() as memory:
+        form = Form(b"edge", LIMITS, memory)
         for start, end in pairwise(edges):
             form.write(whole[start:end])
         form.close()
@@ -46,40 +46,40 @@ def test_any_pieces_give_the_same_files(contents, cuts):
         for each, data in zip(found, contents, strict=True):
             assert bytes(each.data) == (data if len(data) <= 40 else b"")
             assert (each.refused is not None) == (len(data) > 40)
-        assert room.held == sum(len(data) for data in contents if len(data) <= 40)
-    assert room.held == 0
+        assert capacity.bytes == sum(len(data) for data in contents if len(data) <= 40)
+    assert capacity.bytes == 0
 
 
 def test_one_image_is_one():
-    room = Capacity(Limits(max_images=1, max_waiting=1))
+    capacity = Capacity(Limits(max_images=1, max_waiting=1))
     with (
         pytest.raises(RefusedError, match=r"^the form has more than 1 image, the most allowed$"),
-        room.guest() as guest,
+        capacity.request() as memory,
     ):
-        Form(b"edge", room.limits, guest).write(body([b"abc"] * 2))
+        Form(b"edge", capacity.limits, memory).write(body([b"abc"] * 2))
     with (
         pytest.raises(RefusedError, match=r"^1 image is waiting already"),
-        room.admitted(1),
-        room.admitted(1),
+        capacity.queued(1),
+        capacity.queued(1),
     ):
-        raise AssertionError("there was no room")
+        raise AssertionError("there was no capacity")
 
 
-def test_a_guest_that_fails_leaves_nothing_behind():
-    room = Capacity(LIMITS)
-    with pytest.raises(RefusedError), room.guest() as guest:
-        Form(b"edge", LIMITS, guest).write(body([b"abc"] * 9))
-    assert room.held == 0
-    with pytest.raises(RefusedError), room.admitted(1), room.admitted(512):
-        raise AssertionError("there was no room")
-    assert room.waiting == 0
+def test_a_request_that_fails_leaves_nothing_behind():
+    capacity = Capacity(LIMITS)
+    with pytest.raises(RefusedError), capacity.request() as memory:
+        Form(b"edge", LIMITS, memory).write(body([b"abc"] * 9))
+    assert capacity.bytes == 0
+    with pytest.raises(RefusedError), capacity.queued(1), capacity.queued(512):
+        raise AssertionError("there was no capacity")
+    assert capacity.waiting == 0
 
 
 @pytest.mark.parametrize("headers", [b"a: " + b"b" * 10**5, b"a: b\r\n" * 100])
 def test_a_part_s_headers_are_limited(headers):
     """By python-multipart, from 0.0.27 on: they count nowhere else."""
-    with Capacity(LIMITS).guest() as guest, pytest.raises(RefusedError, match="the form is broken"):
-        Form(b"edge", LIMITS, guest).write(b"--edge\r\n" + headers)
+    with Capacity(LIMITS).request() as memory, pytest.raises(RefusedError, match="the form is broken"):
+        Form(b"edge", LIMITS, memory).write(b"--edge\r\n" + headers)
 
 
 @pytest.mark.parametrize(

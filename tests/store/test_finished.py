@@ -36,16 +36,16 @@ def test_facts_and_weights_come_back(store):
 
 def test_arrays_beside_come_back_also_to_numpy(store):
     make(store)
-    assert not store.has_beside(SPEC, "odin")
-    assert store.beside(SPEC, "odin") is None
-    store.save_beside(SPEC, "odin", SCORES)
-    assert store.has_beside(SPEC, "odin")
-    assert same(store.beside(SPEC, "odin"), SCORES)
+    assert not store.has_extra_arrays(SPEC, "odin")
+    assert store.extra_arrays(SPEC, "odin") is None
+    store.save_extra_arrays(SPEC, "odin", SCORES)
+    assert store.has_extra_arrays(SPEC, "odin")
+    assert same(store.extra_arrays(SPEC, "odin"), SCORES)
     with np.load(store.folder(SPEC) / "odin.npz", allow_pickle=False) as file:
         assert same({name: file[name] for name in file.files}, SCORES)
-    store.save_beside(SPEC, "odin", {})
-    assert store.beside(SPEC, "odin") == {}
-    assert [each.state for each in store.found()] == [State.DONE]
+    store.save_extra_arrays(SPEC, "odin", {})
+    assert store.extra_arrays(SPEC, "odin") == {}
+    assert [each.state for each in store.networks()] == [State.DONE]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -65,8 +65,8 @@ def test_any_arrays_come_back(tmp_path, arrays, fortran):
     if not store.is_done(SPEC):
         make(store)
     given_arrays = {name: array.T if fortran else array for name, array in arrays.items()}
-    store.save_beside(SPEC, "some", given_arrays)
-    found = store.beside(SPEC, "some")
+    store.save_extra_arrays(SPEC, "some", given_arrays)
+    found = store.extra_arrays(SPEC, "some")
     assert list(found) == list(given_arrays)
     for name, array in given_arrays.items():
         assert found[name].dtype == array.dtype
@@ -76,13 +76,13 @@ def test_any_arrays_come_back(tmp_path, arrays, fortran):
 def test_each_byte_changed_is_seen_or_does_no_harm(store):
     make(store)
     arrays = {"scores": np.arange(5.0), "n": np.array(3)}
-    store.save_beside(SPEC, "odin", arrays)
+    store.save_extra_arrays(SPEC, "odin", arrays)
     path = store.folder(SPEC) / "odin.npz"
     whole, named = path.read_bytes(), 0
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            assert same(store.beside(SPEC, "odin"), arrays)
+            assert same(store.extra_arrays(SPEC, "odin"), arrays)
         except InputError as error:
             assert str(path) in str(error)  # noqa: PT017
             named += 1
@@ -91,23 +91,23 @@ def test_each_byte_changed_is_seen_or_does_no_harm(store):
 
 def test_each_cut_is_seen(store):
     make(store)
-    store.save_beside(SPEC, "odin", SCORES)
+    store.save_extra_arrays(SPEC, "odin", SCORES)
     path = store.folder(SPEC) / "odin.npz"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"odin\.npz is damaged \(.*\); remove it to have it made anew"):
-            store.beside(SPEC, "odin")
+        with pytest.raises(InputError, match=r"odin\.npz is damaged \(.*\); remove it to compute it again"):
+            store.extra_arrays(SPEC, "odin")
 
 
 def test_objects_are_neither_written_nor_read(store):
     make(store)
-    with pytest.raises(InputError, match=r"^array 'o' holds Python objects; allowed: numbers and text$"):
-        store.save_beside(SPEC, "odin", {"o": np.array([{}])})
-    assert not store.has_beside(SPEC, "odin")
+    with pytest.raises(InputError, match=r"^array 'o' contains Python objects; allowed: numbers and text$"):
+        store.save_extra_arrays(SPEC, "odin", {"o": np.array([{}])})
+    assert not store.has_extra_arrays(SPEC, "odin")
     np.savez(store.folder(SPEC) / "odin.npz", o=np.array([{}]))
     with pytest.raises(InputError, match=r"odin\.npz is damaged \(Object arrays cannot be loaded"):
-        store.beside(SPEC, "odin")
+        store.extra_arrays(SPEC, "odin")
 
 
 @pytest.mark.parametrize("name", ["", "../odin", "a/b", "a.b", "val", "test_familiar"])
@@ -115,26 +115,26 @@ def test_a_name_that_would_lie_elsewhere_or_over_predictions_is_refused(store, n
     make(store)
     before = sorted(store.root.rglob("*"))
     with pytest.raises(
-        InputError, match=r"^name is .*; allowed: letters, digits, - and _, but no split's name$"
+        InputError, match=r"^name is .*; allowed: letters, digits, - and _, and not the name of a split$"
     ):
-        store.save_beside(SPEC, name, SCORES)
+        store.save_extra_arrays(SPEC, name, SCORES)
     assert sorted(store.root.rglob("*")) == before
     assert store.predictions(SPEC, Split.VAL).n == 20
     with pytest.raises(InputError, match=r"^array name is '\.\./a/b'; allowed: "):
-        store.save_beside(SPEC, "odin", {"../a/b": np.zeros(1)})
+        store.save_extra_arrays(SPEC, "odin", {"../a/b": np.zeros(1)})
 
 
 def test_writing_that_fails_keeps_the_arrays_before(store, monkeypatch):
     make(store)
-    store.save_beside(SPEC, "odin", SCORES)
+    store.save_extra_arrays(SPEC, "odin", SCORES)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"^cannot write .*odin\.npz: No space left on device$"):
-        store.save_beside(SPEC, "odin", {"scores": np.zeros(3)})
-    assert same(store.beside(SPEC, "odin"), SCORES)
+        store.save_extra_arrays(SPEC, "odin", {"scores": np.zeros(3)})
+    assert same(store.extra_arrays(SPEC, "odin"), SCORES)
     assert not list(store.folder(SPEC).glob(".*"))
 
 
@@ -146,12 +146,12 @@ def test_of_a_network_that_is_not_done_nothing_is_said(store, state):
     for ask in (
         store.facts,
         store.weights,
-        lambda spec: store.beside(spec, "odin"),
-        lambda spec: store.save_beside(spec, "odin", SCORES),
+        lambda spec: store.extra_arrays(spec, "odin"),
+        lambda spec: store.save_extra_arrays(spec, "odin", SCORES),
     ):
         with pytest.raises(InputError, match=rf"^network toy/wave seed 3 is {state} in .*; needed: done$"):
             ask(SPEC)
-    assert not store.has_beside(SPEC, "odin")
+    assert not store.has_extra_arrays(SPEC, "odin")
 
 
 def test_parameters_are_counted_without_running_statistics(store):
@@ -186,7 +186,7 @@ def test_weights_that_are_missing_or_damaged_are_named(store):
 def test_damaged_facts_are_named(store, damage):
     make(store)
     (store.folder(SPEC) / "done.json").write_bytes(damage)
-    for ask in (lambda: store.facts(SPEC), store.found):
+    for ask in (lambda: store.facts(SPEC), store.networks):
         with pytest.raises(InputError, match=r"/done\.json is damaged \(.*\); remove its folder to train"):
             ask()
 
@@ -194,12 +194,12 @@ def test_damaged_facts_are_named(store, damage):
 def test_a_damaged_spec_of_a_finished_network_is_named_and_of_a_draft_passed_over(store):
     with store.claim(OTHER) as draft:
         draft.write("spec.json", "")
-        assert store.found() == []
+        assert store.networks() == []
     make(store)
     for damage in ("", "{}", '{"task": "toy", "seed": "three"}'):
         (store.folder(SPEC) / "spec.json").write_text(damage)
         with pytest.raises(InputError, match=r"/spec\.json is damaged"):
-            store.found()
+            store.networks()
 
 
 def test_a_finished_network_is_on_the_disk_before_it_is_renamed_and_its_name_after(store, monkeypatch):

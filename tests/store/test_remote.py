@@ -56,11 +56,11 @@ def test_what_is_added_later_goes_both_ways(remote, made, tmp_path):
     copy = Store(tmp_path / "copy")
     remote.sync([SPEC], made)
     remote.sync([SPEC], copy)
-    copy.save_beside(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    copy.save_extra_arrays(SPEC, "novelty-energy", {"val": np.arange(4.0)})
     remote.sync([SPEC], copy)
     remote.sync([SPEC], made)
     assert content(made) == content(copy)
-    assert made.beside(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+    assert made.extra_arrays(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_is_there_is_never_replaced(remote, made, tmp_path):
@@ -87,8 +87,8 @@ def test_the_first_to_be_done_stays(remote, made, tmp_path):
             if path.name != "done.json":
                 remote.send(SPEC, other)
 
-    Overtaken(remote.place).send(SPEC, made)
-    system, root = fsspec.core.url_to_fs(remote.place)
+    Overtaken(remote.location).send(SPEC, made)
+    system, root = fsspec.core.url_to_fs(remote.location)
     found = {path.rpartition("/")[2]: system.cat_file(path) for path in system.find(root)}
     assert found == content(other), "and nothing hidden is left"
 
@@ -96,7 +96,7 @@ def test_the_first_to_be_done_stays(remote, made, tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from surefoot.store import Store
+from surefoot.store.store import Store
 from surefoot.store.remote import Remote
 from tests.store.made import SPEC
 class Mortal(Remote):
@@ -113,7 +113,7 @@ Mortal(sys.argv[1]).send(SPEC, Store(Path(sys.argv[2])))
 def test_a_sender_killed_on_the_way_leaves_nothing_that_counts(made, tmp_path):
     """Here after all files but done.json, which goes last."""
     remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
-    arguments = [remote.place, str(made.root), "4"]
+    arguments = [remote.location, str(made.root), "4"]
     ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert ended.returncode == -9
     assert len([path for path in (tmp_path / "bucket").rglob("*") if path.is_file()]) == 4
@@ -182,10 +182,10 @@ def test_files_that_another_machine_added_since_the_last_listing_are_fetched(rem
     copy = Store(tmp_path / "copy")
     elsewhere.send(SPEC, made)
     here.fetch(SPEC, copy)
-    made.save_beside(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    made.save_extra_arrays(SPEC, "novelty-energy", {"val": np.arange(4.0)})
     elsewhere.send(SPEC, made)
     assert here.fetch(SPEC, copy)
-    assert copy.beside(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+    assert copy.extra_arrays(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_another_machine_sent_since_the_last_listing_is_never_replaced(remembering, made, tmp_path):
@@ -213,15 +213,15 @@ def test_a_network_that_another_machine_removed_is_not_there(remembering, made, 
 
 def test_a_mark_that_another_machine_left_since_the_last_listing_is_seen(remembering):
     here, elsewhere = remembering
-    assert not here.sees("none")
+    assert not here.has_marker("none")
     with elsewhere.marked() as mark:
-        assert here.sees(mark)
-    assert not here.sees(mark)
+        assert here.has_marker(mark)
+    assert not here.has_marker(mark)
 
 
 def test_files_of_a_network_that_another_machine_never_finished_are_replaced(remote, made, tmp_path):
     """Without done.json nothing there counts, whatever the files are called."""
-    system, root = fsspec.core.url_to_fs(remote.place)
+    system, root = fsspec.core.url_to_fs(remote.location)
     folder = f"{root}/{made.folder(SPEC).relative_to(made.root).as_posix()}"
     system.makedirs(folder, exist_ok=True)
     system.pipe_file(f"{folder}/val.npz", b"half of it")
@@ -233,7 +233,7 @@ def test_files_of_a_network_that_another_machine_never_finished_are_replaced(rem
 
 def test_a_folder_that_another_machine_made_in_a_network_is_left_there(remote, made, tmp_path):
     remote.send(SPEC, made)
-    system, root = fsspec.core.url_to_fs(remote.place)
+    system, root = fsspec.core.url_to_fs(remote.location)
     folder = f"{root}/{made.folder(SPEC).relative_to(made.root).as_posix()}/plots"
     system.makedirs(folder, exist_ok=True)
     system.pipe_file(f"{folder}/a.svg", b"drawn")
@@ -273,9 +273,9 @@ def test_a_file_that_another_machine_removed_after_the_listing_is_a_sentence(mad
 
 def test_a_mark_is_seen_while_it_lasts(remote):
     with remote.marked() as mark:
-        assert remote.sees(mark)
-        assert not remote.sees(mark[::-1])
-    assert not remote.sees(mark)
+        assert remote.has_marker(mark)
+        assert not remote.has_marker(mark[::-1])
+    assert not remote.has_marker(mark)
 
 
 def test_a_folder_goes_with_all_that_is_below_it(remote, store, tmp_path):
@@ -286,15 +286,15 @@ def test_a_folder_goes_with_all_that_is_below_it(remote, store, tmp_path):
     remote.send_folder(folder, store)
     (folder / "report.html").write_text("newer page")
     remote.send_folder(folder, store)
-    system, root = fsspec.core.url_to_fs(remote.place)
+    system, root = fsspec.core.url_to_fs(remote.location)
     assert system.cat_file(f"{root}/experiments/mine/report.html") == b"newer page"
     assert system.cat_file(f"{root}/experiments/mine/tables/a.csv") == b"table"
 
 
 def test_copies_of_different_urls_lie_apart(tmp_path):
     places = ["s3://a/b", "s3://a-b", "s3://a/b/", "s3://" + "a" * 90, "s3://" + "a" * 91]
-    assert len({Remote(place).copy_in(tmp_path).root for place in places}) == len(places)
-    assert all(Remote(place).copy_in(tmp_path).root.parent == tmp_path / "stores" for place in places)
+    assert len({Remote(place).local_copy(tmp_path).root for place in places}) == len(places)
+    assert all(Remote(place).local_copy(tmp_path).root.parent == tmp_path / "stores" for place in places)
 
 
 def test_what_is_a_url(tmp_path):
@@ -327,6 +327,8 @@ def test_a_file_cut_short_on_the_way_is_refused(made, tmp_path):
     fsspec.register_implementation("cut", Cut, clobber=True)
     Remote(f"file://{tmp_path}/bucket").send(SPEC, made)
     copy = Store(tmp_path / "copy")
-    with pytest.raises(InputError, match=r"cannot read the store at .*val\.npz has \d+ bytes, and 10 came"):
+    with pytest.raises(
+        InputError, match=r"cannot read the store at .*val\.npz has \d+ bytes, but 10 were downloaded"
+    ):
         Remote(f"cut://{tmp_path}/bucket").fetch(SPEC, copy)
     assert not copy.is_done(SPEC)

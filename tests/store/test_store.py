@@ -25,7 +25,7 @@ def test_what_is_finished_is_there_and_what_is_not_is_not(store):
         draft.save_predictions(Split.VAL, draw_one_label(20))
         assert store.state(SPEC) is State.RUNNING
         assert not store.folder(SPEC).exists()
-        assert [found.state for found in store.found()] == [State.RUNNING]
+        assert [found.state for found in store.networks()] == [State.RUNNING]
     assert store.state(SPEC) is State.STOPPED
     make(store)
     assert store.state(SPEC) is State.DONE
@@ -45,7 +45,7 @@ def test_found_lists_all_in_order(store):
     make(store, OTHER)
     with store.claim(SPEC) as draft:
         draft.log({"phase": "train", "epoch": 4, "epochs": 9, "loss": 0.5, "seconds": 2.0})
-    found = store.found()
+    found = store.networks()
     assert [(each.seed, each.state, each.seconds) for each in found] == [
         (3, State.STOPPED, None),
         (11, State.DONE, 2.0),
@@ -61,11 +61,11 @@ def test_a_maker_killed_just_before_or_just_after_the_rename(store):
     draft = store.folder(SPEC).with_name(f".{store.folder(SPEC).name}")
     store.folder(SPEC).rename(draft)
     assert store.state(SPEC) is State.STOPPED
-    assert [each.state for each in store.found()] == [State.STOPPED]
+    assert [each.state for each in store.networks()] == [State.STOPPED]
     draft.rename(store.folder(SPEC))
     with store.claim(SPEC):
-        assert [each.state for each in store.found()] == [State.DONE]
-    assert [each.state for each in store.found()] == [State.DONE]
+        assert [each.state for each in store.networks()] == [State.DONE]
+    assert [each.state for each in store.networks()] == [State.DONE]
 
 
 def test_a_checkpoint_comes_back_to_the_bit(store):
@@ -89,7 +89,9 @@ def test_a_damaged_checkpoint_is_named(store, damage):
         path.write_bytes(
             {"cut": whole[:-7], "empty": b"", "other": whole.replace(b'"epoch"', b'"epoxy"')}[damage]
         )
-        with pytest.raises(InputError, match=r"is damaged .* remove it to train this network anew") as caught:
+        with pytest.raises(
+            InputError, match=r"is damaged .* remove it to train this network again"
+        ) as caught:
             draft.checkpoint("train")
     assert str(path) in str(caught.value)
 
@@ -101,7 +103,7 @@ def test_a_log_line_cut_short_is_passed_over_and_costs_no_other(store):
             file.write('{"epoch": 2, "sec')
         draft.log({"epoch": 3, "seconds": 2.0})
         assert draft.logged("seconds") == 3.0
-    assert [entry["epoch"] for entry in store.found()[0].log] == [1, 3]
+    assert [entry["epoch"] for entry in store.networks()[0].log] == [1, 3]
 
 
 def test_files_half_written_by_a_killed_process_are_swept(store):
@@ -115,7 +117,7 @@ def test_a_mistake_before_anything_was_made_leaves_nothing(store):
     with pytest.raises(InputError), store.claim(SPEC):
         raise InputError("unknown network")
     assert store.state(SPEC) is State.MISSING
-    assert store.found() == []
+    assert store.networks() == []
 
 
 def test_a_mistake_later_keeps_what_was_made(store):
@@ -130,8 +132,8 @@ def test_a_mistake_later_keeps_what_was_made(store):
 HOLD = """
 import json, sys, time
 from pathlib import Path
-from surefoot.recipes import Recipe, Spec
-from surefoot.store import ClaimedError, Store
+from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.store.store import Store
 spec = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)
 with Store(Path(sys.argv[1])).claim(spec):
     print("held", flush=True)
@@ -158,7 +160,7 @@ def test_to_look_at_a_network_never_keeps_it_from_being_made(store):
     make(store, OTHER)
     with store.claim(SPEC):
         pass
-    looking = [store.found() for _ in range(50)]
+    looking = [store.networks() for _ in range(50)]
     with store.claim(SPEC):
         assert all(found[0].state is State.STOPPED for found in looking)
 
@@ -170,7 +172,7 @@ def test_to_look_writes_nothing(store):
     for lock in (store.root / "locks").iterdir():
         lock.unlink()
     before = {path: path.stat().st_mtime_ns for path in store.root.rglob("*")}
-    assert [each.state for each in store.found()] == [State.DONE, State.STOPPED]
+    assert [each.state for each in store.networks()] == [State.DONE, State.STOPPED]
     assert store.state(OTHER) is State.STOPPED
     assert {path: path.stat().st_mtime_ns for path in store.root.rglob("*")} == before
 
@@ -179,7 +181,7 @@ def test_an_unwritable_store_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = Store(tmp_path / "file" / "store")
     assert store.state(SPEC) is State.MISSING
-    assert store.found() == []
+    assert store.networks() == []
     with (
         pytest.raises(InputError, match=r"cannot write .*file/store/locks: Not a directory"),
         store.claim(SPEC),
@@ -191,8 +193,8 @@ FILL = """
 import resource, sys
 from pathlib import Path
 from surefoot.errors import InputError
-from surefoot.store import Store
-from surefoot.tasks.base import Split
+from surefoot.store.store import Store
+from surefoot.tasks.task import Split
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, checkpoint
 if sys.argv[2] == "limit":
@@ -232,7 +234,7 @@ def still_whole(store):
     """What was complete is, and the checkpoint before the full disk is the one to go on from."""
     assert np.array_equal(store.predictions(SPEC, Split.VAL).logits, draw_one_label(20).logits)
     assert json.loads((store.folder(SPEC) / "done.json").read_text()) == {"seconds": 2.0}
-    assert [each.state for each in store.found()] == [State.DONE, State.STOPPED]
+    assert [each.state for each in store.networks()] == [State.DONE, State.STOPPED]
     with store.claim(OTHER) as draft:
         assert torch.equal(draft.checkpoint("train").momentum[0], checkpoint(0).momentum[0])
         assert not draft.has("weights.safetensors")

@@ -78,9 +78,9 @@ class Nursery:
         return int(number)
 
 
-def order(store, recipe=SMALL, seeds=(0,)):
+def order(store, recipe=SMALL, seeds=(0,), task="toy"):
     return WorkOrder(
-        task="toy",
+        task=task,
         root=None,
         jobs=jobs_of(recipe, seeds),
         store=str(store),
@@ -110,7 +110,7 @@ def epochs_logged(wanted):
     store = Store(Path(wanted.store))
     return [
         (found.seed, entry["phase"], entry["epoch"])
-        for found in store.found()
+        for found in store.networks()
         for entry in found.log
         if "epoch" in entry
     ]

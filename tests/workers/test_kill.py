@@ -101,10 +101,10 @@ def test_asked_to_stop_it_saves_and_goes_on_to_the_same_result(nursery, unharmed
 def test_what_was_ordered_and_not_begun_is_missing(nursery, tmp_path):
     wanted = order(tmp_path, replace(LONG, epochs=100_000), seeds=(0, 1))
     pid = nursery.start(wanted)
-    _soon(lambda: [each.state for each in Store(tmp_path).found()] == [State.RUNNING, State.MISSING])
+    _soon(lambda: [each.state for each in Store(tmp_path).networks()] == [State.RUNNING, State.MISSING])
     os.kill(pid, signal.SIGKILL)
     assert nursery.ended() == -signal.SIGKILL
-    assert [(each.seed, each.state) for each in Store(tmp_path).found()] == [
+    assert [(each.seed, each.state) for each in Store(tmp_path).networks()] == [
         (0, State.STOPPED),
         (1, State.MISSING),
     ]

@@ -49,7 +49,7 @@ def test_two_engines_on_one_store_train_each_network_once(by_two, tmp_path):
     wanted = order(tmp_path, seeds=(0, 1, 2))
     backwards = replace(wanted, jobs=wanted.jobs[::-1])
     threads = [
-        threading.Thread(target=execute, args=(each,), kwargs={"workers": 1, "tell": lambda _: None})
+        threading.Thread(target=execute, args=(each,), kwargs={"workers": 1, "on_event": lambda _: None})
         for each in (wanted, backwards)
     ]
     for thread in threads:
@@ -74,7 +74,7 @@ def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
     spec, store = specs(wanted)[0], Store(tmp_path)
     engine = subprocess.Popen([sys.executable, "-c", ENGINE, wanted.as_json()])
     with engine:
-        _soon(lambda: any("epoch" in entry for found in store.found() for entry in found.log))
+        _soon(lambda: any("epoch" in entry for found in store.networks() for entry in found.log))
         assert store.state(spec) is State.RUNNING
         engine.kill()
     _soon(lambda: store.state(spec) is State.STOPPED)
@@ -94,9 +94,7 @@ def test_what_a_user_s_code_prints_is_no_event(tmp_path, monkeypatch):
     wanted = replace(
         order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)), task="letters"
     )
-    with pytest.raises(
-        InputError, match="a training process ended with code 7; what it had finished is kept"
-    ):
+    with pytest.raises(InputError, match="a training process ended with code 7; finished networks are saved"):
         execute(wanted, workers=1, on_event=lambda _: None)
 
 

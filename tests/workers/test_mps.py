@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from surefoot.workers import mps
-from surefoot.workers.local import sensible_workers
-from surefoot.workers.mps import CONTROL, FOLDER, side_by_side
+from surefoot.workers.local import default_workers
+from surefoot.workers.mps import CONTROL, FOLDER, shared_gpu
 
 SCRIPT = """#!/bin/sh
 read said
@@ -55,7 +55,7 @@ def works(monkeypatch):
 
 
 def test_workers_get_the_daemon_s_folder_and_it_is_told_to_quit(daemon, works):
-    with side_by_side("cuda", 4) as environment:
+    with shared_gpu("cuda", 4) as environment:
         folder = environment[FOLDER]
         assert Path(folder).is_dir()
         assert daemon.calls() == (["-d"], {folder})
@@ -68,7 +68,7 @@ def test_workers_get_the_daemon_s_folder_and_it_is_told_to_quit(daemon, works):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_it_quits_also_when_the_work_fails(daemon, works, error):
     def work():
-        with side_by_side("cuda:0", 2):
+        with shared_gpu("cuda:0", 2):
             raise error
 
     with pytest.raises(error):
@@ -88,7 +88,7 @@ def _has_driver():
 
 @pytest.mark.skipif(_has_driver(), reason="here is a driver, and the trial may succeed")
 def test_without_a_driver_the_trial_fails_and_workers_take_turns(daemon):
-    with side_by_side("cuda", 2) as environment:
+    with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
         assert daemon.calls()[0] == ["-d"]
     assert daemon.calls()[0] == ["-d", "quit"], "nobody needs it, so it is not left behind"
@@ -96,27 +96,27 @@ def test_without_a_driver_the_trial_fails_and_workers_take_turns(daemon):
 
 def test_a_daemon_that_does_not_start_is_no_use(daemon, works):
     daemon.answers(1)
-    with side_by_side("cuda", 2) as environment:
+    with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
 
 
 def test_a_daemon_that_does_not_answer_is_given_up(daemon, works, monkeypatch):
     monkeypatch.setattr(mps, "SECONDS", 0.2)
     (daemon.folder / CONTROL).write_text("#!/bin/sh\nexec sleep 30\n")
-    with side_by_side("cuda", 2) as environment:
+    with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
 
 
 @pytest.mark.parametrize(("device", "processes"), [("cpu", 4), ("cuda", 1)])
 def test_where_nothing_is_to_be_shared_nothing_is_started(daemon, works, device, processes):
-    with side_by_side(device, processes) as environment:
+    with shared_gpu(device, processes) as environment:
         assert environment == dict(os.environ)
     assert daemon.calls() == ([], set())
 
 
 def test_somebody_else_s_daemon_is_used_and_left_alone(daemon, works, monkeypatch):
     monkeypatch.setenv(FOLDER, "/somebody/else")
-    with side_by_side("cuda", 2) as environment:
+    with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
     assert daemon.calls() == ([], set())
 
@@ -124,18 +124,18 @@ def test_somebody_else_s_daemon_is_used_and_left_alone(daemon, works, monkeypatc
 def test_without_a_daemon_nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(FOLDER, raising=False)
-    assert not mps.is_here()
-    with side_by_side("cuda", 2) as environment:
+    assert not mps.is_available()
+    with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
 
 
 def test_how_many_workers_there_are_by_default(daemon, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    assert (sensible_workers("cpu"), sensible_workers("cuda")) == (16, 4)
+    assert (default_workers("cpu"), default_workers("cuda")) == (16, 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert sensible_workers("cuda") == 3
+    assert default_workers("cuda") == 3
     (daemon.folder / CONTROL).unlink()
     monkeypatch.setenv("PATH", str(daemon.folder))
-    assert sensible_workers("cuda") == 2
+    assert default_workers("cuda") == 2
     monkeypatch.setenv(FOLDER, "/somebody/else")
-    assert sensible_workers("cuda") == 3
+    assert default_workers("cuda") == 3

@@ -15,17 +15,16 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
+from surefoot.ray_cluster import load_ray
 from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.recipes.variants import Distilled
 from surefoot.store.files import State
 from surefoot.store.remote import Remote
 from surefoot.store.store import Store
+from surefoot.variants import Distilled
 from surefoot.workers import local
-from surefoot.workers.build import TaskContext
-from surefoot.workers.cluster import Cluster, Resources, alive, connected, load_ray, resources_of
 from surefoot.workers.jobs import Job, jobs_of
-from surefoot.workers.produce import produce
-from surefoot.workers.ray import execute
+from surefoot.workers.produce import open_context, produce
+from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
 from tests.workers.orders import SMALL, order, specs
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
@@ -112,7 +111,7 @@ def two_nodes(tmp_path_factory):
         patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
         nodes = TwoNodes(tmp_path_factory.mktemp("caches"))
         try:
-            with connected(Cluster(address=nodes.address)):
+            with Cluster(address=nodes.address).connected():
                 yield nodes
         finally:
             nodes.nodes.shutdown()
@@ -143,9 +142,9 @@ def files(wanted, networks=None):
     [
         ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
         ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
-        ("127.0.0.1:1", r"^no Ray cluster answers at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
-        (f"{'h' * 70}:1", r"^no Ray cluster answers at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
-        ("ray://127.0.0.1:1", r"^no Ray cluster answers at 'ray://127.0.0.1:1': Connection refused"),
+        ("127.0.0.1:1", r"^no Ray cluster at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
+        (f"{'h' * 70}:1", r"^no Ray cluster at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
+        ("ray://127.0.0.1:1", r"^no Ray cluster at 'ray://127.0.0.1:1': Connection refused"),
     ],
 )
 def test_an_address_where_no_cluster_is(address, said, tmp_path):
@@ -184,7 +183,7 @@ def test_a_store_at_a_url_that_every_node_has_a_copy_of(two_nodes, by_local, tmp
     execute(wanted, cluster=Cluster(address=two_nodes.address), on_event=lambda _: None)
     remote.sync(specs(wanted), Store(Path(wanted.store)))
     assert files(wanted) == by_local
-    copies = [remote.copy_in(two_nodes.folder / name) for name in ("head", "other")]
+    copies = [remote.local_copy(two_nodes.folder / name) for name in ("head", "other")]
     student = specs(wanted)[0]
     (maker,) = (copy for copy in copies if copy.is_done(student))
     assert all(maker.is_done(teacher) for teacher in student.needs()), "made there, or fetched"
@@ -291,7 +290,7 @@ def make_here(wanted):
     """The order's networks without any engine, in one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    context = TaskContext.open(wanted)
+    context = open_context(wanted)
     networks = wanted.specs(context.task.name, context.task.identity)
     for spec in networks:
         produce(spec, context, Store(Path(wanted.store)))
@@ -310,7 +309,7 @@ def soon(look, seconds=300.0):
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'surefoot\[ray\]'"):
-        load_ray(Cluster(address="auto"))
+        load_ray("auto")
 
 
 @pytest.mark.parametrize("share", [{"cpus": -1}, {"cpus": 1.5}, {"gpus": 2.5}, {"gpus": float("nan")}])

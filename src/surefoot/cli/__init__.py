@@ -1,4 +1,4 @@
-"""The command line: parse, one call, print. Heavy imports wait until a command runs."""
+"""The command line: parse, one call, print. Slow imports happen inside the commands."""
 
 import sys
 
@@ -7,14 +7,14 @@ from surefoot.errors import InputError
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence and exit code 2."""
+    """Run the command line; bad input prints one sentence and ends with exit code 2."""
     try:
         app()
     except InputError as error:
         sys.stderr.write(f"surefoot: {error}\n")
         sys.exit(2)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; say nothing
+        sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
 
 

@@ -7,18 +7,17 @@ import typer
 from surefoot import __version__
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.data import data
-from surefoot.cli.deploy import bundle, export, predict, predictions
+from surefoot.cli.deploy import bundle, export, predict, predictions, serve
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
-from surefoot.cli.serve import serve
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
 
 app = typer.Typer(
     name="surefoot",
-    help="Know when your classifier is on unfamiliar ground: measure its confidence, and mend it.",
+    help="Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,8 +47,8 @@ for command in (
 app.add_typer(data, name="data")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"surefoot {__version__}")
         raise typer.Exit
 
@@ -57,7 +56,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Know when your classifier is on unfamiliar ground: measure its confidence, and mend it."""
+    """Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it."""

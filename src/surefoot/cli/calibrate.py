@@ -1,4 +1,4 @@
-"""`surefoot calibrate` and `surefoot apply`: mend the confidences."""
+"""`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +11,10 @@ from surefoot.cli.inputs import (
     STREAM,
     WORKERS,
     EngineName,
-    engine_named,
     is_streamed,
     read_all,
     refuse_missing,
+    streaming_engine,
 )
 from surefoot.errors import InputError
 from surefoot.io import refuse_same_file
@@ -42,19 +42,21 @@ def calibrate(
     address: Annotated[str | None, ADDRESS] = None,
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
-    """Fit a calibration on validation predictions. Never on the data it will be judged by."""
+    """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     refuse_missing(val)
     from surefoot.calibrators import CALIBRATORS, save_calibration
     from surefoot.streaming.readers import files_named
 
     CALIBRATORS.named(method)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(f"the calibration is JSON, and {output} names predictions; allowed: another ending")
+        raise InputError(
+            f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
+        )
     files = files_named(val)
     for file in files:
         refuse_same_file(file, output)
     if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
-        with engine_named(engine, address, workers) as running:
+        with streaming_engine(engine, address, workers) as running:
             fitted = _streamed(method, files, running)
     else:
         fitted = _in_memory(method, files, group_by)

@@ -1,4 +1,4 @@
-"""`surefoot data`: look at a task before training on it."""
+"""`surefoot data`: check, show and decode the images of a task."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from surefoot.report.tables import Table
     from surefoot.tasks import Task
     from surefoot.tasks.check import Finding
     from surefoot.tasks.layouts import Place
@@ -18,11 +17,11 @@ data = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-SHOWN = 5  # samples that a finding names in the terminal
+LISTED = 5  # samples of a finding that are named in the terminal
 
 Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
 Root = Annotated[Path | None, typer.Option(help="Folder with the published files of a task of the paper.")]
-Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Go on without images that cannot be read.")]
+Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
 
 
 class Format(StrEnum):
@@ -33,7 +32,7 @@ class Format(StrEnum):
 
 
 class Side(StrEnum):
-    """What a size in pixels is the size of."""
+    """Which side a size in pixels refers to."""
 
     SHORT = "short"
     SQUARE = "square"
@@ -44,17 +43,18 @@ def check(
     task: Which,
     root: Root = None,
     contact_sheet: Annotated[
-        Path | None, typer.Option(help="Write a picture (.png) of familiar and unfamiliar samples per label.")
+        Path | None,
+        typer.Option(help="Write an image (.png) with familiar and unfamiliar samples of each label."),
     ] = None,
     resolved: Annotated[
-        Path | None, typer.Option(help="Write the resolved split (.csv), with a .toml that reads it again.")
+        Path | None, typer.Option(help="Write the resolved split (.csv) and a .toml task that reads it.")
     ] = None,
     skip_unreadable: Skip = False,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the findings.")
     ] = Format.TABLE,
 ) -> None:
-    """Count a task's samples, open every image, and look for leaks. Exits with 1 if something is wrong."""
+    """Count a task's samples, open every image, and check for leaks. Exits with 1 if there is a problem."""
     from dataclasses import replace
 
     from surefoot.cli.terminal import progress
@@ -79,24 +79,24 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of 'surefoot ls tasks'.")],
     root: Root = None,
 ) -> None:
-    """What must lie where for a task, what is missing, where it is published and under which terms.
+    """Show the files that a task needs, which are missing, where they are published and their terms.
 
-    Exits with 1 if something needed is missing.
+    Exits with 1 if a required file is missing.
     """
     from surefoot.cli.terminal import print_tables
     from surefoot.report.tables import Table
-    from surefoot.tasks import TASKS, BuiltIn
+    from surefoot.tasks import TASKS
 
     entry = TASKS.named(name)
     typer.echo(f"{entry.title}: {entry.description}")
-    if isinstance(entry, BuiltIn):
+    if entry.layout is None:
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
-        typer.echo(f"Built in: made in seconds, nothing to download. Use it as: {names}")
+        typer.echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
         return
     rows = tuple(
-        (_where(root, p), f"{p.source.title}: {p.what}", _state(root, p)) for p in entry.layout.places
+        (_location(root, p), f"{p.source.title}: {p.what}", _state(root, p)) for p in entry.layout.places
     )
-    print_tables([Table(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
+    print_tables([Table.of_text(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
     for source in entry.layout.sources():
         typer.echo(f"{source.title}: {source.published}\n  terms: {source.terms}\n  cite: {source.citation}")
     if root is not None and entry.layout.missing(root):
@@ -108,13 +108,14 @@ def decode(
     task: Which,
     root: Root = None,
     size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels.")] = 256,
-    fit: Annotated[Side, typer.Option(help="Of the short side, or of both sides.")] = Side.SHORT,
+    fit: Annotated[Side, typer.Option(help="The short side, or both sides.")] = Side.SHORT,
     cache: Annotated[
-        Path | None, typer.Option(help="Where the arrays go; otherwise $SUREFOOT_CACHE or ~/.cache/surefoot.")
+        Path | None,
+        typer.Option(help="The folder of the arrays; by default $SUREFOOT_CACHE or ~/.cache/surefoot."),
     ] = None,
     skip_unreadable: Skip = False,
 ) -> None:
-    """Decode a task's images once; from then on they are read from the cache."""
+    """Decode a task's images into the cache, from which they are read afterwards."""
     from surefoot.cli.terminal import print_tables, progress
     from surefoot.images.cache import default_cache, unreadable_text
     from surefoot.images.decode import Fit, Size
@@ -124,21 +125,21 @@ def decode(
 
     loaded = _load(task, root)
     if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
-        typer.echo(f"nothing to decode: {task} is made in memory")
+        typer.echo(f"nothing to decode: {task} is generated in memory")
         return
     decode_all = decode_readable_task if skip_unreadable else decode_task
-    place = default_cache() if cache is None else cache
+    folder = default_cache() if cache is None else cache
     with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
-        decoded = decode_all(loaded, Size(size, Fit(fit.value)), cache=place, tick=tick)
+        decoded = decode_all(loaded, Size(size, Fit(fit.value)), cache=folder, tick=tick)
     rows = [
         (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
         for split, each in decoded.items()
     ]
-    print_tables([Table("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
+    print_tables([Table.of_text("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
     left_out = tuple(image for each in decoded.values() for image in each.unreadable)
     if left_out:
         typer.echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
-    typer.echo(f"cache: {place}", err=True)
+    typer.echo(f"cache: {folder}", err=True)
 
 
 def _load(name: str, root: Path | None) -> "Task":
@@ -149,19 +150,19 @@ def _load(name: str, root: Path | None) -> "Task":
         return task_named(name, root=root)
 
 
-def _where(root: Path | None, place: "Place") -> str:
-    """Where it was found; otherwise where it may lie."""
-    found = None if root is None else place.find(root)
-    if root is None or found is None:
+def _location(root: Path | None, place: "Place") -> str:
+    """The path that exists; otherwise all that are possible."""
+    path = None if root is None else place.find(root)
+    if root is None or path is None:
         return "\nor ".join(place.paths)
-    return found.relative_to(root).as_posix()
+    return path.relative_to(root).as_posix()
 
 
 def _state(root: Path | None, place: "Place") -> str:
     if root is None:
-        return f"optional: {place.optional}" if place.optional else "needed"
+        return f"optional: {place.optional}" if place.optional else "required"
     if place.find(root) is not None:
-        return "there"
+        return "present"
     return f"missing: {place.optional}" if place.optional else "MISSING"
 
 
@@ -176,33 +177,28 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
     if resolved is not None:
         from surefoot.tasks import write_resolved
 
-        typer.echo(f"resolved split: {resolved}, to be read by {write_resolved(task, resolved)}", err=True)
+        typer.echo(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}", err=True)
 
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     from surefoot.cli.terminal import print_tables
+    from surefoot.report.tables import Table
+    from surefoot.tasks.check import attribute_counts, label_counts
 
-    print_tables(_tables(task))
+    tables = [Table.of_text(f"{task.name}: samples per label", *label_counts(task))]
+    tables += [Table.of_text(name, *counts) for name, counts in attribute_counts(task).items()]
+    print_tables(tables)
     typer.echo(f"split {task.identity}")
     for remark in task.remarks:
         typer.echo(f"note: {remark}")
     for finding in findings:
         typer.echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
-        for sample in finding.samples[:SHOWN]:
+        for sample in finding.samples[:LISTED]:
             typer.echo("    " + "".join(each if each.isprintable() else "?" for each in sample))
-        if len(finding.samples) > SHOWN:
-            typer.echo(f"    and {len(finding.samples) - SHOWN:,} more; --format json names all")
+        if len(finding.samples) > LISTED:
+            typer.echo(f"    and {len(finding.samples) - LISTED:,} more; --format json lists all")
     if not any(finding.serious for finding in findings):
-        typer.echo("no problems" + (", but read the notes" if findings else ""))
-
-
-def _tables(task: "Task") -> "list[Table]":
-    from surefoot.report.tables import Table
-    from surefoot.tasks.check import attribute_counts, label_counts
-
-    tables = [Table(f"{task.name}: samples per label", *label_counts(task))]
-    tables += [Table(name, *counted) for name, counted in attribute_counts(task).items()]
-    return tables
+        typer.echo("no problems" + (", but see the notes" if findings else ""))
 
 
 def _print_json(task: "Task", findings: "list[Finding]") -> None:
@@ -211,14 +207,14 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
 
     from surefoot.tasks.check import attribute_counts, label_counts
 
-    counted = {"label": label_counts(task), **attribute_counts(task)}
+    counts = {"label": label_counts(task), **attribute_counts(task)}
     document = {
         "task": task.name,
         "identity": task.identity,
         "classes": task.class_names,
         "samples": {split.value: len(each) for split, each in task.splits.items()},
         "counts": {
-            name: [dict(zip(h, row, strict=True)) for row in rows] for name, (h, rows) in counted.items()
+            name: [dict(zip(h, row, strict=True)) for row in rows] for name, (h, rows) in counts.items()
         },
         "remarks": task.remarks,
         "findings": [asdict(finding) for finding in findings],

@@ -1,27 +1,42 @@
-"""From an experiment that was run to its use elsewhere: `predictions`, `bundle`, `predict`, `export`."""
+"""Using a trained method elsewhere: `predictions`, `bundle`, `predict`, `serve`, `export`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.run import run_folder, stoppable
-from surefoot.cli.train import Device, StoreFolder, device_named
+from surefoot.cli.inputs import (
+    Device,
+    StoreFolder,
+    device_named,
+    refuse_missing,
+    refuse_missing_bundle,
+    run_folder,
+    stoppable,
+)
+from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.serve.limits import Limits
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
+    from surefoot.deploy.bundle import Bundle
+    from surefoot.deploy.decision import Rule
     from surefoot.deploy.make_bundle import Chosen
+    from surefoot.store.store import Store
 
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
 ]
 AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Build a network by your own function, which the bundle names.")
+    bool,
+    typer.Option(
+        "--allow-code", help="Build the network by calling the function of yours that the bundle names."
+    ),
 ]
-SHOWN = 5  # unreadable images that are named in the terminal
-
-
+OtherThresholds = Annotated[
+    Path | None, typer.Option("--thresholds", help="Other thresholds than the bundle's (JSON).")
+]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="An experiment that was run ('surefoot ls runs').")
 ]
@@ -29,7 +44,8 @@ MethodName = Annotated[str, typer.Argument(help="A method ('surefoot ls methods'
 TaskName = Annotated[str | None, typer.Option(help="Which task, where the experiment has several.")]
 NetworkName = Annotated[str | None, typer.Option(help="Which network, where a task has several.")]
 RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
-NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; a new one.")]
+NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; must be new.")]
+LISTED = 5  # unreadable images that are named in the terminal
 FILES = {"test_familiar": "familiar.npz", "test_unfamiliar": "unfamiliar.npz"}
 
 
@@ -42,18 +58,19 @@ def predictions(
     run: RunNumber = 0,
     store: StoreFolder = Path("runs"),
 ) -> None:
-    """Write what a method of a run said of the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
+    """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
+    folder = run_folder(_store(store), experiment)
     from surefoot.deploy.make_bundle import method_predictions, remark_on_predictions
     from surefoot.io import new_folder
     from surefoot.predictions.files import write_predictions
 
-    chosen = _chosen(store, experiment, method, task, network)
-    said = method_predictions(chosen, run=run)
+    chosen = _chosen(folder, method, task, network)
+    by_split = method_predictions(chosen, run=run)
     with new_folder(output) as new:
-        for split, each in said.items():
+        for split, each in by_split.items():
             write_predictions(each, new / FILES[split])
     _note(remark_on_predictions(chosen))
-    for split, each in said.items():
+    for split, each in by_split.items():
         typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 
 
@@ -72,12 +89,14 @@ def bundle(
     ] = RESAMPLES,
     store: StoreFolder = Path("runs"),
 ) -> None:
-    """Put a method's networks, calibration, preprocessing and metrics into one folder, to use elsewhere."""
+    """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
+    folder = run_folder(_store(store), experiment)
+    refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
     from surefoot.deploy.decision import read_thresholds_file, remark_on
     from surefoot.deploy.make_bundle import write_bundle
 
-    chosen = _chosen(store, experiment, method, task, network)
+    chosen = _chosen(folder, method, task, network)
     classes = len(chosen.plan.class_names)
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
@@ -87,13 +106,17 @@ def bundle(
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
-def _chosen(store: Path, experiment: str, method: str, task: str | None, network: str | None) -> "Chosen":
-    from surefoot.deploy.make_bundle import chosen_method
-    from surefoot.experiments.changes import open_run
+def _store(root: Path) -> "Store":
     from surefoot.store.store import Store
 
-    opened = open_run(run_folder(Store(store), experiment))
-    return chosen_method(opened, method, task=task, network=network)
+    return Store(root)
+
+
+def _chosen(folder: Path, method: str, task: str | None, network: str | None) -> "Chosen":
+    from surefoot.deploy.make_bundle import chosen_method
+    from surefoot.experiments.changes import open_run
+
+    return chosen_method(open_run(folder), method, task=task, network=network)
 
 
 def _note(remark: str | None) -> None:
@@ -105,14 +128,12 @@ def predict(
     folder: BundleFolder,
     images: Annotated[list[str], typer.Argument(help="Image files, folders (with all below), or patterns.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .parquet or .csv.")],
-    thresholds: Annotated[
-        Path | None, typer.Option(help="Other thresholds than the bundle's (JSON).")
-    ] = None,
+    thresholds: OtherThresholds = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Write a column for the probability of every class, too.")
+        bool, typer.Option("--probabilities", help="Also write a column with the probability of each class.")
     ] = False,
     skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Images that cannot be read are no failure.")
+        bool, typer.Option("--skip-unreadable", help="Exit with 0 even if some images cannot be read.")
     ] = False,
     device: Device = "auto",
     allow_code: AllowCode = False,
@@ -121,36 +142,97 @@ def predict(
 
     Exits with 1 if some images cannot be read; the others are predicted, and the output says which and why.
     """
+    refuse_missing_bundle(folder)
+    refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.decision import read_thresholds_file, rule_from
     from surefoot.deploy.predict import images_among, predict_files
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
-        other = None
-        if thresholds is not None:
-            classes = len(loaded.class_names)
-            other = rule_from(read_thresholds_file(thresholds, classes=classes), classes=classes)
         paths = images_among(images)
         with progress("predicting", len(paths)) as tick:
-            counted = predict_files(
+            result = predict_files(
                 loaded,
                 paths,
                 output,
-                thresholds=other,
+                thresholds=_rule(thresholds, loaded),
                 probabilities=probabilities,
                 device=device_named(device),
                 tick=tick,
             )
-    typer.echo(f"predictions: {output} ({count_of(counted.images, 'image')})")
-    if counted.unreadable:
-        named = "; ".join(counted.unreadable[:SHOWN])
-        more = f"; and {len(counted.unreadable) - SHOWN} more" if len(counted.unreadable) > SHOWN else ""
-        count = f"{len(counted.unreadable):,} of {counted.images:,} images"
-        typer.echo(f"{count} cannot be read, and have an error in place of a label: {named}{more}", err=True)
+    typer.echo(f"predictions: {output} ({count_of(result.images, 'image')})")
+    if result.unreadable:
+        names = "; ".join(result.unreadable[:LISTED])
+        more = f"; and {len(result.unreadable) - LISTED} more" if len(result.unreadable) > LISTED else ""
+        count = f"{len(result.unreadable):,} of {result.images:,} images"
+        typer.echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
         if not skip_unreadable:
             raise typer.Exit(1)
+
+
+def _rule(thresholds: Path | None, bundle: "Bundle") -> "Rule | None":
+    from surefoot.deploy.decision import read_thresholds_file, rule_from
+
+    if thresholds is None:
+        return None
+    classes = len(bundle.class_names)
+    return rule_from(read_thresholds_file(thresholds, classes=classes), classes=classes)
+
+
+def serve(
+    folder: BundleFolder,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for all networks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8000,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = Limits.max_bytes,
+    max_image_bytes: Annotated[int, typer.Option(min=1, help="Of one image.")] = Limits.max_image_bytes,
+    max_images: Annotated[int, typer.Option(min=1, help="In a request.")] = Limits.max_images,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Of one image.")] = Limits.max_pixels,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Images in the queue; further requests are refused with 503.")
+    ] = Limits.max_waiting,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for a request to arrive, and again for its response.")
+    ] = Limits.timeout,
+    thresholds: OtherThresholds = None,
+    device: Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
+    ] = None,
+    allow_code: AllowCode = False,
+) -> None:
+    """Serve a bundle over HTTP: /predict for programs, a page at / for people, /health and /metrics.
+
+    Ctrl-C or SIGTERM stops it after the requests in progress are answered.
+    """
+    refuse_missing_bundle(folder)
+    refuse_missing(thresholds)
+    limits = Limits(
+        max_bytes=max_bytes,
+        max_image_bytes=max_image_bytes,
+        max_images=max_images,
+        max_pixels=max_pixels,
+        max_waiting=max_waiting,
+        timeout=timeout,
+    )
+    try:
+        from surefoot.serve.app import build_app
+        from surefoot.serve.server import listen, run_server, url_of
+    except ImportError as error:
+        raise InputError(f"serving needs {error.name}; install it: pip install 'surefoot[serve]'") from error
+    from surefoot.deploy.bundle import load_bundle
+    from surefoot.serve.batching import Predictor, use_threads
+
+    with stoppable("stopped before the server started"):
+        use_threads(threads)
+        loaded = load_bundle(folder, allow_code=allow_code)
+        predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
+        sock = listen(host, port)
+    typer.echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
+    if run_server(build_app(predictor, limits), sock, limits):
+        typer.echo("stopped; all requests were answered", err=True)
+    else:
+        typer.echo("stopped at once; requests in progress were refused with 503", err=True)
 
 
 def export(
@@ -158,14 +240,15 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .onnx or .pt2.")],
     allow_code: AllowCode = False,
 ) -> None:
-    """Write a bundle as one graph, calibration and averaging inside, and hold it against PyTorch."""
+    """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
+    refuse_missing_bundle(folder)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
-        with busy("exporting, and comparing with PyTorch"):
+        with busy("exporting and comparing with PyTorch"):
             parity = export_bundle(loaded, output)
     typer.echo(
         f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "

@@ -18,10 +18,10 @@ from surefoot.cli.inputs import (
     STREAM,
     WORKERS,
     EngineName,
-    engine_named,
     is_streamed,
     read_all,
     refuse_missing,
+    streaming_engine,
 )
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.summary import Summary
     from surefoot.streaming.engines import Engine
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -47,7 +48,7 @@ FORM = re.compile(r"\s*(?P<part>\w+)\.(?P<name>[^<>=\s]+)\s*(?P<comparison>>=|<=
 
 @dataclass(frozen=True)
 class Condition:
-    """A side (or the gap), a metric, optionally the interval's low or high end, and a limit."""
+    """A side (or the gap), a metric, optionally the low or high end of its interval, and a limit."""
 
     text: str
     part: str
@@ -63,29 +64,29 @@ class Condition:
         >>> Condition.parse("unfamiliar.error_above_0.9.low > 0.02").metric
         'error_above_0.9'
         """
-        found = FORM.fullmatch(text)
-        if found is None:
+        match = FORM.fullmatch(text)
+        if match is None:
             allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
             raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
-        if found["part"] not in PARTS:
-            raise InputError(f"condition {text!r}: unknown side {found['part']!r}; have: {', '.join(PARTS)}")
-        metric, _, end = found["name"].rpartition(".")
+        if match["part"] not in PARTS:
+            raise InputError(f"condition {text!r}: unknown side {match['part']!r}; have: {', '.join(PARTS)}")
+        metric, _, end = match["name"].rpartition(".")
         if end not in ENDS:
-            metric, end = found["name"], "value"
-        return Condition(text, found["part"], metric, end, found["comparison"], _limit(text, found["limit"]))
+            metric, end = match["name"], "value"
+        return Condition(text, match["part"], metric, end, match["comparison"], _limit(text, match["limit"]))
 
     def require(self, sides: Collection[str]) -> None:
-        """Refuse a condition on a side that is not there."""
+        """Refuse a condition on a side that was not given."""
         if self.part != "familiar" and "unfamiliar" not in sides:
             raise InputError(f"condition {self.text!r} needs an UNFAMILIAR file, and none was given")
 
     def value(self, evaluation: "Evaluation") -> float:
-        """What the evaluation found."""
+        """The value in the evaluation."""
         scores = evaluation.gap if self.part == "gap" else evaluation.sides[self.part].metrics
         return float(getattr(scores[self.metric], self.end))
 
     def holds(self, evaluation: "Evaluation") -> bool:
-        """Whether it is true; an undefined number is neither above nor below anything."""
+        """Whether it is true; an undefined number is neither above nor below any limit."""
         return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
 
 
@@ -115,7 +116,7 @@ Familiar = Annotated[
 ]
 Unfamiliar = Annotated[Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")]
 CalibrationFile = Annotated[
-    Path | None, typer.Option(help="Calibrate first with this file, and show what changed.")
+    Path | None, typer.Option(help="Calibrate first with this file and show the change.")
 ]
 GroupBy = Annotated[
     str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
@@ -124,7 +125,7 @@ MetricNames = Annotated[
     list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
 ]
 Confidences = Annotated[
-    list[float] | None, typer.Option(help="Also the error above this confidence; repeat for more.")
+    list[float] | None, typer.Option(help="Also report the error above this confidence; repeat for more.")
 ]
 Conditions = Annotated[
     list[str] | None,
@@ -154,7 +155,7 @@ def evaluate(
     address: Annotated[str | None, ADDRESS] = None,
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
-    """Every metric on familiar and unfamiliar predictions, with error bars and the gap between them."""
+    """Compute every metric on familiar and unfamiliar predictions, with intervals, and their difference."""
     conditions = [Condition.parse(text) for text in fail_if or ()]
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
@@ -166,18 +167,23 @@ def evaluate(
     files = {side: files_named(path) for side, path in paths.items()}
     fitted, predictions = None, {}
     if report is not None and report.is_file():
-        raise InputError(f"--report is {report}, a file; allowed: a folder, there or not")
+        raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
     if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
-        with engine_named(engine, address, workers) as running:
+        with streaming_engine(engine, address, workers) as running:
             evaluation = _streamed(files, calibration, chosen, resamples, seed, running)
     else:
-        fitted = None if calibration is None else _load(calibration)
+        from surefoot.calibrators import load_calibration
+
+        fitted = None if calibration is None else load_calibration(calibration)
         predictions = {side: read_all(of_side, group_by) for side, of_side in files.items()}
         evaluation = _in_memory(predictions, fitted, chosen, resamples, seed)
     failed = [condition for condition in conditions if condition.holds(evaluation)]
-    _print(evaluation, output_format)
+    from surefoot.report.summary import summarize
+
+    summary = summarize(evaluation)
+    _print(summary, output_format)
     if report is not None:
-        _report(evaluation, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
+        _report(summary, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
     _explain(conditions, evaluation)
     if failed:
         raise typer.Exit(1)
@@ -218,10 +224,11 @@ def _streamed(
     sources = {side: Source.of(of_side) for side, of_side in files.items()}
     scaling = None
     if calibration is not None:
+        from surefoot.calibrators import load_calibration
         from surefoot.streaming.temperature import scaling_of
 
-        scaling = scaling_of(_load(calibration), sources["familiar"].shape)
-    found = evaluate_files(
+        scaling = scaling_of(load_calibration(calibration), sources["familiar"].shape)
+    result = evaluate_files(
         sources,
         scaling=scaling,
         metrics=metrics,
@@ -230,19 +237,13 @@ def _streamed(
         engine=engine,
         watch=reading,
     )
-    for side in found.one_hot:
+    for side in result.one_hot:
         notes().print(ONE_HOT.format(files[side][0]))
-    rows = sum(scores.n for scores in found.evaluation.sides.values())
-    often = "" if found.readings == 1 else f", in {found.readings} readings"
-    rate = f"{rows / found.seconds / 1e6:.2f} million rows/s{often}"
-    notes().print(f"streamed {count_of(rows, 'row')} in {found.seconds:.1f} s: {rate}")
-    return found.evaluation
-
-
-def _load(calibration: Path) -> "Calibration":
-    from surefoot.calibrators import load_calibration
-
-    return load_calibration(calibration)
+    rows = sum(scores.n for scores in result.evaluation.sides.values())
+    passes = "" if result.readings == 1 else f", in {result.readings} passes"
+    rate = f"{rows / result.seconds / 1e6:.2f} million rows/s{passes}"
+    notes().print(f"streamed {count_of(rows, 'row')} in {result.seconds:.1f} s: {rate}")
+    return result.evaluation
 
 
 def _metrics(
@@ -257,30 +258,29 @@ def _metrics(
     return list({metric.name: metric for metric in chosen}.values())
 
 
-def _print(evaluation: "Evaluation", output_format: Format) -> None:
+def _print(summary: "Summary", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
     from surefoot.evaluation.scores import evaluation_document
-    from surefoot.report.tables import evaluation_tables, to_csv, to_latex, to_markdown
-    from surefoot.report.verdict import verdict
+    from surefoot.report.summary import evaluation_csv
+    from surefoot.report.tables import to_latex, to_markdown
 
-    tables = evaluation_tables(evaluation)
     if output_format is Format.TABLE:
-        print_tables(tables)
-        typer.echo("\n".join(verdict(evaluation)))
+        print_tables(summary.tables)
+        typer.echo("\n".join(summary.verdict))
     elif output_format is Format.JSON:
-        typer.echo(json.dumps(evaluation_document(evaluation), indent=2))
+        typer.echo(json.dumps(evaluation_document(summary.evaluation), indent=2))
     elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown(tables))
+        typer.echo(to_markdown(summary.tables))
     elif output_format is Format.LATEX:
-        typer.echo(to_latex(tables))
+        typer.echo(to_latex(summary.tables))
     else:
-        typer.echo(to_csv(evaluation), nl=False)
+        typer.echo(evaluation_csv(summary.evaluation), nl=False)
 
 
 def _report(
-    evaluation: "Evaluation",
+    summary: "Summary",
     predictions: "dict[str, Predictions]",
     calibration: "Calibration | None",
     sources: dict[str, str],
@@ -290,7 +290,7 @@ def _report(
     from surefoot.report.evaluation import Subject, write_report
 
     with busy("drawing the report"):
-        page = write_report(Subject(evaluation, predictions, calibration, sources), directory)
+        page = write_report(Subject(summary, predictions, calibration, sources), directory)
     typer.echo(f"report: {page}", err=True)
 
 

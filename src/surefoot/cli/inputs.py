@@ -1,31 +1,41 @@
-"""Reading a command's inputs: prediction files, the store, streamed files and the engine."""
+"""Options and functions that commands share: prediction files, streaming, existing runs, devices."""
 
 import glob
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.train import device_named
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
+    from surefoot.store.store import Store
     from surefoot.streaming.engines import Engine
-    from surefoot.workers.jobs import WorkOrder
 
+StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
+Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+
+STREAM = typer.Option(
+    "--stream/--no-stream",
+    help="Read in batches; the default for several files, or one above 256 MiB.",
+    show_default=False,
+)
+ENGINE = typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
+ADDRESS = typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
+WORKERS = typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
 ONE_HOT = (
-    "note: {}: every row has exactly one label, and each class is scored by itself (sigmoid); "
+    "note: {}: every row has exactly one label, and each class is scored separately (sigmoid); "
     "if the classes exclude each other, give the labels as class indices (softmax)"
 )
 
 
 def refuse_missing(*paths: Path | None) -> None:
-    """Predictions that are not there, before seconds go by with loading; patterns are looked at later."""
+    """Fail at once, before slow imports, where an input file does not exist; patterns are checked later."""
     for path in paths:
         if path is None or glob.has_magic(str(path)):
             continue
@@ -35,8 +45,14 @@ def refuse_missing(*paths: Path | None) -> None:
             raise InputError(f"{path}: {error.strerror}") from error
 
 
+def refuse_missing_bundle(folder: Path) -> None:
+    """Fail at once, before slow imports, where a folder is not a bundle."""
+    if not (folder / "bundle.json").is_file():
+        raise InputError(f"{folder} is not a bundle: it has no bundle.json; 'surefoot bundle' writes one")
+
+
 def read(path: Path, group_by: str | None) -> "Predictions":
-    """Predictions from a file, grouped by one of its columns if asked for."""
+    """Predictions from a file, grouped by one of its columns if given."""
     from surefoot.cli.terminal import busy, notes
     from surefoot.predictions.files import read_predictions
 
@@ -51,27 +67,17 @@ def read(path: Path, group_by: str | None) -> "Predictions":
 
 
 def read_all(paths: Sequence[Path], group_by: str | None) -> "Predictions":
-    """The rows of one or more files, all of them in memory."""
+    """The rows of one or more files, in memory."""
     from surefoot.predictions.predictions import concatenated
 
     parts = [read(path, group_by) for path in paths]
     for path, part in zip(paths, parts, strict=True):
-        for what in ("kind", "classes", "members", "class_names"):
-            ours, first = getattr(part, what), getattr(parts[0], what)
-            if ours != first:
-                name = what.replace("_", " ")
-                raise InputError(f"{path}: {name} are {ours}, in {paths[0]} {first}; must be equal")
+        for attribute in ("kind", "classes", "members", "class_names"):
+            value, first = getattr(part, attribute), getattr(parts[0], attribute)
+            if value != first:
+                name = attribute.replace("_", " ")
+                raise InputError(f"{path}: {name} are {value}, in {paths[0]} {first}; must be equal")
     return parts[0] if len(parts) == 1 else concatenated(parts)
-
-
-STREAM = typer.Option(
-    "--stream/--no-stream",
-    help="Read a batch at a time; by default for several files, or one above 256 MiB.",
-    show_default=False,
-)
-ENGINE = typer.Option(help="What reads streamed files: this machine's cores, or a Ray cluster.")
-ADDRESS = typer.Option(help="With --engine ray: a running cluster; else one is started here.")
-WORKERS = typer.Option(min=1, help="Threads that read streamed files; by default as many as cores.")
 
 
 class EngineName(StrEnum):
@@ -82,107 +88,86 @@ class EngineName(StrEnum):
 
 
 def is_streamed(
-    files: Mapping[str, Sequence[Path]], stream: bool | None, engine: EngineName, unable: Mapping[str, object]
+    files: Mapping[str, Sequence[Path]],
+    stream: bool | None,
+    engine: EngineName,
+    in_memory_options: Mapping[str, object],
 ) -> bool:
-    """Whether to stream; `unable` holds the options that cannot be had then, with their values."""
+    """Whether to stream; `in_memory_options` are the values of options that do not work with streaming."""
     from surefoot.streaming.readers import is_large
 
     if stream is False and engine is EngineName.RAY:
         raise InputError("--engine ray streams; allowed: without --no-stream")
-    wanted = stream or engine is EngineName.RAY or (stream is None and any(map(is_large, files.values())))
-    given = [option for option, value in unable.items() if value is not None]
-    if wanted and given:
+    streamed = stream or engine is EngineName.RAY or (stream is None and any(map(is_large, files.values())))
+    given = [option for option, value in in_memory_options.items() if value is not None]
+    if streamed and given:
         raise InputError(f"{given[0]} needs all rows in memory, and these are streamed; allowed: --no-stream")
-    return wanted
+    return streamed
 
 
 @contextmanager
-def engine_named(name: EngineName, address: str | None, workers: int | None) -> "Iterator[Engine]":
-    """The engine, for as long as it is needed."""
-    from surefoot.streaming.engines import Threads, usable_cores
+def streaming_engine(name: EngineName, address: str | None, workers: int | None) -> "Iterator[Engine]":
+    """The engine of that name; a Ray cluster is connected for as long as it is used."""
+    from surefoot.streaming.engines import RayTasks, Threads
 
     if name is EngineName.LOCAL:
+        from surefoot.runtime import usable_cores
+
         if address is not None:
-            raise InputError("--address is of a Ray cluster; allowed: with --engine ray")
+            raise InputError("--address is the address of a Ray cluster; allowed: with --engine ray")
         yield Threads(workers or usable_cores())
         return
     from surefoot.cli.terminal import busy
-    from surefoot.streaming.engines import RayTasks, connect, disconnect
+    from surefoot.ray_cluster import connected
 
-    with busy("starting Ray"):
-        connect(address)
+    with ExitStack() as stack:
+        with busy("starting Ray"):
+            ray = stack.enter_context(connected(address))
+        yield RayTasks(ray)
+
+
+def run_folder(store: "Store", name: str) -> Path:
+    """The folder of an experiment that was run, by its name in a store or by its path."""
+    folders = {folder.name: folder for folder in store.experiments()}
+    if name in folders:
+        return folders[name]
+    if (Path(name) / "plans.json").is_file():
+        return Path(name)
+    have = ", ".join(folders) or "none yet"
+    raise InputError(f"no experiment {name!r} was run in {store.root}; have: {have}")
+
+
+def device_named(name: str) -> str:
+    """The device; `auto` is a GPU where torch finds one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; allowed: auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', and torch finds none here; allowed: auto, cpu")
+    return name
+
+
+def value_of(text: str) -> tuple[str, Any]:
+    """`epochs=12` as a name and a value, parsed as TOML."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text!r} has no '='; allowed: NAME=VALUE, such as epochs=12")
     try:
-        yield RayTasks()
-    finally:
-        disconnect()
-
-
-ENGINES = ("local", "ray")
-
-TrainingEngine = Annotated[str, typer.Option(help="What makes the networks: local, or ray (docs/ray.md).")]
-Address = Annotated[
-    str | None,
-    typer.Option(help="Of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto; else one is started here."),
-]
-CpusPerNetwork = Annotated[
-    float | None, typer.Option(help="With ray: CPUs that a network takes; 1 unless given.")
-]
-GpusPerNetwork = Annotated[
-    float | None,
-    typer.Option(help="With ray: GPUs that a network takes, e.g. 0.25; half of one unless given."),
-]
-
-
-@dataclass(frozen=True)
-class Made:
-    """How networks are made: on which device, and by what."""
-
-    device: str
-    execute: Callable[["WorkOrder", Callable[[dict[str, Any]], None]], None]
-
-
-def chosen_engine(
-    name: str,
-    device: str,
-    workers: int | None,
-    address: str | None,
-    cpus: float | None,
-    gpus: float | None,
-) -> AbstractContextManager[Made]:
-    """The engine of that name; a cluster is connected to when there is something to make."""
-    if name not in ENGINES:
-        raise InputError(f"unknown engine {name!r}; have: {', '.join(ENGINES)}")
-    if name == "ray":
-        from surefoot.workers.cluster import Cluster, load_ray
-
-        given = {} if cpus is None else {"cpus": cpus}
-        cluster = Cluster(address=address, gpus=gpus, most=workers, **given)
-        load_ray(cluster)  # whether it is there is said before anything is planned
-        return _ray(cluster, device)
-    options = {"--address": address, "--cpus-per-network": cpus, "--gpus-per-network": gpus}
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: --engine ray")
-    return _local(device_named(device), workers)
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()  # a word without quotes
 
 
 @contextmanager
-def _local(device: str, workers: int | None) -> Iterator[Made]:
-    from surefoot.workers.local import execute, sensible_workers
-
-    yield Made(
-        device,
-        lambda order, on_event: execute(
-            order, workers=workers or sensible_workers(device), on_event=on_event
-        ),
-    )
-
-
-@contextmanager
-def _ray(cluster: Any, device: str) -> Iterator[Made]:
-    from surefoot.workers.ray import engine
-
-    if device not in ("auto", "cpu", "cuda"):  # whether there is one is the nodes' to say
-        raise InputError(f"device is {device!r}; allowed: auto, cpu, cuda")
-    with engine(cluster) as execute:
-        yield Made(device, execute)
+def stoppable(sentence: str = "stopped; the same command resumes") -> Iterator[None]:
+    """Ctrl-C at any time prints one sentence and ends with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(sentence, err=True)
+        raise typer.Exit(130) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.train import StoreFolder
+from surefoot.cli.inputs import StoreFolder, run_folder
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from surefoot.store.store import Store
 
 
-class Shelf(StrEnum):
+class Listable(StrEnum):
     """What can be listed."""
 
     METHODS = "methods"
@@ -27,21 +27,19 @@ class Shelf(StrEnum):
 
 
 def ls(
-    what: Annotated[Shelf, typer.Argument(help="What to list.")],
+    what: Annotated[Listable, typer.Argument(help="What to list.")],
     store: StoreFolder = Path("runs"),
 ) -> None:
     """List methods, experiments, tasks, metrics or calibrators, or the runs in a store."""
     from surefoot.cli.terminal import print_tables
 
-    if what is Shelf.RUNS:
-        print_tables([_runs(store)])
-        return
-    tables = {
-        Shelf.METHODS: _methods,
-        Shelf.EXPERIMENTS: _experiments,
-        Shelf.TASKS: _tasks,
-        Shelf.METRICS: _metrics,
-        Shelf.CALIBRATORS: _calibrators,
+    tables: dict[Listable, Callable[[], Table]] = {
+        Listable.METHODS: _methods,
+        Listable.EXPERIMENTS: _experiments,
+        Listable.RUNS: lambda: _runs(store),
+        Listable.TASKS: _tasks,
+        Listable.METRICS: _metrics,
+        Listable.CALIBRATORS: _calibrators,
     }
     print_tables([tables[what]()])
 
@@ -52,7 +50,7 @@ def _methods() -> "Table":
 
     header = ("name", "formula", "networks to train", "passes to run", "from")
     rows = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
-    return Table("Methods (M: members of an ensemble)", header, rows)
+    return Table.of_text("Methods (M: members of an ensemble)", header, rows)
 
 
 def _experiments() -> "Table":
@@ -71,7 +69,7 @@ def _experiments() -> "Table":
         )
         for each in EXPERIMENTS
     )
-    return Table("Experiments", header, rows)
+    return Table.of_text("Experiments", header, rows)
 
 
 def _runs(root: Path) -> "Table":
@@ -79,32 +77,32 @@ def _runs(root: Path) -> "Table":
     from surefoot.store.store import Store
 
     if not root.is_dir():
-        raise InputError(f"no store at {root}; allowed: a folder that 'surefoot run' made")
+        raise InputError(f"no store at {root}; allowed: a folder that 'surefoot run' created")
     store = Store(root)
     rows = tuple(_run(folder, store) for folder in store.experiments())
-    return Table(f"Runs in {root}", ("name", "tasks", "networks done", "missing", "report"), rows)
+    return Table.of_text(f"Runs in {root}", ("name", "tasks", "networks done", "missing", "report"), rows)
 
 
 def _run(folder: Path, store: "Store") -> tuple[str, ...]:
-    """A run's row; one that cannot be read says so, and the others are listed all the same."""
+    """A run's row; an unreadable run is listed with its error."""
     from surefoot.experiments.run import read_folder, undone
 
     try:
         _, plans = read_folder(folder)
     except InputError as error:
         return (folder.name, str(error), "", "", "")
-    ordered = sum(len(plan.jobs()) for plan in plans)
+    planned = sum(len(plan.jobs()) for plan in plans)
     missing = sum(len(undone(plan, store)) for plan in plans)
     tasks = ", ".join(dict.fromkeys(plan.task for plan in plans))
     report = "yes" if (folder / "report.html").is_file() else "no"
-    return (folder.name, tasks, str(ordered - missing), str(missing), report)
+    return (folder.name, tasks, str(planned - missing), str(missing), report)
 
 
 def _tasks() -> "Table":
     from surefoot.report.tables import Table
     from surefoot.tasks import TASKS
 
-    return Table(
+    return Table.of_text(
         "Tasks", ("name", "title", "description"), tuple((t.name, t.title, t.description) for t in TASKS)
     )
 
@@ -114,7 +112,7 @@ def _metrics() -> "Table":
     from surefoot.report.tables import Table
 
     rows = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
-    return Table("Metrics", ("name", "formula", "better", "reference"), rows)
+    return Table.of_text("Metrics", ("name", "formula", "better", "reference"), rows)
 
 
 def _calibrators() -> "Table":
@@ -122,7 +120,7 @@ def _calibrators() -> "Table":
     from surefoot.report.tables import Table
 
     rows = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
-    return Table("Calibrators", ("name", "formula", "reference"), rows)
+    return Table.of_text("Calibrators", ("name", "formula", "reference"), rows)
 
 
 class Kind(StrEnum):
@@ -137,55 +135,47 @@ class Kind(StrEnum):
 def show(
     name: Annotated[str, typer.Argument(help="An experiment (or its TOML file), a method, a task or a run.")],
     kind: Annotated[
-        Kind | None, typer.Option("--as", help="Which, where several things have the name; otherwise all.")
+        Kind | None, typer.Option("--as", help="Which, where several have this name; otherwise all.")
     ] = None,
     store: StoreFolder = Path("runs"),
 ) -> None:
-    """Show an experiment as it would run, a method, a task's needs, or what a run came to."""
-    from surefoot.store.store import Store
-
-    kept = Store(store)
-    shelves = _shelves(kept)
-    asked = list(Kind) if kind is None else [kind]
-    found = [each for each in asked if _holds(each, name, shelves[each])]
-    if not found:
-        have = "; ".join(f"{each}s: {', '.join(shelves[each]) or 'none'}" for each in asked)
-        raise InputError(f"nothing is called {name!r}; have {have}")
-    shown: dict[Kind, Callable[[str, Store], None]] = {
-        Kind.EXPERIMENT: _experiment,
-        Kind.METHOD: _method,
-        Kind.TASK: _task,
-        Kind.RUN: _show_run,
-    }
-    for index, each in enumerate(found):
-        typer.echo("\n" if index else "", nl=False)
-        shown[each](name, kept)
-
-
-def _shelves(store: "Store") -> dict[Kind, list[str]]:
-    """The names of everything, by what it is."""
+    """Show an experiment as it would run, a method, the files that a task needs, or a run's results."""
+    from surefoot.cli.data import show as show_task
     from surefoot.experiments.experiment import EXPERIMENTS
     from surefoot.experiments.methods import METHODS
+    from surefoot.store.store import Store
     from surefoot.tasks import TASKS
 
-    return {
+    opened, task = Store(store), name.partition("/")[0]
+    names = {
         Kind.EXPERIMENT: [each.name for each in EXPERIMENTS],
         Kind.METHOD: [each.name for each in METHODS],
         Kind.TASK: [each.name for each in TASKS],
-        Kind.RUN: [folder.name for folder in store.experiments()],
+        Kind.RUN: [folder.name for folder in opened.experiments()],
     }
+    matches = {
+        Kind.EXPERIMENT: name in names[Kind.EXPERIMENT] or name.lower().endswith(".toml"),
+        Kind.METHOD: name in names[Kind.METHOD],
+        Kind.TASK: task in names[Kind.TASK],
+        Kind.RUN: name in names[Kind.RUN] or (Path(name) / "plans.json").is_file(),
+    }
+    kinds = list(Kind) if kind is None else [kind]
+    if not any(matches[each] for each in kinds):
+        have = "; ".join(f"{each}s: {', '.join(names[each]) or 'none'}" for each in kinds)
+        raise InputError(f"nothing is called {name!r}; have {have}")
+    show_one: dict[Kind, Callable[[], None]] = {
+        Kind.EXPERIMENT: lambda: _show_experiment(name),
+        Kind.METHOD: lambda: _show_method(name),
+        Kind.TASK: lambda: show_task(task),
+        Kind.RUN: lambda: _show_run(name, opened),
+    }
+    for index, each in enumerate(each for each in kinds if matches[each]):
+        typer.echo("\n" if index else "", nl=False)
+        show_one[each]()
 
 
-def _holds(kind: Kind, name: str, shelf: list[str]) -> bool:
-    if kind is Kind.EXPERIMENT and name.lower().endswith(".toml"):
-        return True
-    if kind is Kind.RUN and (Path(name) / "plans.json").is_file():
-        return True
-    return (name.partition("/")[0] if kind is Kind.TASK else name) in shelf
-
-
-def _experiment(name: str, _store: "Store") -> None:
-    """TOML that `surefoot run` takes."""
+def _show_experiment(name: str) -> None:
+    """Print TOML that `surefoot run` accepts."""
     from surefoot.experiments.experiment import experiment_named
     from surefoot.experiments.run import resolved
     from surefoot.io import toml_text
@@ -195,11 +185,12 @@ def _experiment(name: str, _store: "Store") -> None:
     typer.echo(toml_text(experiment.as_dict(), comment=comment), nl=False)
 
 
-def _method(name: str, _store: "Store") -> None:
+def _show_method(name: str) -> None:
     from surefoot.experiments.methods import METHODS
 
     method = METHODS.named(name)
-    page = _page(method.page)
+    page = Path("docs", "methods", f"{method.page}.md")
+    in_checkout = (Path(__file__).parents[3] / page).is_file()
     lines = {
         "formula": method.formula,
         "reference": method.reference,
@@ -208,7 +199,7 @@ def _method(name: str, _store: "Store") -> None:
         "passes to run": method.inference,
         "fitted on": method.fitted_on,
         "novelty score": method.novelty,
-        "more": page,
+        "more": page.as_posix() if in_checkout else None,
     }
     typer.echo(f"method {method.name}: {method.title}")
     for what, text in lines.items():
@@ -216,21 +207,7 @@ def _method(name: str, _store: "Store") -> None:
             typer.echo(f"  {what + ':':<19}{text}")
 
 
-def _page(name: str) -> str | None:
-    """The method's page, where this is a checkout that has it."""
-    page = Path("docs", "methods", f"{name}.md")
-    checkout = Path(__file__).parents[3]
-    return page.as_posix() if (checkout / page).is_file() else None
-
-
-def _task(name: str, _store: "Store") -> None:
-    from surefoot.cli.data import show as show_task
-
-    show_task(name.partition("/")[0])
-
-
 def _show_run(name: str, store: "Store") -> None:
-    from surefoot.cli.run import run_folder
     from surefoot.cli.terminal import print_tables
     from surefoot.experiments.run import read_folder, undone
     from surefoot.io import toml_text
@@ -239,20 +216,19 @@ def _show_run(name: str, store: "Store") -> None:
     folder = run_folder(store, name)
     experiment, plans = read_folder(folder)
     typer.echo(toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run"), nl=False)
-    fitted = _fitted(folder)
-    if fitted.rows:
-        print_tables([fitted])
-    holding = Store.holding(folder)
-    missing = [plan.spec(job) for plan in plans for job in undone(plan, holding)]
-    ordered = sum(len(plan.jobs()) for plan in plans)
-    typer.echo(f"networks: {ordered - len(missing)} done, {len(missing)} missing")
+    if any((folder / "calibrations").glob("*.json")):
+        print_tables([_fitted(folder)])
+    own_store = Store.containing(folder)  # not `store` where the run was given by its path
+    missing = sum(len(undone(plan, own_store)) for plan in plans)
+    planned = sum(len(plan.jobs()) for plan in plans)
+    typer.echo(f"networks: {planned - missing} done, {missing} missing")
     page = folder / "report.html"
-    remedy = f"none; 'surefoot report {folder.name} --store {holding.root}' makes one"
-    typer.echo(f"report: {page if page.is_file() else remedy}")
+    none = f"none; 'surefoot report {folder.name} --store {own_store.root}' writes one"
+    typer.echo(f"report: {page if page.is_file() else none}")
 
 
 def _fitted(folder: Path) -> "Table":
-    """What the last report fitted: a row per task and method, a value per run."""
+    """The parameters fitted by the last report: a row per task and method, a value per run."""
     from surefoot.calibrators import load_calibration
     from surefoot.report.study_tables import values_of
     from surefoot.report.tables import Table
@@ -263,4 +239,6 @@ def _fitted(folder: Path) -> "Table":
         for name, numbers in values_of(load_calibration(file)).items():
             values.setdefault((of, name), []).extend(numbers)
     rows = tuple((of, name, ", ".join(f"{n:.4g}" for n in all_)) for (of, name), all_ in values.items())
-    return Table("Fitted, a value for each run", ("task and method", "what", "values"), rows)
+    return Table.of_text(
+        "Fitted parameters, a value per run", ("task and method", "parameter", "values"), rows
+    )

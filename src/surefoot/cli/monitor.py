@@ -1,4 +1,4 @@
-"""`surefoot monitor`: has the ground become unfamiliar?"""
+"""`surefoot monitor`: has the data shifted?"""
 
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from surefoot.deploy.monitor import AlphaBudget, Check, History, Scores
     from surefoot.deploy.thresholds import Thresholds
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.tables import Table
 
 
 class Format(StrEnum):
-    """How the look is printed."""
+    """How the result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -28,44 +29,46 @@ class Format(StrEnum):
 
 def monitor(
     reference: Annotated[
-        Path, typer.Argument(help="Predictions on familiar data the network was not trained on.")
+        Path, typer.Argument(help="Predictions on familiar data that the network was not trained on.")
     ],
-    current: Annotated[Path, typer.Argument(help="Predictions to watch; their labels are never used.")],
+    current: Annotated[Path, typer.Argument(help="Predictions to check; their labels are never used.")],
     calibration: Annotated[Path | None, typer.Option(help="Calibrate both first with this file.")] = None,
     thresholds: Annotated[
         Path | None,
         typer.Option(
-            help="What 'surefoot thresholds' wrote: watch the share accepted, calibrate as it says."
+            help="A file of 'surefoot thresholds': check the fraction accepted, use its calibration."
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="The chance of any false alarm, over all looks of the history.")
+        float, typer.Option(help="The probability of any false alarm, over all checks of the history.")
     ] = 0.05,
     bound: Annotated[
         float | None,
-        typer.Option(help="Alarm only if the estimated accuracy has also fallen by at least this much."),
+        typer.Option(help="Alarm only if the estimated accuracy has also dropped by at least this much."),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="JSON lines, a look each; needed if you look more than once.")
+        Path | None, typer.Option(help="JSON lines, one per check; needed if you check more than once.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
-    output_format: Annotated[Format, typer.Option("--format", help="How to print the look.")] = Format.TABLE,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="How to print the result.")
+    ] = Format.TABLE,
     kind: Annotated[
-        LabelKind, typer.Option(help="What the predictions are, where the reference has no labels.")
+        LabelKind, typer.Option(help="The kind of labels, if the reference has none.")
     ] = LabelKind.ONE_LABEL,
 ) -> None:
-    """Compare unlabelled predictions with a familiar reference; exit with 1 if the ground is unfamiliar."""
+    """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
     _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     refuse_missing(reference, current)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
-    from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.files import read_outputs
     from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_predictions(reference, unlabelled=kind, answers=True)
-        seen = _without_labels(read_predictions(current, unlabelled=known.kind, answers=True))
+        known = read_outputs(reference, unlabelled=kind)
+        seen = _without_labels(read_outputs(current, unlabelled=known.kind))
         refuse_other_classifier({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)
@@ -73,9 +76,13 @@ def monitor(
         look = check_shift(then, now, share=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
     _note_novelty(then, now)
-    _print(look, output_format)
+    from surefoot.report.monitor import monitor_table, monitor_verdict
+
+    verdict, table = monitor_verdict(look), monitor_table(look)
+    _print(look, verdict, table, output_format)
     if output is not None:
-        _page(look, then, now, past, {"reference": str(reference), "current": str(current)}, output)
+        sources = {"reference": str(reference), "current": str(current)}
+        _page(look, verdict, table, then, now, past, sources, output)
     if look.alarm:
         raise typer.Exit(1)
 
@@ -105,7 +112,7 @@ def _loaded(
     if chosen is None or chosen.calibration is None:
         return chosen, None if calibration is None else load_calibration(calibration)
     if calibration is not None:
-        raise InputError(f"{thresholds} holds a calibration already; allowed: that one, or none, no other")
+        raise InputError(f"{thresholds} already contains a calibration; allowed: no --calibration")
     return chosen, chosen.calibration
 
 
@@ -115,12 +122,12 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
     name = novelty_name(reference, current)
     if name is None:
         typer.echo(
-            "note: no novelty in both files, and an energy that does not vary, as that of probabilities: "
-            "novelty is not compared",
+            "note: novelty is not compared: not both files have it, and the energy is constant, "
+            "as for probabilities",
             err=True,
         )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
-        typer.echo("note: novelty in one file only: the energy of the logits is compared instead", err=True)
+        typer.echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
 def _without_labels(predictions: "Predictions") -> "Predictions":
@@ -143,21 +150,23 @@ def _share(past: "History | None", alpha: float) -> "AlphaBudget":
     return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_look(len(past.looks) + 1, alpha)
 
 
-def _print(look: "Check", output_format: Format) -> None:
+def _print(look: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
+    from surefoot.report.monitor import monitor_document
 
     if output_format is Format.JSON:
-        typer.echo(json.dumps(monitor_document(look), indent=2, allow_nan=False))
+        typer.echo(json.dumps(monitor_document(look, verdict), indent=2, allow_nan=False))
         return
-    print_tables([monitor_table(look)])
-    typer.echo("\n".join(monitor_verdict(look)))
+    print_tables([table])
+    typer.echo("\n".join(verdict))
 
 
 def _page(
     look: "Check",
+    verdict: list[str],
+    table: "Table",
     reference: "Scores",
     current: "Scores",
     past: "History | None",
@@ -168,5 +177,6 @@ def _page(
     from surefoot.report.monitor import write_monitor_page
 
     with busy("drawing the page"):
-        write_monitor_page(look, reference, current, past.looks if past else (), sources, path)
+        history = past.looks if past else ()
+        write_monitor_page(look, verdict, table, reference, current, history, sources, path)
     typer.echo(f"page: {path}", err=True)

@@ -29,60 +29,60 @@ if TYPE_CHECKING:
     from surefoot.training.tune import EpochResult, Trial
     from surefoot.workers.jobs import Job, WorkOrder
 
-SECONDS_BETWEEN_LINES = 60  # in a log
+SECONDS_BETWEEN_LINES = 60  # without a terminal
 
 
 @contextmanager
 def watch(
     order: "WorkOrder", *, title: str, done_before: int = 0, log: "Log | None" = None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """The task, networks done of all, the last one's epoch and loss; a bar in epochs, and the time left.
+    """Show the networks done, the current epoch and loss, a bar in epochs, and the time left.
 
-    In a log instead of a terminal: a line a minute.
+    Without a terminal: a line per minute.
     """
     epochs = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
-    view = _View(order, title, done_before)
+    text = _Text(order, title, done_before)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), TimeLeft())
     console = notes()
     with _TwoLines(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        total = sum(epochs) + len(epochs)  # an epoch's worth to predict
-        task = bar.add_task(view.counted(), total=total)
+        total = sum(epochs) + len(epochs)  # predicting counts as one epoch
+        task = bar.add_task(text.count(), total=total)
         done: dict[int, int] = {}
-        earlier: dict[int, int] = {}  # epochs of another sitting
+        earlier: dict[int, int] = {}  # epochs of an earlier session
         reports: set[str] = set()
         lines = Log() if log is None else log
 
         def on_event(event: dict[str, Any]) -> None:
             job = event.get("job", -1)
             if event["event"] == "ready" and not done:
-                bar.reset(task)  # so that the time to start is not taken for an epoch's
+                bar.reset(task)  # so that the time to start does not count as training
             elif event["event"] == "epoch":
-                before = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
-                done[job] = before + event["epoch"]
+                first_phase = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
+                done[job] = first_phase + event["epoch"]
                 earlier.setdefault(job, done[job] - 1)
-                bar.below = view.at(event)
+                bar.below = text.epoch(event)
             elif event["event"] == "done":
                 done[job] = epochs[job] + 1
-                view.finished += 1
+                text.finished += 1
             elif event["event"] == "elsewhere":
-                notes().print(f"waiting for another process: {_called(order.jobs[job])}")
+                notes().print(f"waiting for another process: {_name(order.jobs[job])}")
             elif event["event"] == "note":
                 notes().print(event["text"], markup=False)
             elif event["event"] == "weights" and event["report"] not in reports:
                 reports.add(event["report"])
                 notes().print(event["report"], markup=False)
-            known = sum(earlier.values())
-            completed = sum(done.values()) - known
-            bar.update(task, description=view.counted(), completed=completed, total=total - known)
-            said = (view.counted(), bar.below, TimeLeft().render(bar.tasks[0]).plain)
-            lines.say("; ".join(filter(None, said)))
+            before = sum(earlier.values())
+            completed = sum(done.values()) - before
+            bar.update(task, description=text.count(), completed=completed, total=total - before)
+            parts = (text.count(), bar.below, TimeLeft().render(bar.tasks[0]).plain)
+            lines.write("; ".join(filter(None, parts)))
 
         yield on_event
 
 
 @dataclass
-class _View:
-    """What the lines say."""
+class _Text:
+    """The text of the progress lines."""
 
     order: "WorkOrder"
     title: str
@@ -91,26 +91,26 @@ class _View:
     def __post_init__(self) -> None:
         self.networks = self.finished + len(self.order.jobs)
 
-    def counted(self) -> str:
+    def count(self) -> str:
         """Such as `toy: 3 of 12 networks`."""
         return f"{self.title}: {self.finished} of {count_of(self.networks, 'network')}"
 
-    def at(self, epoch: dict[str, Any]) -> str:
+    def epoch(self, event: dict[str, Any]) -> str:
         """Such as `distilled, seed 1, final training: epoch 7 of 40, loss 0.1234`."""
-        final = ", final training" if epoch["phase"] == "final" else ""
-        called = _called(self.order.jobs[epoch["job"]])
-        return f"{called}{final}: epoch {epoch['epoch']} of {epoch['epochs']}, loss {epoch['loss']:.4f}"
+        final = ", final training" if event["phase"] == "final" else ""
+        name = _name(self.order.jobs[event["job"]])
+        return f"{name}{final}: epoch {event['epoch']} of {event['epochs']}, loss {event['loss']:.4f}"
 
 
 class Log:
-    """Lines now and then where nobody watches a bar; one for all tasks of a command."""
+    """A line per minute where there is no terminal; one log for all tasks of a command."""
 
     def __init__(self) -> None:
         self.console = notes()
         self.last = time.monotonic()
 
-    def say(self, line: str) -> None:
-        """Where there is no terminal, and the last line is some time ago."""
+    def write(self, line: str) -> None:
+        """Print the line unless there is a terminal or the last line is less than a minute old."""
         if not self.console.is_terminal and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
             self.last = time.monotonic()
             self.console.print(line, markup=False)
@@ -122,13 +122,13 @@ class _TwoLines(Progress):
     below = "starting"
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bar, then the line, cut where the terminal ends."""
+        """The bar, then the line, cut to the width of the terminal."""
         yield self.make_tasks_table(self.tasks)
         yield Text(f"  {self.below}", style="dim", overflow="ellipsis", no_wrap=True)
 
 
 class TimeLeft(ProgressColumn):
-    """The time left by the mean speed so far: networks differ too much for the speed of the last seconds."""
+    """The time left at the mean speed so far: networks differ too much for the current speed."""
 
     max_refresh = 0.5
 
@@ -145,41 +145,36 @@ class TimeLeft(ProgressColumn):
 
 
 def _phases(recipe: "Recipe") -> int:
-    """How often it is trained."""
-    kind = "" if recipe.variant is None else recipe.variant.kind
+    """How many times a network is trained."""
+    kind = "" if recipe.variant is None else recipe.variant.name
     if kind == "averaged":
         return 0
     return 2 if recipe.protocol == "paper" and kind != "held-out" else 1
 
 
-def _called(job: "Job") -> str:
-    kind = "" if job.recipe.variant is None else f"{job.recipe.variant.kind}, "
+def _name(job: "Job") -> str:
+    kind = "" if job.recipe.variant is None else f"{job.recipe.variant.name}, "
     return f"{kind}seed {job.seed}"
-
-
-def _bar(*columns: ProgressColumn) -> Progress:
-    """Gone when done, and silent where no person watches."""
-    console = notes()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def watch_trials() -> Iterator[Callable[["EpochResult"], None]]:
-    """The trial at work: learning rate, epoch, validation error and NLL."""
-    with _bar(TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+    """Show the current trial: learning rate, epoch, validation error and NLL."""
+    columns, console = (TextColumn("{task.description}"), TimeElapsedColumn()), notes()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task, log = bar.add_task("trying learning rates", total=None), Log()
 
-        def on_event(seen: "EpochResult") -> None:
-            found = f"error {seen.error:.4f}, NLL {seen.nll:.4f}"
-            line = f"rate {seen.learning_rate:g}, epoch {seen.epoch}: {found}"
+        def on_event(result: "EpochResult") -> None:
+            scores = f"error {result.error:.4f}, NLL {result.nll:.4f}"
+            line = f"rate {result.learning_rate:g}, epoch {result.epoch}: {scores}"
             bar.update(task, description=line)
-            log.say(line)
+            log.write(line)
 
         yield on_event
 
 
 def describe_trials(task: str, trials: "list[Trial]") -> str:
-    """What the search found, for people and for the recipe's file."""
+    """The results of the search, for the terminal and the recipe file."""
     lines = [f"found by 'surefoot tune {task}' on validation:"]
     for trial in trials:
         if trial.diverged:
@@ -190,7 +185,7 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
     return "\n".join(lines)
 
 
-def describe_rivals(trials: "list[Trial]", samples: int) -> str | None:
+def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
     """Which rates are within one standard error of the best."""
     from surefoot.training.tune import within_one_standard_error
 
@@ -203,27 +198,29 @@ def describe_rivals(trials: "list[Trial]", samples: int) -> str | None:
 
 
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
-    """A row per network."""
-    rows = tuple(_row(found) for found in networks)
-    return Table(f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows)
+    """One row per network."""
+    rows = tuple(_row(network) for network in networks)
+    return Table.of_text(
+        f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
+    )
 
 
 def status_line(networks: "list[StoredNetwork]") -> str:
-    """How many there are in each state, such as '12 networks: 7 done, 2 running, 3 missing'."""
+    """The number of networks in each state, such as '12 networks: 7 done, 2 running, 3 missing'."""
     from surefoot.store.files import State
 
-    states = [found.state for found in networks]
+    states = [network.state for network in networks]
     counts = [f"{states.count(state)} {state}" for state in State if state in states]
     return f"{count_of(len(states), 'network')}{': ' if counts else ''}{', '.join(counts)}"
 
 
-def _row(found: "StoredNetwork") -> tuple[str, ...]:
+def _row(network: "StoredNetwork") -> tuple[str, ...]:
     from surefoot.store.files import State
 
-    epochs = [entry for entry in found.log if "epoch" in entry]
+    epochs = [entry for entry in network.log if "epoch" in entry]
     last = epochs[-1] if epochs else {}
     at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
     spent = sum(float(entry["seconds"]) for entry in epochs)
     loss = f"{last['loss']:.4f}" if last else ""
-    seconds = "" if found.state is State.MISSING else f"{spent:.1f}"
-    return (found.task, found.recipe, str(found.seed), str(found.state), at, loss, seconds)
+    seconds = "" if network.state is State.MISSING else f"{spent:.1f}"
+    return (network.task, network.recipe, str(network.seed), str(network.state), at, loss, seconds)

@@ -1,4 +1,4 @@
-"""`surefoot thresholds`: from which confidence on an answer may be taken."""
+"""`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,23 +11,27 @@ from surefoot.io import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+    from surefoot.deploy.thresholds import Thresholds, Unreachable
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.tables import Table
 
 FamiliarTest = Annotated[
-    Path | None, typer.Option(help="Further familiar predictions, to see the promise kept.")
+    Path | None, typer.Option(help="More familiar predictions, to verify the guarantee.")
 ]
 Unfamiliar = Annotated[
-    Path | None, typer.Option(help="Unfamiliar predictions, to see how far it fails there.")
+    Path | None, typer.Option(help="Unfamiliar predictions, to see how much worse it is there.")
 ]
 CalibrationFile = Annotated[
-    Path | None, typer.Option(help="Calibrate first with this file; the thresholds file holds it.")
+    Path | None, typer.Option(help="Calibrate first with this file; it is saved in the thresholds file.")
 ]
 Share = Annotated[
-    float | None, typer.Option(help="Fit a temperature on this share of VAL, the thresholds on the rest.")
+    float | None,
+    typer.Option(help="Fit a temperature on this fraction of VAL and the thresholds on the rest."),
 ]
-ClassName = Annotated[str | None, typer.Option(help="Many labels: the class that the thresholds are for.")]
-Page = Annotated[Path | None, typer.Option(help="Also write a page with the risk-coverage picture.")]
+ClassName = Annotated[
+    str | None, typer.Option(help="With many labels: the class that the thresholds are for.")
+]
+Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with the risk-coverage curve.")]
 
 
 def thresholds(
@@ -38,15 +42,15 @@ def thresholds(
         Path, typer.Option("--output", "-o", help="Where to write the thresholds (JSON).")
     ] = Path("thresholds.json"),
     target_error: Annotated[
-        float, typer.Option(help="The error among the accepted is at most this, on familiar data.")
+        float, typer.Option(help="The highest error among accepted predictions, on familiar data.")
     ] = 0.01,
     min_coverage: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 1 if a smaller share can be accepted.")
+        float, typer.Option(min=0, max=1, help="Exit with 1 if fewer can be accepted, as a fraction.")
     ] = 0.0,
     reject_error: Annotated[
-        float, typer.Option(help="Reject where at least this share of the answers is wrong.")
+        float, typer.Option(help="Reject where at least this fraction of the predictions is wrong.")
     ] = 0.5,
-    level: Annotated[float, typer.Option(help="The probability with which each promise is kept.")] = 0.95,
+    level: Annotated[float, typer.Option(help="The confidence level of each guarantee.")] = 0.95,
     familiar_test: FamiliarTest = None,
     unfamiliar: Unfamiliar = None,
     calibration: CalibrationFile = None,
@@ -55,7 +59,7 @@ def thresholds(
     for_class: ClassName = None,
     html: Page = None,
 ) -> None:
-    """Choose accept, review and reject by confidence, with a guarantee on familiar data."""
+    """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
     refuse_missing(val, familiar_test, unfamiliar)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
@@ -76,11 +80,14 @@ def thresholds(
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
     sources = {name: str(path) for name, path in paths.items()}
     save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
-    enough = _say(chosen, elsewhere, min_coverage)
+    from surefoot.report.thresholds import thresholds_table, thresholds_verdict
+
+    verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
+    covers_enough = _print(chosen, verdict, table, min_coverage)
     typer.echo(f"thresholds: {output}", err=True)
     if html is not None:
-        _page(chosen, elsewhere, predictions | {"val": used}, sources, html)
-    if not enough:
+        _page(chosen, verdict, table, predictions | {"val": used}, sources, html)
+    if not covers_enough:
         raise typer.Exit(1)
 
 
@@ -88,7 +95,9 @@ def _check_outputs(
     paths: dict[str, Path], output: Path, html: Path | None, calibration: Path | None, split: float | None
 ) -> None:
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(f"the thresholds are JSON, and {output} names predictions; allowed: another ending")
+        raise InputError(
+            f"the thresholds are JSON, and {output} is a file name for predictions; allowed: another ending"
+        )
     if calibration is not None and split is not None:
         raise InputError("both --calibration and --split; allowed: one of the two")
     if split is not None and not 0 < split < 1:
@@ -129,22 +138,22 @@ def _calibrated(
 
 
 def _unreachable(found: "Unreachable", n: int) -> str:
-    from surefoot.report.thresholds import promised
+    from surefoot.report.thresholds import rounded_up
 
     best = found.best
     return (
         f"no threshold can promise an error of at most {found.promise.target_error:g} with n = {n:,} rows; "
-        f"{promised(best.bound)} can be promised, for the {best.share:.0%} most confident "
+        f"{rounded_up(best.bound)} can be promised, for the {best.share:.0%} most confident "
         f"({best.wrong} wrong of {best.n}): ask for that, or bring more rows; nothing was written"
     )
 
 
-def _say(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_coverage: float) -> bool:
+def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.thresholds import coverage_conflict, thresholds_table, thresholds_verdict
+    from surefoot.report.thresholds import coverage_conflict
 
-    print_tables([thresholds_table(chosen, elsewhere)])
-    typer.echo("\n".join(thresholds_verdict(chosen, elsewhere)))
+    print_tables([table])
+    typer.echo("\n".join(verdict))
     conflict = coverage_conflict(chosen, min_coverage)
     if conflict is not None:
         typer.echo(conflict, err=True)
@@ -153,7 +162,8 @@ def _say(chosen: "Thresholds", elsewhere: "dict[str, dict[str, Zone]]", min_cove
 
 def _page(
     chosen: "Thresholds",
-    elsewhere: "dict[str, dict[str, Zone]]",
+    verdict: list[str],
+    table: "Table",
     predictions: "dict[str, Predictions]",
     sources: dict[str, str],
     path: Path,
@@ -162,5 +172,5 @@ def _page(
     from surefoot.report.thresholds import write_thresholds_page
 
     with busy("drawing the page"):
-        write_thresholds_page(chosen, elsewhere, predictions, sources, path)
+        write_thresholds_page(chosen, verdict, table, predictions, sources, path)
     typer.echo(f"page: {path}", err=True)

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling
 from surefoot.deploy.model import Calibrated, CalibratedModule, Ensemble, logits_of
-from surefoot.networks.heads import GaussianHead, kept_features, positive, thinned
-from surefoot.networks.network import Network
 from surefoot.novelty import FROM_LOGITS, Scale
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax
 
 ENERGY, MAX_PROBABILITY = "energy", "max-probability"
 
@@ -81,33 +78,3 @@ class NoveltyCalibrated(CalibratedModule):
             # The softplus written out: onnxruntime has none in float64.
             return -(logits.clamp(min=0) + (-logits.abs()).exp().log1p()).sum(dim=1)
         return FROM_LOGITS[self.score](logits, self.kind)
-
-
-class FixedSamples(nn.Module):
-    """A Bayesian network whose samples of dropout and noise are drawn once, and are the same for every row.
-
-    log mean_s softmax(z_s), for many labels its log odds: an image gets the same answer each time, whatever
-    stands beside it. Each row's samples are distributed as they were in training.
-    """
-
-    kept: Tensor
-    noise: Tensor
-
-    def __init__(self, network: Network, samples: int, kind: LabelKind, generator: Generator) -> None:
-        super().__init__()
-        self.network = network
-        self.kind = kind
-        blank = torch.empty(0, network.width)
-        kept = kept_features(blank, network.head.dropout.p, samples, generator)
-        self.register_buffer("kept", kept, persistent=False)
-        noise = torch.randn(samples, 1, network.classes, generator=generator)
-        self.register_buffer("noise", noise, persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (n, classes)."""
-        head, features = self.network.head, self.network.features(images)
-        assert isinstance(head, GaussianHead)
-        mean = thinned(head, features, self.kept).float()
-        variance = positive(thinned(head.variance, features, self.kept).float())
-        logits = mean + variance.sqrt() * self.noise
-        return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)

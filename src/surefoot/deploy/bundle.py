@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling, load_calibration
-from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
+from surefoot.deploy.assemble import Novelty, assembled
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
 from surefoot.deploy.model import CalibratedModule, device_of, float_type_of, from_array
 from surefoot.errors import InputError
@@ -28,13 +28,12 @@ from surefoot.networks.backbones import build_network
 from surefoot.novelty import FROM_LOGITS, Scale
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.recipes.recipe import Recipe, recipe_from
-from surefoot.recipes.variants import Bayesian
-from surefoot.runtime import generator
+from surefoot.recipes.recipe import Recipe
 from surefoot.text import count_of
 from surefoot.training.augment import MEAN, SPREAD
 from surefoot.training.data import images_from
 from surefoot.training.initial import network_options
+from surefoot.variants import recipe_from, variant_of
 
 DEFINITION = (
     "upright, 8 bits of red, green and blue; resized (bicubic) so that the short side has short_side pixels, "
@@ -279,7 +278,7 @@ def restored_network(
     key: str,
     allow_code: bool,
 ) -> nn.Module:
-    """A network of that recipe with these weights; a Bayesian one with its samples fixed."""
+    """A network of that recipe with these weights, as its variant is deployed."""
     source, colon, _ = recipe.network.partition(":")
     if colon and source not in LIBRARIES and not allow_code:
         raise InputError(
@@ -295,9 +294,7 @@ def restored_network(
         raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}") from error
     for parameter in network.parameters():
         parameter.requires_grad = False
-    if isinstance(recipe.variant, Bayesian):
-        return FixedSamples(network, recipe.variant.samples, kind, generator(key, "deployed samples"))
-    return network
+    return variant_of(recipe).deployed(network, kind, key)
 
 
 def sha256_of(path: Path) -> str:

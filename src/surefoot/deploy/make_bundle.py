@@ -35,11 +35,11 @@ from surefoot.io import new_folder
 from surefoot.novelty import Scale
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
-from surefoot.recipes.variants import Bayesian
 from surefoot.store.store import Store
-from surefoot.tasks import TASKS, BuiltIn
+from surefoot.tasks import TASKS
 from surefoot.tasks.task import Split
 from surefoot.text import count_of
+from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
 
 SHOWN = ("nll", "brier", "label_error", "ece", "e99")
@@ -241,10 +241,8 @@ def why_not(method: Method, specs: Sequence[Spec] = ()) -> str | None:
         return f"{method.name!r} needs a gradient for every prediction, which a bundle does not compute"
     if method.novelty == KNN:
         return f"{method.name!r} needs the features of all training samples, which a bundle does not hold"
-    variants = [spec.recipe.variant for spec in specs]
-    if any(isinstance(variant, Bayesian) and variant.sampled == "network" for variant in variants):
-        return f"{method.name!r} samples dropout in every layer, which a bundle's fixed graph cannot"
-    return None
+    reasons = (variant_of(spec.recipe).bundle_obstacle for spec in specs)
+    return next((f"{method.name!r} {reason}" for reason in reasons if reason is not None), None)
 
 
 def write_bundle(
@@ -296,13 +294,8 @@ def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictio
 
 def remark_on_predictions(chosen: Chosen) -> str | None:
     """What to know where a bundle does not quite say what was stored; else None."""
-    variants = [spec.recipe.variant for run in chosen.planned.runs for spec in run]
-    if not any(isinstance(variant, Bayesian) for variant in variants):
-        return None
-    return (
-        "a bundle draws this method's samples once, and not for every row as here: choose thresholds and "
-        "references on what 'surefoot predict' says of labelled images"
-    )
+    remarks = (variant_of(spec.recipe).bundle_remark for run in chosen.planned.runs for spec in run)
+    return next((remark for remark in remarks if remark is not None), None)
 
 
 def _run(chosen: Chosen, run: int) -> MethodRun:
@@ -338,7 +331,7 @@ def _about(chosen: Chosen, found: MethodRun, shape: tuple[int, ...], run: int) -
 def _preprocessing(chosen: Chosen) -> dict[str, Any]:
     """As in testing: files are decoded to the recipe's size first; built-in images were never files."""
     recipe, name = chosen.plan.recipe, chosen.part.task.partition("/")[0]
-    in_memory = any(isinstance(entry, BuiltIn) and entry.name == name for entry in TASKS)
+    in_memory = any(entry.layout is None and entry.name == name for entry in TASKS)
     return Preprocessing(recipe.view, recipe.resize, None if in_memory else recipe.resize).as_dict()
 
 
@@ -378,15 +371,12 @@ def _familiar(novelty: Novelty, found: MethodRun, chosen: Chosen) -> Familiar:
 
 
 def _novelty(method: Method, found: MethodRun, store: Store) -> Novelty:
-    """The score that the method was fitted with, on the final networks' scale; else the energy.
-
-    Log probabilities have no energy, so a Bayesian network's score is that of its top probability.
-    """
+    """The score that the method was fitted with, on the final networks' scale; else the variant's own."""
     (spec, *_) = found.specs
     if isinstance(found.calibration, NoveltyScaling):
         assert method.novelty in (ENERGY, MAX_PROBABILITY)
         return Novelty(method.novelty, _scale(spec, store, method.novelty))
-    return Novelty(MAX_PROBABILITY if isinstance(spec.recipe.variant, Bayesian) else ENERGY)
+    return Novelty(variant_of(spec.recipe).bundled_novelty)
 
 
 def _scale(spec: Spec, store: Store, score: str) -> Scale:

@@ -24,7 +24,7 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.io import ClaimedError, held, replacing
+from surefoot.io import ClaimedError, locked, replacing
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
@@ -295,7 +295,7 @@ def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
     if not path.name:
         raise InputError(f"the history {path} is no file; allowed: the path of one, there or not")
     try:
-        with held(path.with_name(f".{path.name}.lock")):
+        with locked(path.with_name(f".{path.name}.lock")):
             yield _read(path, alpha=alpha, reference=reference)
     except ClaimedError as error:
         raise InputError(f"another look with the history {path} is being taken; try again") from error

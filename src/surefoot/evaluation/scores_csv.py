@@ -2,8 +2,7 @@
 
 import csv
 import io
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from surefoot.errors import InputError
@@ -12,6 +11,7 @@ from surefoot.evaluation.comparison import Comparison, MethodRuns, Place, RunSco
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
 from surefoot.metrics import METRICS, Metric
+from surefoot.text import csv_text, exact_text
 
 HEADER = ("method", "run", "side", "metric", "value", "k", "n")
 
@@ -22,7 +22,7 @@ def scores_text(comparison: Comparison) -> str:
     for method in comparison.methods:
         for (side, metric), cell in method.cells.items():
             for score in cell.runs:
-                numbers = (number_text(score.value), number_text(score.k), number_text(score.n))
+                numbers = (exact_text(score.value), exact_text(score.k), exact_text(score.n))
                 lines.append((method.name, score.run, side, metric, *numbers))
     return csv_text(HEADER, lines)
 
@@ -73,20 +73,6 @@ def comparison_from_scores(
         named = [METRICS.named(name) for name in sorted({name for _, name in places})]
         metrics = [metric for metric in METRICS if metric in named]
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
-
-
-def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Lines of CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return out.getvalue()
-
-
-def number_text(number: float | None) -> str:
-    """A number in full precision; nothing where it is undefined or not known."""
-    return "" if number is None or math.isnan(number) else repr(number)
 
 
 def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:

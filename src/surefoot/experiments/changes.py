@@ -186,7 +186,7 @@ class ExperimentChange:
 
 def open_run(folder: Path) -> Opened:
     """An experiment's folder, with the store that it is in."""
-    return Opened(folder, *read_folder(folder), Store.holding(folder))
+    return Opened(folder, *read_folder(folder), Store.containing(folder))
 
 
 @one_thread()

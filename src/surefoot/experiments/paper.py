@@ -19,7 +19,7 @@ class Question:
     method: str
     other: str
     better: str = "yes"  # the answer where the interval is below 0
-    same: str = "no difference"  # where the difference is too small to matter
+    same: str = "no: negligible difference"  # where the difference is too small to matter
     level: str = "inconclusive"  # where the interval includes 0
     worse: str = "no: worse"
 

@@ -13,10 +13,10 @@ from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
-from surefoot.recipes.variants import HeldOut
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
-from surefoot.workers.held_out import HELD_OUT
+from surefoot.variants import variant_of
+from surefoot.variants.held_out import HELD_OUT
 from surefoot.workers.produce import stored_novelty
 
 SCORED_APART = (ODIN, KNN)  # novelty scores that do not come from the prediction's own pass
@@ -78,9 +78,7 @@ class Reader:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._joined(method, specs, split) for split in tested}
-        calibration = None
-        if method.fit is not None:
-            calibration = method.fit(self._fit_data(planned, specs, before))
+        calibration = method.calibration(self._fit_data(planned, specs, before))
         novelty_auroc = None
         if method.novelty is not None and len(tested) == len(TESTED):
             scores = [stored_novelty(specs[0], self.store, method.novelty, split) for split in TESTED]
@@ -153,7 +151,4 @@ def without_absent_lenders(methods: Sequence[MethodRuns]) -> list[MethodRuns]:
 
 def described_spec(spec: Spec) -> str:
     """A network in words."""
-    variant = spec.recipe.variant
-    kind = "plain" if variant is None else variant.kind
-    fold = f" fold {variant.fold}" if isinstance(variant, HeldOut) else ""
-    return f"{kind}{fold} network of {spec.task}, seed {spec.seed}"
+    return f"{variant_of(spec.recipe).label} network of {spec.task}, seed {spec.seed}"

@@ -4,25 +4,24 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surefoot.errors import InputError
-from surefoot.evaluation.compare import HEADLINE, compare
-from surefoot.evaluation.comparison import Comparison
 from surefoot.experiments.experiment import Experiment, Part, placed, read_experiment, write_experiment
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
-from surefoot.experiments.results import results_of, without_absent_lenders
 from surefoot.io import make_folder, replacing
 from surefoot.metrics import METRICS
-from surefoot.recipes.recipe import recipe_from
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.training.initial import right_weights, weights_digest
+from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job, WorkOrder
-from surefoot.workers.produce import has_novelty
+
+if TYPE_CHECKING:  # torch is imported where results are read: listing runs must be fast
+    from surefoot.evaluation.comparison import Comparison
 
 EXPERIMENT = "experiment.toml"
 PLANS = "plans.json"
@@ -34,7 +33,7 @@ class PartStudy:
 
     part: Part
     plan: Plan
-    comparison: Comparison
+    comparison: "Comparison"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +52,10 @@ def resolved(experiment: Experiment) -> Experiment:
 
 
 def _with_weights(part: Part) -> Part:
+    if part.weights is None and part.recipe.pretrained is None:
+        return part
+    from surefoot.training.initial import right_weights, weights_digest
+
     path = None if part.weights is None else Path(part.weights)
     if part.recipe.pretrained is not None:
         right_weights(part.recipe.pretrained, path)  # or an error that says which file is needed
@@ -89,7 +92,7 @@ def undone(plan: Plan, store: Store) -> tuple[Job, ...]:
     jobs = []
     for job in plan.jobs():
         spec = plan.spec(job)
-        if not (store.is_done(spec) and all(has_novelty(spec, store, name) for name in job.novelty)):
+        if not (store.is_done(spec) and all(store.has_novelty(spec, name) for name in job.novelty)):
             jobs.append(job)
     return tuple(jobs)
 
@@ -173,6 +176,9 @@ def study(
     tick: Callable[[int], None] = lambda _: None,
 ) -> Study:
     """Read what the store has, fit, score and compare; no training."""
+    from surefoot.evaluation.compare import HEADLINE, compare
+    from surefoot.experiments.results import results_of, without_absent_lenders
+
     requested = [METRICS.named(name) for name in experiment.metrics]
     metrics = [*requested, *(metric for metric in HEADLINE if metric not in requested)]
     parts = []

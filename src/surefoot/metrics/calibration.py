@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.fft import dct, idct
-from scipy.optimize import brentq
 
 from surefoot.intervals import NAN
 from surefoot.predictions.outcomes import Array, Bools, Curve, Curves, HasOutcomes, Outcomes, Ranked, Ranking
@@ -133,6 +131,9 @@ def _debiased_squared(curve: Curve) -> float:
 
 def smooth_ece_of(residuals: Array, total: float) -> float:
     """Smooth ECE of residuals as `spread_on_grid` gives them; NaN where there are none."""
+    from scipy.fft import dct, idct
+    from scipy.optimize import brentq
+
     if not total:
         return NAN
     spectrum = dct(residuals / total)

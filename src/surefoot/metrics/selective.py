@@ -1,7 +1,6 @@
 """Errors by confidence: label error, E99, risk-coverage."""
 
 import numpy as np
-from scipy.special import digamma
 
 from surefoot.intervals import NAN, Proportion
 from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes, Ranked, Ranking
@@ -108,6 +107,8 @@ def _harmonic(mass: Array) -> Array:
     """1 + 1/2 + ... + 1/m for each m: from a table, or by digamma where it would be far longer."""
     total = int(mass[-1])
     if total > 4 * len(mass):
+        from scipy.special import digamma
+
         return np.asarray(digamma(mass + 1) + np.euler_gamma)
     return np.append(0.0, np.cumsum(1 / np.arange(1, total + 1)))[mass.astype(np.int64)]
 

@@ -1,8 +1,8 @@
-"""The report of an evaluation: one self-contained page and its JSON document."""
+"""The report of an evaluation: one self-contained page and a JSON document with the same numbers."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +11,45 @@ from markupsafe import Markup
 from surefoot import __version__
 from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
 from surefoot.errors import InputError
-from surefoot.evaluation.scores import Evaluation, evaluation_document
+from surefoot.evaluation.scores import SetScores, evaluation_document
 from surefoot.io import replacing
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import curves as data
-from surefoot.report import figures
+from surefoot.report import curves, figures
 from surefoot.report.style import template_named
-from surefoot.report.tables import evaluation_tables, text_of
-from surefoot.report.verdict import verdict
+from surefoot.report.summary import Summary, score_text
+from surefoot.report.tables import Table, to_html
+from surefoot.text import number_text, signed_text
+
+GROUPS_SHOWN = 500
 
 
 @dataclass(frozen=True)
 class Subject:
     """What a report is about: the evaluation, the predictions per side, the calibration, file names."""
 
-    evaluation: Evaluation
+    summary: Summary
     predictions: Mapping[str, Predictions]
     calibration: Calibration | None = None
     sources: Mapping[str, str] | None = None
 
 
 def write_report(subject: Subject, directory: str | Path) -> Path:
-    """Write `report.html` and `report.json` into a folder, made if need be; the path of the page."""
+    """Write `report.html` and `report.json` into a folder, created if missing; the path of the page."""
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {directory}: {error.strerror}") from error
-    shown = figure_data(subject)
-    twin = evaluation_document(subject.evaluation)
-    twin |= {"verdict": verdict(subject.evaluation), "sources": dict(subject.sources or {})}
+    curves_of = figure_data(subject)
+    document = evaluation_document(subject.summary.evaluation)
+    document |= {"verdict": list(subject.summary.verdict), "sources": dict(subject.sources or {})}
     if subject.calibration is not None:
-        twin["calibration"] = calibration_document(subject.calibration)
-    twin["figures"] = _plain(shown)
-    for name, text in (("report.json", json.dumps(twin, indent=1)), ("report.html", page(subject, shown))):
+        document["calibration"] = calibration_document(subject.calibration)
+    document["figures"] = _plain(curves_of)
+    texts = {"report.json": json.dumps(document, indent=1), "report.html": page(subject, curves_of)}
+    for name, text in texts.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return folder / "report.html"
@@ -54,75 +57,112 @@ def write_report(subject: Subject, directory: str | Path) -> Path:
 
 def figure_data(subject: Subject) -> dict[str, Any]:
     """The numbers behind every figure, after calibration where there is one."""
-    after = {side: _calibrated(subject, p) for side, p in subject.predictions.items()}
-    shown: dict[str, Any] = {
-        "reliability": {side: data.reliability(p.outcomes) for side, p in after.items()},
-        "confidence": {side: data.histogram(p.outcomes, _lowest_confidence(p)) for side, p in after.items()},
-        "risk_coverage": {side: data.risk_coverage(p.outcomes) for side, p in after.items()},
-        "classes": {side: data.class_scores(p) for side, p in after.items()},
+    before, calibration = subject.predictions, subject.calibration
+    after = before if calibration is None else {side: calibration(p) for side, p in before.items()}
+    data: dict[str, Any] = {
+        "reliability": {side: curves.reliability(p.outcomes) for side, p in after.items()},
+        "confidence": {
+            side: curves.histogram(p.outcomes, curves.lowest_confidence(p)) for side, p in after.items()
+        },
+        "risk_coverage": {side: curves.risk_coverage(p.outcomes) for side, p in after.items()},
+        "classes": {side: curves.class_scores(p) for side, p in after.items()},
     }
-    if subject.calibration is not None:
-        before = subject.predictions.items()
-        shown["reliability_before"] = {side: data.reliability(p.outcomes) for side, p in before}
-    if "unfamiliar" in subject.predictions:
-        used = subject.calibration
-        fitted = used.temperature if isinstance(used, Temperature | BudgetTemperature) else None
-        shown["temperature"] = data.temperature_curve(*subject.predictions.values(), fitted=fitted)
-    return shown
+    if calibration is not None:
+        data["reliability_before"] = {side: curves.reliability(p.outcomes) for side, p in before.items()}
+    if "unfamiliar" in before:
+        fitted = calibration.temperature if isinstance(calibration, Temperature | BudgetTemperature) else None
+        data["temperature"] = curves.temperature_curve(*before.values(), fitted=fitted)
+    return data
 
 
-def page(subject: Subject, shown: Mapping[str, Any]) -> str:
-    """The page as text; whatever a user's file holds is escaped by the template."""
+def page(subject: Subject, data: Mapping[str, Any]) -> str:
+    """The page as text; whatever a user's file holds is escaped by the template and the table writer."""
+    evaluation = subject.summary.evaluation
+    scores, *others = subject.summary.tables
     return template_named("evaluation.html").render(
-        evaluation=subject.evaluation,
-        tables=evaluation_tables(subject.evaluation),
-        verdict=verdict(subject.evaluation),
-        figures=[(title, Markup(svg), caption) for title, svg, caption in _figures(shown)],
-        classes=shown["classes"],
-        score_text=text_of,
+        evaluation=evaluation,
+        verdict=subject.summary.verdict,
+        scores=to_html([scores], "scores"),
+        others=[(table.title, to_html([replace(table, title="")], "scores")) for table in others],
+        figures=[(title, Markup(svg), caption) for title, svg, caption in _figures(data)],
+        classes=to_html(
+            [
+                _class_table(side, rows, evaluation.sides[side].classes)
+                for side, rows in data["classes"].items()
+            ],
+            "classes",
+        ),
+        groups={
+            side: to_html([_group_table(scores)], "groups")
+            for side, scores in evaluation.sides.items()
+            if scores.groups
+        },
+        groups_shown=GROUPS_SHOWN,
         many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
         calibration=subject.calibration,
         remarks=[] if subject.calibration is None else subject.calibration.remarks(),
         sources=subject.sources or {},
-        definitions=[metric for metric in subject.evaluation.metrics if metric in METRICS],
+        definitions=to_html(
+            [
+                Table.of_text(
+                    "",
+                    ("metric", "definition", "better", "reference"),
+                    [(m.title, m.formula, m.better, m.reference) for m in evaluation.metrics if m in METRICS],
+                )
+            ],
+            "wrap",
+        ),
         version=__version__,
     )
 
 
-def _figures(shown: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    found = []
-    before = shown.get("reliability_before", {})
-    for side, of_side in shown["reliability"].items():
-        caption = (
-            "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it the model is too "
-            "sure. The grey band is where a calibrated model's bins would fall by chance; bars are exact 95% "
-            "intervals."
+def _class_table(side: str, scores: list[curves.ClassScores], classes: int) -> Table:
+    title = side if len(scores) == classes else f"{side} ({len(scores)} of {classes} classes)"
+    header = ("class", "n", "error", "confidence less accuracy")
+    rows = [
+        (each.name, f"{each.n:,}", number_text(each.error), signed_text(each.overconfidence))
+        for each in scores
+    ]
+    return Table.of_text(title, header, rows)
+
+
+def _group_table(scores: SetScores) -> Table:
+    rows = [
+        (group.group, f"{group.n:,}", *(score_text(score) for score in group.metrics.values()))
+        for group in scores.groups[:GROUPS_SHOWN]
+    ]
+    return Table.of_text("", ("group", "n", *scores.groups[0].metrics), rows)
+
+
+def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Title, SVG and caption of each figure."""
+    before = data.get("reliability_before", {})
+    for side, reliability in data["reliability"].items():
+        yield (
+            f"Reliability, {side}",
+            figures.reliability_figure(side, reliability, before.get(side)),
+            "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
+            "overconfident. The grey band is where the bins of a calibrated model would fall by chance; bars "
+            "are exact 95% intervals.",
         )
-        found.append(
-            (f"Reliability, {side}", figures.reliability_figure(side, of_side, before.get(side)), caption)
-        )
-    found.append(
-        ("Confidence", figures.histogram_figure(shown["confidence"]), "How often the model is how sure.")
+    yield (
+        "Confidence",
+        figures.histogram_figure(data["confidence"]),
+        "Distribution of the confidence.",
     )
-    caption = "The error rate that is left when only the most confident share is answered."
-    found.append(("Risk against coverage", figures.risk_coverage_figure(shown["risk_coverage"]), caption))
-    if "temperature" in shown:
-        curve = shown["temperature"]
-        caption = (
+    yield (
+        "Risk against coverage",
+        figures.risk_coverage_figure(data["risk_coverage"]),
+        "The error rate among the most confident predictions, as more of them are accepted.",
+    )
+    if "temperature" in data:
+        yield (
+            "Temperature",
+            figures.temperature_figure(data["temperature"]),
             "NLL on both sides as the logits are divided by T. The best T for unfamiliar data is usually "
-            f"higher than the best for familiar data. Drawn from at most {curve.rows:,} rows a side."
+            "higher than the best T for familiar data. Computed from at most "
+            f"{data['temperature'].rows:,} rows per side.",
         )
-        svg = figures.temperature_figure(curve)
-        found.append(("Temperature", svg, caption))
-    return found
-
-
-def _calibrated(subject: Subject, predictions: Predictions) -> Predictions:
-    return predictions if subject.calibration is None else subject.calibration(predictions)
-
-
-def _lowest_confidence(predictions: Predictions) -> float:
-    return 0.5 if predictions.kind is LabelKind.MANY_LABELS else 1 / predictions.classes
 
 
 def _plain(value: Any) -> Any:

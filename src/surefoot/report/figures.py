@@ -55,6 +55,7 @@ from surefoot.report.style import (
     point_key,
     svg_of,
 )
+from surefoot.text import short_number
 
 HATCHES = {"familiar": "", "unfamiliar": "////"}
 Point = tuple[float, float]
@@ -360,15 +361,3 @@ def _cost_panel(
     for (x, y), style in known:
         axes.plot(x, y, markersize=6, **style.of_point)
     return {style.letter: point for point, style in known}
-
-
-def short_number(value: float) -> str:
-    """A cost for an axis.
-
-    >>> short_number(11_700_000), short_number(0.02)
-    ('11.7 M', '0.02')
-    """
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"

@@ -23,6 +23,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import SMALL, WIDTH, finished, plain_text
 from surefoot.tasks import task_named
 from surefoot.tasks.task import ImageFiles, Samples, Split
+from surefoot.text import confidence_text
 
 THUMBNAIL = 160  # pixels along the longer side
 SMALL_IMAGE = 64  # up to here an image is not compressed, but written as PNG
@@ -168,25 +169,14 @@ def _panel(axes: Axes, image: Pixels, mistake: Mistake) -> None:
     side = max(height, width)
     axes.imshow(pixels, extent=(-width / side, width / side, -height / side, height / side))
     axes.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", anchor="N")
-    before = "" if mistake.before is None else f"before: {percent(mistake.before)}"
+    before = "" if mistake.before is None else f"before: {confidence_text(mistake.before)}"
     lines = (
         f"as {plain_text(mistake.predicted, 18)}",
         f"is {plain_text(mistake.true, 18)}",
-        f"confidence {percent(mistake.confidence)}",
+        f"confidence {confidence_text(mistake.confidence)}",
         before,
     )
     axes.set_title("\n".join(lines), fontsize=7, loc="left", y=-0.02, va="top", pad=0)
-
-
-def percent(confidence: float) -> str:
-    """A confidence as text: 100% only where it is exactly 1.
-
-    >>> percent(0.99996), percent(1.0), percent(0.875)
-    ('99.99%', '100%', '87.5%')
-    """
-    if confidence == 1:
-        return "100%"
-    return f"{confidence:.1%}" if confidence < 0.99 else f"{min(confidence, 0.9999):.2%}"
 
 
 def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:

@@ -1,4 +1,4 @@
-"""A shift check as a table, a verdict, plain data and a page."""
+"""The result of `surefoot monitor` as a table, a verdict, plain data and a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,79 +12,121 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from surefoot import __version__
-from surefoot.deploy.monitor import FEW_ROWS, Check, Finding, Scores, novelty_name
+from surefoot.deploy.monitor import FEW_ROWS, Check, Scores, novelty_name
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.io import replacing
 from surefoot.predictions.outcomes import Array
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of, template_named
-from surefoot.report.tables import Table
+from surefoot.report.tables import Column, Section, Table, TableCell, to_html
+from surefoot.text import (
+    count_of,
+    interval_text,
+    number_text,
+    p_text,
+    percent_range,
+    signed_interval_text,
+    signed_text,
+)
 
-UNFAMILIAR = "The ground has become unfamiliar."
+SHIFTED = "The data has shifted."
 TITLES = {
     "confidence": "confidence",
     "energy": "novelty (energy)",
     "novelty": "novelty",
     "coverage": "share accepted",
 }
+COLUMNS = (
+    Column("compared", align="left"),
+    *(Column(name) for name in ("reference", "current", "change", "more novel", "KS", "p", "p (Holm)")),
+)
 DEFINITIONS = {
-    "p": "Kolmogorov-Smirnov, two samples; for the share accepted Fisher's exact test",
-    "adjusted": "Holm's p within the look; a finding counts where it is at most 'level'",
-    "level": "what this look may spend of alpha; over all looks of a history the chance of any false alarm "
-    "is at most alpha",
-    "stranger": "the chance that a current row is stranger than one of the reference: 0.5 if nothing changed",
-    "accuracy": "estimated: mean confidence, plus accuracy less mean confidence of the reference if labelled",
+    "p": "two-sample Kolmogorov-Smirnov test; for the share accepted Fisher's exact test",
+    "adjusted": "Holm's p within the check; a finding is significant if it is at most 'level'",
+    "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
+    "any false alarm is at most alpha",
+    "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
+    "accuracy": "estimated: mean confidence, plus (accuracy - mean confidence) of the reference if labelled",
     "low, high": "95% interval",
 }
 
 
-def monitor_table(look: Check) -> Table:
+def monitor_table(check: Check) -> Table:
     """A row per comparison."""
-    return Table(
-        title=f"{look.n_current:,} current rows against {look.n_reference:,} of the reference; "
-        f"this look may spend {look.share.level:.3g}",
-        header=("what", "reference", "current", "change", "stranger", "KS", "p", "p (Holm)"),
-        rows=tuple(_row(each) for each in look.findings),
+    rows = []
+    for each in check.findings:
+        change, stranger = each.change, each.stranger
+        rows.append(
+            (
+                TableCell(TITLES[each.name]),
+                TableCell(number_text(each.reference)),
+                TableCell(number_text(each.current)),
+                TableCell(signed_text(change.value), detail=signed_interval_text(change.low, change.high)),
+                TableCell(
+                    number_text(stranger.value, 3), detail=interval_text(stranger.low, stranger.high, 3)
+                ),
+                TableCell(number_text(each.distance, 3)),
+                TableCell(p_text(each.p)),
+                TableCell(p_text(each.adjusted), bold=each in check.significant),
+            )
+        )
+    title = (
+        f"{count_of(check.n_current, 'current row')} compared with {check.n_reference:,} reference rows; "
+        f"significance level {check.share.level:.3g}"
     )
+    return Table(title, COLUMNS, (Section(None, tuple(rows)),))
 
 
-def monitor_verdict(look: Check) -> list[str]:
-    """What was found, with its evidence."""
-    found = look.significant
-    if look.alarm:
-        sentences = [UNFAMILIAR]
-    elif found:
+def monitor_verdict(check: Check) -> list[str]:
+    """Whether the data has shifted, with the evidence."""
+    significant = check.significant
+    if check.alarm:
+        sentences = [SHIFTED]
+    elif significant:
+        drop = check.drop
         sentences = [
-            f"The data have changed, but the estimated accuracy has fallen by {look.drop.value:.3g} only "
-            f"({_ends(look.drop)}), less than the bound {look.bound:g}: no alarm."
+            f"The data has shifted, but the estimated accuracy has fallen by only {drop.value:.3g} "
+            f"({drop.low:.3g} to {drop.high:.3g}), less than the bound {check.bound:g}: no alarm."
         ]
     else:
-        sentences = ["No sign that the ground has become unfamiliar."]
-    sentences += [_evidence(each) for each in found]
-    sentences += _accuracy(look)
-    if look.n_current < FEW_ROWS:
-        sentences.append(f"{look.n_current} rows are few: only a large change would be seen.")
-    if found and look.drop.value < 0:
-        sentences.append("The classifier is surer than it was; it need not be right more often.")
+        sentences = ["No significant shift."]
+    for each in significant:
+        title = TITLES[each.name]
+        change = f"{each.change.value:+.3g}, 95% interval {each.change.low:+.3g} to {each.change.high:+.3g}"
+        sentences.append(
+            f"{title[0].upper()}{title[1:]}: {each.reference:.3g} in the reference, {each.current:.3g} now "
+            f"(change {change}), corrected p = {p_text(each.adjusted)}."
+        )
+    then, now = check.reference_accuracy, check.accuracy
+    how = "measured" if check.labelled else "its mean confidence, because it has no labels"
+    sentences.append(
+        f"Estimated accuracy {now.value:.1%} ({percent_range(now.low, now.high)}); accuracy of the reference "
+        f"{then.value:.1%} ({percent_range(then.low, then.high)}; {how}). The estimate relies on the "
+        "confidence, which is usually too high on unfamiliar data."
+    )
+    if check.n_current < FEW_ROWS:
+        sentences.append(f"Only {count_of(check.n_current, 'row')}: only a large shift would be detected.")
+    if significant and check.drop.value < 0:
+        sentences.append("The classifier is more confident than before; it is not necessarily more accurate.")
     return sentences
 
 
-def monitor_document(look: Check) -> dict[str, Any]:
-    """The look as plain data; NaN becomes null."""
+def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
+    """The check as plain data; NaN becomes null."""
     return {
         "surefoot": __version__,
-        "alarm": look.alarm,
-        "verdict": monitor_verdict(look),
-        "look": look.share.number,
-        "alpha": look.share.alpha,
-        "level": look.share.level,
-        "bound": look.bound,
-        "n": {"reference": look.n_reference, "current": look.n_current},
+        "alarm": check.alarm,
+        "verdict": list(verdict),
+        "look": check.share.number,
+        "alpha": check.share.alpha,
+        "level": check.share.level,
+        "bound": check.bound,
+        "n": {"reference": check.n_reference, "current": check.n_current},
         "accuracy": {
-            "reference": _interval(look.reference_accuracy),
-            "reference_labelled": look.labelled,
-            "estimated": _interval(look.accuracy),
-            "drop": _interval(look.drop),
+            "reference": _interval(check.reference_accuracy),
+            "reference_labelled": check.labelled,
+            "estimated": _interval(check.accuracy),
+            "drop": _interval(check.drop),
         },
         "findings": [
             {
@@ -94,58 +136,10 @@ def monitor_document(look: Check) -> dict[str, Any]:
                 "change": _interval(each.change),
                 "stranger": _interval(each.stranger),
             }
-            for each in look.findings
+            for each in check.findings
         ],
         "definitions": DEFINITIONS,
     }
-
-
-def p_text(p: float) -> str:
-    """A p-value; what is smaller than can be written is said so.
-
-    >>> p_text(0.0), p_text(0.25), p_text(1e-7)
-    ('< 1e-300', '0.25', '1e-07')
-    """
-    return f"{p:.2g}" if p > 1e-300 else "< 1e-300"
-
-
-def _row(found: Finding) -> tuple[str, ...]:
-    with_ends = f"{found.change.value:+.4f} [{found.change.low:+.4f}, {found.change.high:+.4f}]"
-    compared = found.distance == found.distance
-    stranger = f"{found.stranger.value:.3f} [{found.stranger.low:.3f}, {found.stranger.high:.3f}]"
-    return (
-        TITLES[found.name],
-        f"{found.reference:.4f}",
-        f"{found.current:.4f}",
-        with_ends,
-        stranger if compared else "-",
-        f"{found.distance:.3f}" if compared else "-",
-        p_text(found.p),
-        p_text(found.adjusted),
-    )
-
-
-def _evidence(found: Finding) -> str:
-    title = TITLES[found.name]
-    change = f"{found.change.value:+.3g}, {found.change.low:+.3g} to {found.change.high:+.3g}"
-    return (
-        f"{title[0].upper()}{title[1:]}: {found.reference:.3g} in the reference, {found.current:.3g} now "
-        f"(change {change}), corrected p = {p_text(found.adjusted)}."
-    )
-
-
-def _accuracy(look: Check) -> list[str]:
-    then, now = look.reference_accuracy, look.accuracy
-    how = "measured" if look.labelled else "by its mean confidence, as it has no labels"
-    return [
-        f"Estimated accuracy {now.value:.1%} ({now.low:.1%} to {now.high:.1%}); the reference's is "
-        f"{then.value:.1%} ({then.low:.1%} to {then.high:.1%}), {how}. The estimate trusts the confidence; "
-        "on unfamiliar ground it is too high more often than not."
-    ]
-
-
-def _ends(interval: Interval) -> str:
-    return f"{interval.low:.3g} to {interval.high:.3g}"
 
 
 def _interval(interval: Interval) -> dict[str, float | None]:
@@ -153,32 +147,44 @@ def _interval(interval: Interval) -> dict[str, float | None]:
 
 
 BINS = 25
-LOOKS_SHOWN = 200
-SIDES = {"reference": "familiar", "current": "unfamiliar"}  # drawn in the colours of
+CHECKS_SHOWN = 200
+SIDES = {"reference": "familiar", "current": "unfamiliar"}  # the style of each
+CAPTIONS = {
+    "confidence": "Share of the rows by confidence, calibrated if a calibration was given.",
+    "novelty": "Share of the rows by novelty; more novel to the right. The outermost bins include everything "
+    "beyond them.",
+    "checks": "Estimated accuracy at each check, with its 95% interval; a cross is an alarm, the line is the "
+    "accuracy of the reference.",
+}
 
 
 def write_monitor_page(
-    look: Check,
+    check: Check,
+    verdict: Sequence[str],
+    table: Table,
     reference: Scores,
     current: Scores,
-    looks: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, Any]],
     sources: Mapping[str, str],
     path: str | Path,
 ) -> None:
     """Write one self-contained page."""
-    figures = [("Confidence", _histogram("confidence", reference.confidence, current.confidence))]
+    recent = list(history)[-CHECKS_SHOWN:]
+    confidence = _histogram("confidence", reference.confidence, current.confidence)
+    figures = [("Confidence", confidence, CAPTIONS["confidence"])]
     name = novelty_name(reference, current)
     if name is not None:
-        title = TITLES[name].capitalize()
-        figures.append((title, _histogram(name, reference.novelty[name], current.novelty[name])))
-    if len(looks) > 1:
-        figures.append(("Every look", _timeline(look, looks)))
+        novelty = _histogram(name, reference.novelty[name], current.novelty[name])
+        figures.append((TITLES[name].capitalize(), novelty, CAPTIONS["novelty"]))
+    if len(recent) > 1:
+        figures.append(("All checks", _timeline(check, recent), CAPTIONS["checks"]))
     text = template_named("monitor.html").render(
-        look=look,
-        verdict=monitor_verdict(look),
-        table=monitor_table(look),
-        figures=[(title, Markup(svg), CAPTIONS.get(title, CAPTION)) for title, svg in figures],
-        looks=list(looks)[-LOOKS_SHOWN:],
+        check=check,
+        verdict=verdict,
+        table=to_html([table], "compared"),
+        figures=[(title, Markup(svg), caption) for title, svg, caption in figures],
+        history=to_html([_history_table(recent)], "checks") if len(recent) > 1 else "",
+        count=len(recent),
         sources=sources,
         version=__version__,
     )
@@ -186,12 +192,18 @@ def write_monitor_page(
         temporary.write_text(text, encoding="utf-8")
 
 
-CAPTION = "Share of the rows by novelty; further right is stranger. The ends' bins hold what lies beyond."
-CAPTIONS = {
-    "Confidence": "Share of the rows by confidence, calibrated if a calibration was given.",
-    "Every look": "Estimated accuracy at each look, with its 95% interval; a cross is an alarm, the line is "
-    "the reference's accuracy.",
-}
+def _history_table(history: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            str(each["look"]),
+            each["at"].replace("T", " "),
+            str(each["n"]),
+            f"{each['accuracy']['value']:.1%}",
+            "alarm" if each["alarm"] else "",
+        )
+        for each in reversed(history)
+    ]
+    return Table.of_text("", ("check", "at", "n", "estimated accuracy", "alarm"), rows)
 
 
 def _histogram(name: str, reference: Array, current: Array) -> str:
@@ -201,34 +213,32 @@ def _histogram(name: str, reference: Array, current: Array) -> str:
     with rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.6), layout="constrained")
         axes = figure.subplots()
-        for (side, look), values in zip(SIDES.items(), (reference, current), strict=True):
+        for (side, style), values in zip(SIDES.items(), (reference, current), strict=True):
             counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
-            style: Any = {"color": COLOURS[look], "linestyle": LINES[look], "linewidth": 2, "label": side}
-            axes.stairs(counts / counts.sum(), edges, **style)
+            line: Any = {"color": COLOURS[style], "linestyle": LINES[style], "linewidth": 2, "label": side}
+            axes.stairs(counts / counts.sum(), edges, **line)
         axes.set(xlabel=TITLES[name], ylabel="share of rows")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="best")
         return svg_of(figure, f"monitor-{name}", f"Histogram of {TITLES[name]}, reference and current")
 
 
-def _timeline(look: Check, looks: Sequence[Mapping[str, Any]]) -> str:
-    shown = looks[-LOOKS_SHOWN:]
+def _timeline(check: Check, history: Sequence[Mapping[str, Any]]) -> str:
     with rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.6), layout="constrained")
         axes = figure.subplots()
-        axes.axhline(look.reference_accuracy.value, color=GREY, linewidth=1.2)
-        for alarm, mark, colour in ((False, "o", COLOURS["familiar"]), (True, "X", COLOURS["unfamiliar"])):
-            some = [each for each in shown if each["alarm"] is alarm]
+        axes.axhline(check.reference_accuracy.value, color=GREY, linewidth=1.2)
+        for alarm, marker, colour in ((False, "o", COLOURS["familiar"]), (True, "X", COLOURS["unfamiliar"])):
+            some = [each for each in history if each["alarm"] is alarm]
             if not some:
                 continue
             values, low, high = ([each["accuracy"][end] for each in some] for end in ("value", "low", "high"))
             numbers = [each["look"] for each in some]
             axes.vlines(numbers, low, high, color=colour, linewidth=1)
-            axes.plot(
-                numbers, values, mark, color=colour, markersize=6, label="alarm" if alarm else "no alarm"
-            )
-        axes.set(xlabel="look", ylabel="estimated accuracy")
+            label = "alarm" if alarm else "no alarm"
+            axes.plot(numbers, values, marker, color=colour, markersize=6, label=label)
+        axes.set(xlabel="check", ylabel="estimated accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="best")
-        return svg_of(figure, "monitor-looks", "Estimated accuracy at every look")
+        return svg_of(figure, "monitor-looks", "Estimated accuracy at every check")

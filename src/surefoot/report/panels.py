@@ -30,7 +30,6 @@ from surefoot.report.curves import (
     lowest_confidence,
     reliability,
 )
-from surefoot.report.figures import short_number
 from surefoot.report.style import (
     COLOURS,
     GREY,
@@ -47,6 +46,7 @@ from surefoot.report.style import (
 )
 from surefoot.tasks.task import Split, Task
 from surefoot.tasks.toy import GRID, load_toy
+from surefoot.text import short_number
 
 ACROSS = 3  # methods side by side in the figure of errors by confidence
 PAIRS = 2  # and in the reliability diagrams, which have two panels each

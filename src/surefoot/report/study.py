@@ -17,8 +17,9 @@ from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.io import make_folder, replacing, toml_text
 from surefoot.report.choice import Choice, choice_of, verdict_of
-from surefoot.report.comparison import TableContext, comparison_grids, question_grids, summary_csv
-from surefoot.report.gallery import Gallery, part_gallery, percent
+from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
+from surefoot.report.gallery import Gallery, part_gallery
+from surefoot.report.questions import question_tables
 from surefoot.report.study_figures import part_figures
 from surefoot.report.study_tables import (
     Subgroups,
@@ -30,12 +31,13 @@ from surefoot.report.study_tables import (
     subgroup_table,
     subgroups,
     table_context,
-    write_grids,
+    write_table_files,
     write_texts,
 )
 from surefoot.report.style import template_named
-from surefoot.report.tables import MethodTable, grids_html
+from surefoot.report.tables import Table, to_html
 from surefoot.runtime import one_thread
+from surefoot.text import confidence_text
 
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
 
@@ -51,9 +53,9 @@ class PartReport:
     context: TableContext
     choice: Choice | None
     verdict: list[str]
-    headline: list[MethodTable]
-    questions: list[MethodTable]
-    tables: list[MethodTable]
+    headline: list[Table]
+    questions: list[Table]
+    tables: list[Table]
     groups: Subgroups | None
     gallery: Gallery | None
 
@@ -85,8 +87,8 @@ def part_reports(study: Study) -> tuple[PartReport, ...]:
                 choice=choice,
                 verdict=verdict_of(part, choice),
                 headline=headline_tables(part.comparison, context),
-                questions=question_grids(part.comparison, context),
-                tables=comparison_grids(part.comparison, context),
+                questions=question_tables(part.comparison, context),
+                tables=comparison_tables(part.comparison, context),
                 groups=subgroups(part, recommended),
                 gallery=part_gallery(part, recommended),
             )
@@ -131,7 +133,7 @@ def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
         "scores.csv": scores_text(part.study.comparison),
         "summary.csv": summary_csv(part.study.comparison, part.context),
     }
-    tables = write_grids([*part.questions, *part.tables], folder, part.name)
+    tables = write_table_files([*part.questions, *part.tables], folder, part.name)
     return [*tables, *write_texts(texts, folder, part.name)]
 
 
@@ -175,8 +177,8 @@ def _page(
         parts=parts,
         figures=figures,
         configuration=toml_text(experiment.as_dict()),
-        tables_html=lambda tables: Markup(grids_html(tables)),
+        to_html=to_html,
         subgroup_table=subgroup_table,
         fitted_table=fitted_table,
-        percent=percent,
+        percent=confidence_text,
     )

@@ -34,17 +34,9 @@ from surefoot.metrics.proper import CLIP
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.choice import Choice
-from surefoot.report.comparison import DASH, TableContext, comparison_grids, headline_grid
-from surefoot.report.tables import (
-    MethodTable,
-    Section,
-    Table,
-    TableCell,
-    TableRow,
-    grids_html,
-    grids_latex,
-    grids_markdown,
-)
+from surefoot.report.comparison import TableContext, comparison_tables, headline_table
+from surefoot.report.tables import Column, Row, Section, Table, TableCell, to_html, to_latex, to_markdown
+from surefoot.text import interval_text, number_text
 
 LONGEST_NAME = 60  # letters
 GROUPS_SHOWN = 60
@@ -57,10 +49,10 @@ def table_context(part: PartStudy) -> TableContext:
     return TableContext(part.plan.task, part.plan.recipe.network, part.part.paper)
 
 
-def headline_tables(comparison: Comparison, context: TableContext) -> list[MethodTable]:
+def headline_tables(comparison: Comparison, context: TableContext) -> list[Table]:
     """The table of the most important metrics; none where no network is in the store."""
-    table = headline_grid(comparison, context)
-    return [table] if table.headings and any(section.rows for section in table.sections) else []
+    table = headline_table(comparison, context)
+    return [table] if comparison.sides and table.rows else []
 
 
 def part_names(study: Study) -> list[str]:
@@ -84,12 +76,12 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:LONGEST_NAME].strip("-") or "unnamed"
 
 
-def write_grids(tables: Sequence[MethodTable], folder: Path, name: str) -> list[Path]:
+def write_table_files(tables: Sequence[Table], folder: Path, name: str) -> list[Path]:
     """Tables as Markdown, LaTeX and HTML; their paths."""
     texts = {
-        "tables.md": grids_markdown(tables),
-        "tables.tex": grids_latex(tables),
-        "tables.html": grids_html(tables),
+        "tables.md": to_markdown(tables),
+        "tables.tex": to_latex(tables),
+        "tables.html": to_html(tables),
     }
     return write_texts(texts, folder, name)
 
@@ -155,30 +147,29 @@ def mean_score(values: Array, row: Index) -> Score:
     return Score(mean, max(0.0, mean - reach), mean + reach)
 
 
-def subgroup_table(groups: Subgroups) -> MethodTable:
+def subgroup_table(groups: Subgroups) -> Table:
     """The first subgroups of each side, with k of n for proportions."""
 
     def cell(score: Score) -> TableCell:
-        if math.isnan(score.value):
-            return TableCell(DASH)
-        count = "" if score.n is None else f"{score.k}/{score.n} = "
-        interval = None if math.isnan(score.low) else f"[{score.low:.3f}, {score.high:.3f}]"
-        return TableCell(f"{count}{score.value:.3f}", detail=interval)
+        count = "" if score.n is None or math.isnan(score.value) else f"{score.k}/{score.n} = "
+        interval = interval_text(score.low, score.high, 3) or None
+        return TableCell(f"{count}{number_text(score.value, 3)}", detail=interval)
 
-    rows: dict[str, list[TableRow]] = {}
+    rows: dict[str, list[Row]] = {}
     for side, scores in groups.rows[:GROUPS_SHOWN]:
-        cells = tuple(cell(each.metrics[name]) for name in GROUP_METRICS for each in scores)
-        rows.setdefault(side, []).append(TableRow(scores[0].group, f"{scores[0].n:,}", cells))
+        cells = (cell(each.metrics[name]) for name in GROUP_METRICS for each in scores)
+        names = (TableCell(scores[0].group), TableCell(f"{scores[0].n:,}"))
+        rows.setdefault(side, []).append((*names, *cells))
+    metrics = [METRICS.named(name).title for name in GROUP_METRICS]
+    columns = (Column(title, metric) for metric in metrics for title in groups.titles)
     notes = ["95% intervals: exact for proportions, Student's over samples for the NLL."]
     if len(groups.rows) > GROUPS_SHOWN:
         notes.append(f"The first {GROUPS_SHOWN} are listed; all are in report.json.")
-    return MethodTable(
+    return Table(
         "By subgroup, first run",
-        tuple(METRICS.named(name).title for name in GROUP_METRICS),
-        groups.titles,
+        (Column("subgroup", align="left"), Column("n"), *columns),
         tuple(Section(side, tuple(of_side)) for side, of_side in rows.items()),
         tuple(notes),
-        names=("subgroup", "n"),
     )
 
 
@@ -194,7 +185,7 @@ def fitted_table(comparison: Comparison) -> Table:
         defined = _list([value for value in aurocs if math.isfinite(value)])
         novelty = f"{METHODS.named(method.name).novelty}: {defined}" if defined else ""
         rows.append((method.label, _fitted_text(calibrations), novelty, "; ".join(calibrations[0].remarks())))
-    return Table("What was fitted", header, tuple(rows))
+    return Table.of_text("", header, rows)
 
 
 def _fitted_text(calibrations: Sequence[Calibration]) -> str:
@@ -325,4 +316,4 @@ def scores_context(path: Path, paper: str | None) -> TableContext:
 
 def write_score_tables(comparison: Comparison, context: TableContext, folder: Path) -> list[Path]:
     """Every table that scores are enough for; their paths."""
-    return write_grids(comparison_grids(comparison, context), folder, safe_name(context.task))
+    return write_table_files(comparison_tables(comparison, context), folder, safe_name(context.task))

@@ -37,13 +37,13 @@ def template_named(name: str) -> Template:
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
 LINES = {"familiar": "-", "unfamiliar": "--"}
-INK = "#123456"  # stands for the page's own text colour; see `svg_of`
+INK = "#123456"  # replaced by the text colour of the page; see `_own_tag`
 GREY = "#8c8c8c"
 STYLE: Any = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "text.parse_math": False,  # a dollar sign in a name is no formula
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # matplotlib's own; every text of an SVG repeats the list
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib; an SVG repeats the list in every text
     "font.size": 11,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -57,10 +57,10 @@ STYLE: Any = {
 SMALL = STYLE | {"font.size": 9, "hatch.linewidth": 0.8, "hatch.color": INK}  # many panels in one figure
 
 WIDTH = 7.2  # inches; 100 of a page's pixels each
-TITLE_LETTERS = 92  # of a title's line
+TITLE_LETTERS = 92  # per line of a title
 NAME_LETTERS = 34
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# Okabe & Ito without the yellow, which no white page shows; the page's ink for their black.
+# Okabe & Ito without the yellow, which is invisible on white; the page's text colour for their black.
 METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h", ">", "*", "d")
 METHOD_LINES: tuple[Any, ...] = (
@@ -74,7 +74,7 @@ METHOD_LINES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """A method's look: its letter tells it apart even where nothing else does."""
+    """The style of a method; its letter is unique even where colour, marker and line repeat."""
 
     letter: str
     colour: str
@@ -92,22 +92,26 @@ class MethodStyle:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A finished figure under a name and a title that is a sentence."""
+    """A finished figure with a name and a title, which is a sentence."""
 
     name: str
     title: str
     figure: Figure
 
     def svg(self) -> str:
-        """SVG to put into a page; its text is text."""
-        with _drawing(SMALL), _see_through(self.figure):
-            return svg_text(_drawn_once(self.figure, self.name), self.name, self.title)
+        """SVG to embed in a page; its text stays text."""
+        out, dpi = io.StringIO(), self.figure.dpi
+        with _drawing(SMALL), _transparent(self.figure), rc_context({"svg.hashsalt": self.name}):
+            canvas: Any = FigureCanvasSVG(self.figure)  # `savefig` would draw the figure twice
+            canvas.print_svg(out, metadata={"Date": None, "Creator": None})
+        self.figure.dpi = dpi
+        return svg_text(out.getvalue(), self.name, self.title)
 
     def png(self, *, dpi: int = 150) -> bytes:
-        """PNG on white, 1080 pixels wide unless told."""
-        out = io.BytesIO()
+        """PNG on white, 1080 pixels wide by default."""
+        out, before = io.BytesIO(), self.figure.dpi
         with _drawing(SMALL):
-            before, self.figure.dpi = self.figure.dpi, dpi
+            self.figure.dpi = dpi
             canvas: Any = FigureCanvasAgg(self.figure)
             canvas.draw()
             self.figure.dpi = before
@@ -116,14 +120,14 @@ class Picture:
 
 
 def finished(figure: Figure, name: str, title: str) -> Picture:
-    """Lay the figure out once and for all."""
+    """Compute the layout of a figure and fix it."""
     lay_out(figure, title)
     figure.set_layout_engine("none")
     return Picture(name, title, figure)
 
 
 def lay_out(figure: Figure, title: str) -> None:
-    """Put everything in its place under the title, so that labels can be put beside points."""
+    """Compute the layout under the title, so that labels can be placed next to points."""
     figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
     engine = figure.get_layout_engine()
     assert engine is not None
@@ -132,7 +136,7 @@ def lay_out(figure: Figure, title: str) -> None:
 
 
 def svg_of(figure: Figure, name: str, title: str) -> str:
-    """The figure as SVG to put into a page: its ids its own, its ink the page's text colour."""
+    """The figure as SVG to embed in a page, with unique ids and in the text colour of the page."""
     out = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -140,7 +144,7 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
 
 
 def svg_text(svg: str, name: str, title: str) -> str:
-    """Matplotlib's SVG made fit for a page."""
+    """Matplotlib's SVG, adapted for embedding in a page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
@@ -152,7 +156,7 @@ def svg_text(svg: str, name: str, title: str) -> str:
 
 
 def plain_text(text: str, most: int = NAME_LETTERS) -> str:
-    """Anybody's text as one short line that every format can hold.
+    """Any text as one short printable line.
 
     >>> plain_text("a\\tb\\x00")
     'a b?'
@@ -175,12 +179,12 @@ def method_styles(count: int) -> tuple[MethodStyle, ...]:
 
 
 def line_key(style: MethodStyle, title: str) -> Line2D:
-    """A legend's entry for a method's line: its letter first."""
+    """The legend entry of a method's line: its letter first."""
     return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_line)
 
 
 def point_key(style: MethodStyle, title: str) -> Line2D:
-    """A legend's entry for a method's point."""
+    """The legend entry of a method's point."""
     return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_point)
 
 
@@ -196,19 +200,9 @@ def percent_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
 
 
-def _drawn_once(figure: Figure, name: str) -> str:
-    """The SVG of a figure that is laid out; `savefig` would draw it twice."""
-    out, before = io.StringIO(), figure.dpi
-    with rc_context({"svg.hashsalt": name}):
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
-    figure.dpi = before
-    return out.getvalue()
-
-
 @contextmanager
-def _see_through(figure: Figure) -> Iterator[None]:
-    """Without the white behind the figure and its panels."""
+def _transparent(figure: Figure) -> Iterator[None]:
+    """Without the white background of the figure and its panels."""
     patches = [figure.patch, *(axes.patch for axes in figure.axes)]
     before = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
     for patch in patches:
@@ -223,31 +217,31 @@ def _see_through(figure: Figure) -> Iterator[None]:
 def _own_tag(tag: str, name: str) -> str:
     if tag.startswith("<g "):  # nothing refers to a group
         tag = re.sub(r' id="[^"]*"', "", tag)
-    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is fine enough
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is precise enough
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag).replace(INK, "currentColor")
 
 
 @contextmanager
 def _drawing(style: Any) -> Iterator[None]:
-    """The style in force; a letter that our font lacks is the reader's font's business."""
+    """Apply a style; the fonts of the reader supply the characters that ours lacks."""
     with rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
-PLACES = ((9, 0), (-9, 0), (0, 10), (0, -10), (8, 8), (-8, 8), (8, -8), (-8, -8))  # about a point, in points
-FURTHER = (1, 1.6, 2.2, 3, 4, 6)  # how many times as far a label may move from its point
+PLACES = ((9, 0), (-9, 0), (0, 10), (0, -10), (8, 8), (-8, 8), (8, -8), (-8, -8))  # offsets, in points
+DISTANCES = (1, 1.6, 2.2, 3, 4, 6)  # factors by which a label may move away from its point
 
 
 def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write each label beside its point, at the first place that no other label or point has.
+    """Write each label next to its point, at the first place that is free of labels and points.
 
-    Call it when the figure is laid out. A label that had to move far gets a thin line.
+    Call it after `lay_out`. A label that had to move far gets a thin line.
     """
     taken = [_in_points(axes, point) for point in points]
     for point, label in zip(points, labels, strict=True):
         middle = _in_points(axes, point)
-        offsets = [(far * x, far * y) for far in FURTHER for x, y in PLACES]
+        offsets = [(far * x, far * y) for far in DISTANCES for x, y in PLACES]
         free = (offset for offset in offsets if _is_free(middle, offset, taken))
         x, y = next(free, PLACES[0])
         taken.append((middle[0] + x, middle[1] + y))
@@ -255,7 +249,7 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
 
 
 def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write the labels of lines that end at the right edge in a column beside it, none on another."""
+    """Write the labels of lines that end at the right edge in a column next to it, without overlaps."""
     heights = [_in_points(axes, point)[1] for point in points]
     bottom, top = (edge * 72 / axes.figure.dpi for edge in (axes.bbox.y0, axes.bbox.y1))
     order = sorted(range(len(points)), key=lambda i: heights[i])
@@ -264,7 +258,7 @@ def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequen
 
 
 def _spread(heights: Sequence[float], bottom: float, top: float) -> list[float]:
-    """Rising heights moved a line of text apart, within bottom and top; closer where there is no room."""
+    """Ascending heights moved a line of text apart, within bottom and top; closer where space is short."""
     gap = min(12.0, (top - bottom) / max(1, len(heights)))
     places: list[float] = []
     for height in heights:

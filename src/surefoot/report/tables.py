@@ -1,32 +1,19 @@
-"""Tables, and their writers: terminal, Markdown, LaTeX, CSV, HTML."""
+"""One type of table, and its writers: terminal, Markdown, LaTeX and HTML."""
 
-import csv
-import io
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
 
 from markupsafe import Markup, escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score
-from surefoot.predictions.labels import LabelKind
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column names and rows of text; the first column is a name, the others are numbers."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
 
 @dataclass(frozen=True)
 class TableCell:
-    """A number as text, and what stands beside it."""
+    """A text or a number as text, with its marks and additions."""
 
     text: str
     bold: bool = False  # the best, or not significantly worse
@@ -35,64 +22,113 @@ class TableCell:
     paper: str | None = None  # the paper's number
 
 
+Row = tuple[TableCell, ...]
+
+
 @dataclass(frozen=True)
-class TableRow:
-    """A method, its number of runs, and its cells."""
+class Column:
+    """A column's heading; neighbouring columns of the same group share a heading above it."""
 
     name: str
-    runs: str
-    cells: tuple[TableCell, ...]
+    group: str = ""
+    align: Literal["left", "right"] = "right"
+
+    @property
+    def heading(self) -> str:
+        """Both levels in one, for formats that have one."""
+        return f"{self.group} {self.name}".strip()
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows under a rule and, but for the first ones, a label."""
+    """Rows under a rule and, except for the first section, a label."""
 
     label: str | None
-    rows: tuple[TableRow, ...]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
-class MethodTable:
-    """A title, headings of two levels, sections of rows, and notes below."""
+class Table:
+    """A title, columns with headings of one or two levels, sections of rows, and notes below."""
 
     title: str
-    groups: tuple[str, ...]  # the upper headings: metrics
-    columns: tuple[str, ...]  # the lower ones, the same under each: sides
+    columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     notes: tuple[str, ...] = ()
-    number: int | None = None  # of the paper's table of this form
-    names: tuple[str, str] = ("method", "runs")  # the headings of the first two columns
+    number: int | None = None  # of the paper's table of the same form
+
+    @staticmethod
+    def of_text(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+        """A table of plain text: the first column is a name, columns of numbers are aligned to the right."""
+        texts = [tuple(row) for row in rows]
+        columns = tuple(
+            Column(
+                name, align="right" if index and all(NUMERIC.match(row[index]) for row in texts) else "left"
+            )
+            for index, name in enumerate(header)
+        )
+        cells = tuple(tuple(TableCell(text) for text in row) for row in texts)
+        return Table(title, columns, (Section(None, cells),))
 
     @property
     def heading(self) -> str:
-        """The title with the table's number, for formats that do not count their tables."""
+        """The title with the table's number, for formats that do not number tables themselves."""
         return self.title if self.number is None else f"Table {self.number}. {self.title}"
 
     @property
-    def headings(self) -> tuple[str, ...]:
-        """Both levels in one, for formats that have one."""
-        return tuple(f"{group} {column}".strip() for group in self.groups for column in self.columns)
+    def header(self) -> tuple[str, ...]:
+        """The headings, both levels in one."""
+        return tuple(column.heading for column in self.columns)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all sections."""
+        return tuple(row for section in self.sections for row in section.rows)
+
+    @property
+    def groups(self) -> tuple[tuple[str, int], ...]:
+        """The upper headings, each with the number of columns below it; '' above an ungrouped column."""
+        groups: list[tuple[str, int]] = []
+        for group, columns in groupby(self.columns, key=lambda column: column.group):
+            count = len(list(columns))
+            groups += [(group, count)] if group else [("", 1)] * count
+        return tuple(groups)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether there are headings of two levels."""
+        return any(column.group for column in self.columns)
 
 
-MARKDOWN_SPECIAL = "\\`*_[]|#~"
+# What a cell of a column of numbers begins with, or is.
+NUMERIC = re.compile(r"\[?[-+<±]? ?\d|(?:undefined|none|-|\N{EN DASH}|)(?: |$)")
+MARKDOWN_SPECIAL = "\\`*_|#~"
+LATEX_SPECIAL = (
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " "}
+    | {"\N{EN DASH}": "--", "±": r"$\pm$"}
+)
+NARROW = 5  # columns that fit into one column of a two-column paper
 
 
-def grid_rich(grid: MethodTable) -> RichTable:
-    """For the terminal; text only, so that no name is read as a style."""
-    notes = Text("\n".join(grid.notes))
-    shown = RichTable(title=Text(grid.heading), title_justify="left", caption=notes, caption_justify="left")
-    shown.add_column(grid.names[0])
-    shown.add_column(grid.names[1], justify="right")
-    for heading in (f"{group}\n{column}".strip() for group in grid.groups for column in grid.columns):
-        shown.add_column(Text(heading), justify="right")
-    for section in grid.sections:
+def to_rich(table: Table) -> RichTable:
+    """For the terminal; as Text objects, so that no name is read as a style."""
+    rich = RichTable(
+        title=Text(table.heading, style="table.title"),
+        title_justify="left",
+        caption=Text("\n".join(table.notes)) if table.notes else None,
+        caption_justify="left",
+    )
+    for column in table.columns:
+        rich.add_column(Text(f"{column.group}\n{column.name}".strip()), justify=column.align)
+    for section in table.sections:
         if section.label is not None:
-            shown.add_section()
-            shown.add_row(Text(section.label, style="italic"))
+            rich.add_section()
+            rich.add_row(Text(section.label, style="italic"))
         for row in section.rows:
-            shown.add_row(Text(row.name), Text(row.runs), *(_rich_cell(cell) for cell in row.cells))
-    return shown
+            rich.add_row(*(_rich_cell(cell) for cell in row))
+    return rich
 
 
 def _rich_cell(cell: TableCell) -> Text:
@@ -104,23 +140,21 @@ def _rich_cell(cell: TableCell) -> Text:
     return text
 
 
-def grids_markdown(grids: Sequence[MethodTable]) -> str:
+def to_markdown(tables: Sequence[Table]) -> str:
     """GitHub's tables."""
-    return "\n".join(_markdown(grid) for grid in grids)
-
-
-def _markdown(grid: MethodTable) -> str:
-    width = len(grid.headings)
-    lines = [f"**{_markdown_text(grid.heading)}**", ""]
-    lines.append(_markdown_row((*grid.names, *(_markdown_text(heading) for heading in grid.headings))))
-    lines.append("|" + "|".join([":--", *["--:"] * (width + 1)]) + "|")
-    for section in grid.sections:
-        if section.label is not None:
-            lines.append(_markdown_row((f"*{_markdown_text(section.label)}*", *[""] * (width + 1))))
-        for row in section.rows:
-            cells = (_markdown_cell(cell) for cell in row.cells)
-            lines.append(_markdown_row((_markdown_text(row.name), _markdown_text(row.runs), *cells)))
-    lines += ["", *(f"- {_markdown_text(note)}" for note in grid.notes), ""]
+    lines = []
+    for table in tables:
+        lines += [f"**{_markdown_text(table.heading)}**", ""]
+        lines.append(_markdown_row(_markdown_text(heading) for heading in table.header))
+        rules = {"left": ":--", "right": "--:"}
+        lines.append("|" + "|".join(rules[column.align] for column in table.columns) + "|")
+        for section in table.sections:
+            if section.label is not None:
+                lines.append(
+                    _markdown_row([f"*{_markdown_text(section.label)}*", *[""] * (len(table.columns) - 1)])
+                )
+            lines += [_markdown_row(_markdown_cell(cell) for cell in row) for row in section.rows]
+        lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes), ""] if table.notes else [""]
     return "\n".join(lines)
 
 
@@ -138,50 +172,143 @@ def _markdown_cell(cell: TableCell) -> str:
 
 def _markdown_text(text: str) -> str:
     html = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ").replace("\r", " ")
-    return "".join(f"\\{character}" if character in MARKDOWN_SPECIAL else character for character in html)
+    escaped = "".join(f"\\{character}" if character in MARKDOWN_SPECIAL else character for character in html)
+    return escaped.replace("](", r"]\(")  # brackets alone are no link
 
 
-def grids_html(grids: Sequence[MethodTable]) -> str:
-    """A fragment: a scrolling table and its notes for each grid, everything escaped."""
-    return str(Markup("\n").join(_html(grid) for grid in grids))
+def to_latex(tables: Sequence[Table]) -> str:
+    """booktabs tables; those with many columns span the page."""
+    return "\n".join(line for table in tables for line in (*_latex(table), ""))
 
 
-def _html(grid: MethodTable) -> Markup:
-    span = len(grid.columns)
-    two_levels = any(grid.columns)
-    upper = _join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(span, name) for name in grid.groups
+def _latex(table: Table) -> Iterator[str]:
+    wide = table.has_groups or len(table.columns) > NARROW
+    environment = "table*" if wide else "table"
+    yield from (rf"\begin{{{environment}}}", r"\centering")
+    if wide:
+        yield from (r"\footnotesize", r"\setlength{\tabcolsep}{3.5pt}")
+    yield rf"\caption{{{latex_text(table.title)}}}"
+    yield rf"\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}"
+    yield r"\toprule"
+    if table.has_groups:
+        yield from _latex_groups(table)
+    yield _latex_row(latex_text(column.name) for column in table.columns)
+    for section in table.sections:
+        yield r"\midrule"
+        if section.label is not None:
+            label = latex_text(section.label)
+            yield rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\emph{{{label}}}}} \\"
+        for row in section.rows:
+            yield from _latex_lines(row)
+    yield from (r"\bottomrule", r"\end{tabular}")
+    for note in table.notes:
+        yield rf"\par\smallskip {latex_text(note)}"
+    yield rf"\end{{{environment}}}"
+
+
+def _latex_groups(table: Table) -> Iterator[str]:
+    """The upper headings and the rules below them."""
+    cells, rules, start = [], [], 1
+    for group, count in table.groups:
+        cells.append(rf"\multicolumn{{{count}}}{{c}}{{{latex_text(group)}}}" if group else "")
+        if group:
+            rules.append(rf"\cmidrule(lr){{{start}-{start + count - 1}}}")
+        start += count
+    yield _latex_row(cells)
+    yield " ".join(rules)
+
+
+def _latex_lines(row: Row) -> Iterator[str]:
+    """The cells; below them, smaller, their details and the paper's numbers, where there are any."""
+    texts = [_latex_number(cell.text) + "$^{*}$" * cell.star for cell in row]
+    yield _latex_row(
+        rf"\textbf{{{text}}}" if cell.bold else text for cell, text in zip(row, texts, strict=True)
     )
-    names = _join(
-        Markup('<th scope="col" rowspan="{}">{}</th>').format(1 + two_levels, name) for name in grid.names
-    )
-    head = Markup("<tr>{}{}</tr>").format(names, upper)
-    if two_levels:
-        lower = _join(
-            Markup('<th scope="col">{}</th>').format(name) for _ in grid.groups for name in grid.columns
-        )
-        head += Markup("\n<tr>{}</tr>").format(lower)
+    for label, values in (
+        ("", [cell.detail for cell in row[1:]]),
+        (r"{\scriptsize\quad paper}", [cell.paper for cell in row[1:]]),
+    ):
+        if any(values):
+            small = (rf"{{\scriptsize {_latex_number(value)}}}" if value else "" for value in values)
+            yield _latex_row([label, *small])
+
+
+def _latex_number(text: str) -> str:
+    """Escaped, with minus signs for the hyphens before numbers."""
+    return re.sub(r"(^|\[|, )-(?=\.?\d)", r"\1$-$", latex_text(text))
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    # A line that begins with '[' or '*' would be read as an option of the '\\' before it.
+    return " & ".join(f"{{}}{cell}" if cell[:1] in ("[", "*") else cell for cell in cells) + r" \\"
+
+
+def latex_text(text: str) -> str:
+    """Text with everything escaped that LaTeX would read as a command."""
+    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+
+
+def to_html(tables: Sequence[Table], css_class: str = "methods") -> Markup:
+    """A fragment: a scrolling table and its notes for each, everything escaped."""
+    return Markup("\n").join(_html(table, css_class) for table in tables)
+
+
+def _html(table: Table, css_class: str) -> Markup:
+    caption = Markup("<caption>{}</caption>\n").format(table.heading) if table.title else ""
     bodies = Markup("\n").join(
-        Markup("<tbody>\n{}</tbody>").format(_html_section(section.label, grid, index))
-        for index, section in enumerate(grid.sections)
+        Markup("<tbody>\n{}</tbody>").format(_html_section(section, table)) for section in table.sections
     )
-    notes = _join(Markup("<li>{}</li>").format(note) for note in grid.notes)
+    notes = _join(Markup("<li>{}</li>").format(note) for note in table.notes)
     return Markup(
-        '<div class="scroll"><table class="methods">\n<caption>{}</caption>\n'
-        "<thead>\n{}\n</thead>\n{}\n</table></div>\n"
-        '<ul class="notes">{}</ul>'
-    ).format(grid.heading, head, bodies, notes)
+        '<div class="scroll"><table class="{}">\n{}<thead>\n{}\n</thead>\n{}\n</table></div>{}'
+    ).format(
+        css_class,
+        caption,
+        _html_head(table),
+        bodies,
+        Markup('\n<ul class="notes">{}</ul>').format(notes) if notes else "",
+    )
 
 
-def _html_section(label: str | None, grid: MethodTable, index: int) -> Markup:
+def _html_head(table: Table) -> Markup:
+    if not table.has_groups:
+        cells = (Markup('<th scope="col"{}>{}</th>').format(_left(c), c.name) for c in table.columns)
+        return Markup("<tr>{}</tr>").format(_join(cells))
+    ungrouped = iter([column for column in table.columns if not column.group])
+    upper = _join(
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(count, group)
+        if group
+        else Markup('<th scope="col" rowspan="2">{}</th>').format(next(ungrouped).name)
+        for group, count in table.groups
+    )
+    lower = _join(Markup('<th scope="col">{}</th>').format(c.name) for c in table.columns if c.group)
+    return Markup("<tr>{}</tr>\n<tr>{}</tr>").format(upper, lower)
+
+
+def _html_section(section: Section, table: Table) -> Markup:
     lines = Markup("")
-    if label is not None:
-        width = len(grid.names) + len(grid.headings)
-        lines += Markup('<tr class="section"><th colspan="{}">{}</th></tr>\n').format(width, label)
-    for row in grid.sections[index].rows:
-        cells = _join(_html_cell(cell) for cell in row.cells)
-        lines += Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>\n').format(row.name, row.runs, cells)
+    if section.label is not None:
+        lines += Markup('<tr class="section"><th colspan="{}">{}</th></tr>\n').format(
+            len(table.columns), section.label
+        )
+    for name, *row in section.rows:
+        cells = zip(row, table.columns[1:], strict=True)
+        lines += Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
+            _html_cell(name),
+            _join(
+                Markup("<td{}{}>{}</td>").format(
+                    _left(column),
+                    "" if table.has_groups else Markup(' data-name="{}"').format(column.name),
+                    _html_cell(cell),
+                )
+                for cell, column in cells
+            ),
+        )
     return lines
+
+
+def _left(column: Column) -> Markup:
+    return Markup(' class="left"' if column.align == "left" else "")
 
 
 def _html_cell(cell: TableCell) -> Markup:
@@ -190,221 +317,8 @@ def _html_cell(cell: TableCell) -> Markup:
     for name, more in (("detail", cell.detail), ("paper", cell.paper and f"paper {cell.paper}")):
         if more:
             text += Markup('<br><small class="{}">{}</small>').format(name, more)
-    return Markup("<td>{}</td>").format(text)
+    return text
 
 
 def _join(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
-
-
-BOUND_SHOWN = 1e-4  # a streamed value that may be off by more says so
-
-
-def evaluation_tables(evaluation: Evaluation) -> list[Table]:
-    """The main table; then what calibration changed and the worst groups, where there are any."""
-    tables = [_main_table(evaluation)]
-    if evaluation.change:
-        tables.append(_change_table(evaluation))
-    if any(scores.groups for scores in evaluation.sides.values()):
-        tables.append(_worst_table(evaluation))
-    return tables
-
-
-def text_of(score: Score) -> str:
-    """Value, interval, and k of n: `0.0840 [0.0711, 0.0985] 171/2034`; of cells also how far it may be off.
-
-    >>> text_of(Score(0.5, 0.25, 0.75, k=2, n=4))
-    '0.5000 [0.2500, 0.7500] 2/4'
-    >>> text_of(Score(0.5, bound=0.0004))
-    '0.5000 (binned, ± 0.0004)'
-    """
-    if math.isnan(score.value):
-        return "undefined (n = 0)" if score.n == 0 else "undefined"
-    parts = [f"{score.value:.4f}"]
-    if not math.isnan(score.low):
-        parts.append(f"[{score.low:.4f}, {score.high:.4f}]")
-    if score.n is not None:
-        parts.append(f"{score.k}/{score.n}")
-    if score.bound is not None and not score.bound <= BOUND_SHOWN:
-        parts.append("(binned)" if math.isnan(score.bound) else f"(binned, ± {score.bound:.1g})")
-    return " ".join(parts)
-
-
-def signed_text_of(score: Score) -> str:
-    """A difference, with its sign."""
-    if math.isnan(score.value):
-        return "undefined"
-    ends = "" if math.isnan(score.low) else f" [{_signed(score.low)}, {_signed(score.high)}]"
-    return f"{_signed(score.value)}{ends}"
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 4) + 0.0:+.4f}"  # adding 0 turns a rounded -0.0 into +0.0
-
-
-def _main_table(evaluation: Evaluation) -> Table:
-    sides = evaluation.sides
-    header = ["metric", *(f"{side} (n = {scores.n:,})" for side, scores in sides.items())]
-    rows = []
-    for metric in evaluation.metrics:
-        row = [metric.title, *(text_of(scores.metrics[metric.name]) for scores in sides.values())]
-        rows.append((*row, signed_text_of(evaluation.gap[metric.name])) if evaluation.gap else tuple(row))
-    one = next(iter(sides.values()))
-    kind = "one label" if one.kind is LabelKind.ONE_LABEL else "many labels"
-    members = "" if one.members == 1 else f", mean of {one.members} members"
-    what = "Calibrated predictions" if evaluation.change else "Predictions as given"
-    title = f"{what}: {kind}, {one.classes} classes{members}"
-    return Table(title, (*header, "gap") if evaluation.gap else tuple(header), tuple(rows))
-
-
-def _change_table(evaluation: Evaluation) -> Table:
-    header = ["metric"]
-    for side in evaluation.change:
-        header += [f"{side} before", f"{side} change"]
-    rows = []
-    for metric in evaluation.metrics:
-        row = [metric.title]
-        for side, change in evaluation.change.items():
-            before = evaluation.uncalibrated[side].metrics[metric.name].value
-            row += [text_of(Score(before)), signed_text_of(change[metric.name])]
-        rows.append(tuple(row))
-    return Table("What calibration changed (paired intervals)", tuple(header), tuple(rows))
-
-
-def _worst_table(evaluation: Evaluation) -> Table:
-    rows = []
-    for metric in evaluation.metrics:
-        if metric.name in GROUP_METRICS:
-            row = [metric.title]
-            for scores in evaluation.sides.values():
-                worst = scores.worst(metric.name)
-                row.append("none" if worst is None else _worst_text(worst, metric.name))
-            rows.append(tuple(row))
-    counts = (f"{side} ({len(scores.groups)} groups)" for side, scores in evaluation.sides.items())
-    return Table("Worst group", ("metric", *counts), tuple(rows))
-
-
-def _worst_text(worst: GroupScores, name: str) -> str:
-    return f"{text_of(worst.metrics[name])} in {worst.group} (n = {worst.n})"
-
-
-def to_markdown(tables: list[Table]) -> str:
-    """GitHub's tables."""
-    lines = []
-    for table in tables:
-        lines += [f"**{table.title}**", "", _table_markdown_row(table.header)]
-        lines.append("|" + "|".join([":--", *["--:"] * (len(table.header) - 1)]) + "|")
-        lines += [*(_table_markdown_row(row) for row in table.rows), ""]
-    return "\n".join(lines)
-
-
-def _table_markdown_row(cells: tuple[str, ...]) -> str:
-    escaped = (cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
-    return "| " + " | ".join(escaped) + " |"
-
-
-def to_latex(tables: list[Table]) -> str:
-    """booktabs tables."""
-    lines = []
-    for table in tables:
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
-        lines.append(rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}")
-        lines += [r"\toprule", _latex_row(table.header), r"\midrule"]
-        lines += [_latex_row(row) for row in table.rows]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join(lines)
-
-
-def _latex_row(cells: tuple[str, ...]) -> str:
-    # A cell that begins with '[' would be read as an option of the '\\' before it.
-    escaped = (latex_text(cell) for cell in cells)
-    return " & ".join(f"{{}}{cell}" if cell.startswith("[") else cell for cell in escaped) + r" \\"
-
-
-def latex_text(text: str) -> str:
-    """Text with whatever LaTeX would read as a command escaped."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " "}
-    special |= {"\u2013": "--", "\u00b1": r"$\pm$"}
-    return "".join(special.get(character, character) for character in text)
-
-
-def to_csv(evaluation: Evaluation) -> str:
-    """Long and numeric: a line per metric and part, empty where undefined."""
-    parts: dict[str, Mapping[str, Score]] = {s: scores.metrics for s, scores in evaluation.sides.items()}
-    parts |= {"gap": evaluation.gap} if evaluation.gap else {}
-    parts |= {f"{side} uncalibrated": scores.metrics for side, scores in evaluation.uncalibrated.items()}
-    parts |= {f"{side} change": scores for side, scores in evaluation.change.items()}
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("metric", "part", "value", "low", "high", "k", "n"))
-    for metric in evaluation.metrics:
-        for part, scores in parts.items():
-            score = scores[metric.name]
-            numbers = ("" if math.isnan(v) else repr(v) for v in (score.value, score.low, score.high))
-            k, n = ("" if count is None else count for count in (score.k, score.n))
-            writer.writerow((metric.name, part, *numbers, k, n))
-    return out.getvalue()
-
-
-def grids_latex(grids: Sequence[MethodTable]) -> str:
-    """One table environment for each grid."""
-    return "\n".join(line for grid in grids for line in (*_table(grid), ""))
-
-
-def _table(grid: MethodTable) -> Iterator[str]:
-    width = len(grid.headings)
-    yield from (r"\begin{table*}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{3.5pt}")
-    yield rf"\caption{{{latex_text(grid.title)}}}"
-    yield rf"\begin{{tabular}}{{lr{'r' * width}}}"
-    yield r"\toprule"
-    yield from _headings(grid)
-    for section in grid.sections:
-        yield r"\midrule"
-        if section.label is not None:
-            yield rf"\multicolumn{{{width + 2}}}{{l}}{{\emph{{{latex_text(section.label)}}}}} \\"
-        for row in section.rows:
-            yield from _rows(row)
-    yield from (r"\bottomrule", r"\end{tabular}")
-    for note in grid.notes:
-        yield rf"\par\smallskip {latex_text(note)}"
-    yield r"\end{table*}"
-
-
-def _headings(grid: MethodTable) -> Iterator[str]:
-    span = len(grid.columns)
-    yield _line("", "", *(rf"\multicolumn{{{span}}}{{c}}{{{latex_text(group)}}}" for group in grid.groups))
-    starts = range(3, 3 + span * len(grid.groups), span)
-    if any(grid.columns):
-        yield " ".join(rf"\cmidrule(lr){{{start}-{start + span - 1}}}" for start in starts)
-    yield _line(*grid.names, *(latex_text(column) for _ in grid.groups for column in grid.columns))
-
-
-def _rows(row: TableRow) -> Iterator[str]:
-    """The numbers; below them, smaller, their details and the paper's numbers, where there are any."""
-    yield _line(latex_text(row.name), latex_text(row.runs), *(_number(cell) for cell in row.cells))
-    for label, values in (
-        ("", [cell.detail for cell in row.cells]),
-        (r"{\scriptsize\quad paper}", [cell.paper for cell in row.cells]),
-    ):
-        if any(values):
-            yield _line(
-                label, "", *(rf"{{\scriptsize {_minus(value)}}}" if value else "" for value in values)
-            )
-
-
-def _number(cell: TableCell) -> str:
-    text = _minus(cell.text) + "$^{*}$" * cell.star
-    return rf"\textbf{{{text}}}" if cell.bold else text
-
-
-def _minus(text: str) -> str:
-    """Escaped, with minus signs for the hyphens before numbers."""
-    return re.sub(r"(^|\[|, )-(?!-)", r"\1$-$", latex_text(text))
-
-
-def _line(*cells: str) -> str:
-    # A line that begins with '[' or '*' would be read as an option of the '\\' before it.
-    text = " & ".join(cells)
-    return ("{}" if text[:1] in ("[", "*") else "") + text + r" \\"

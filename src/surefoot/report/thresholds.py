@@ -1,7 +1,7 @@
-"""Thresholds as a table, a verdict and a page."""
+"""The result of `surefoot thresholds` as a table, a verdict and a page."""
 
 import decimal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,34 @@ from surefoot.deploy.thresholds import Thresholds, Zone
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import curves as data
+from surefoot.report.curves import risk_coverage
 from surefoot.report.style import COLOURS, GREY, INK, LINES, STYLE, svg_of, template_named
-from surefoot.report.tables import Table
+from surefoot.report.tables import Table, to_html
+from surefoot.text import count_of, percent_range
 
-Elsewhere = Mapping[str, Mapping[str, Zone]]
+Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
+SIDES = {"val": "familiar", "unfamiliar": "unfamiliar"}  # the sets that are drawn, and the style of each
 
 
-def share_text(proportion: Proportion) -> str:
-    """`3.1% [2.1%, 4.4%] 31/1008`; a dash where there is nothing.
+def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
+    """For each set of data: how much is accepted, reviewed and rejected, and how much of it is wrong."""
+    rows = []
+    for name, zones in {"val (thresholds chosen here)": chosen.zones, **measured}.items():
+        for zone, rows_in in zones.items():
+            if zone != "reject" or chosen.reject:
+                rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))
+    below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
+    return Table.of_text(
+        f"Accept at {chosen.accept:.6g} or more{below}; exact 95% intervals",
+        ("data", "decision", "share of the rows", "wrong among them"),
+        rows,
+    )
 
-    >>> share_text(Proportion.of(0, 100))
+
+def proportion_text(proportion: Proportion) -> str:
+    """`3.1% [2.1%, 4.4%] 31/1008`; a dash for no rows.
+
+    >>> proportion_text(Proportion.of(0, 100))
     '0.0% [0.0%, 3.6%] 0/100'
     """
     if not proportion.n:
@@ -34,43 +51,64 @@ def share_text(proportion: Proportion) -> str:
     return f"{proportion.value:.1%} {ends} {proportion.k}/{proportion.n}"
 
 
-def thresholds_table(chosen: Thresholds, elsewhere: Elsewhere) -> Table:
-    """For each set of data: how much is accepted, looked at and rejected, and how much of it is wrong."""
-    rows = []
-    for name, zones in {"val (chosen on it)": chosen.zones, **elsewhere}.items():
-        shown = {zone: of for zone, of in zones.items() if zone != "reject" or chosen.reject}
-        rows += [(name, zone, share_text(of.share), share_text(of.error)) for zone, of in shown.items()]
-    below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
-    return Table(
-        title=f"accept from {chosen.accept:.6g}{below}; exact 95% intervals",
-        header=("data", "answers to", "share of the rows", "wrong among them"),
-        rows=tuple(rows),
-    )
-
-
-def thresholds_verdict(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
-    """What is promised, of which data, and what is not."""
-    promise = chosen.promise
-    rest = f"; reject it below {chosen.reject:.6g}" if chosen.reject else ""
+def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
+    """What is guaranteed, for which data, and what is not."""
+    guarantee = chosen.promise
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
+    reject = f"; reject them below {chosen.reject:.6g}" if chosen.reject else ""
     sentences = [
-        f"Accept an answer{whose} at a confidence of {chosen.accept:.6g} or more{rest}; the others are for "
-        "a person.",
-        f"Promised with probability {promise.level:.3g} over the draw of these {chosen.n:,} rows: on "
-        f"familiar data at most {promise.target_error:.3g} of the accepted answers are wrong "
-        f"(the bound reached is {chosen.bound:.3g}).",
+        f"Accept predictions{whose} at a confidence of {chosen.accept:.6g} or more{reject}; a person reviews "
+        "the others.",
+        f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows: on "
+        f"familiar data at most {guarantee.target_error:.3g} of the accepted predictions are wrong "
+        f"(bound reached: {chosen.bound:.3g}).",
     ]
     if not chosen.reject:
         sentences.append(
-            f"Nothing is rejected: nowhere is surely a share of {promise.reject_error:.3g} or more wrong."
+            "Nothing is rejected: no confidence is so low that the error below it is shown to be "
+            f"{guarantee.reject_error:.3g} or more."
         )
-    return [*sentences, *_kept(chosen, elsewhere), *_beyond(chosen, elsewhere)]
+    return [*sentences, *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
 
 
-def promised(bound: float) -> str:
-    """A bound in three digits, rounded up: what is promised must be kept.
+def _on_familiar_test(chosen: Thresholds, measured: Measured) -> list[str]:
+    if "familiar test" not in measured or not measured["familiar test"]["accept"].error.n:
+        return []
+    error = measured["familiar test"]["accept"].error
+    sentence = f"On the familiar test data {_wrong_of(error)}"
+    if error.low > chosen.promise.target_error:
+        return [
+            f"{sentence}: more than guaranteed. These rows have another distribution than val, or the "
+            "draw was unlucky."
+        ]
+    return [f"{sentence}, within the guarantee."]
 
-    >>> promised(0.044637), promised(0.25), promised(1.0)
+
+def _on_unfamiliar(chosen: Thresholds, measured: Measured) -> list[str]:
+    scope = "The guarantee does not cover unfamiliar data"
+    if "unfamiliar" not in measured:
+        return [f"{scope}; measure the error there with --unfamiliar FILE."]
+    target, error = chosen.promise.target_error, measured["unfamiliar"]["accept"].error
+    if not error.n:
+        return [f"{scope}; none of these unfamiliar rows is accepted."]
+    wrong = f"there {_wrong_of(error)}"
+    times = f"{error.value / target:.1f} times the target"
+    if error.low > target:
+        return [f"{scope}: {wrong}, {times}."]
+    if error.value > target:
+        return [f"{scope}: {wrong}, {times}, but from too few rows to be significant."]
+    return [f"{scope}, but these rows meet the target: {wrong}."]
+
+
+def _wrong_of(error: Proportion) -> str:
+    ends = percent_range(error.low, error.high)
+    return f"{error.k:,} of {count_of(error.n, 'accepted prediction')} are wrong ({error.value:.1%}, {ends})"
+
+
+def rounded_up(bound: float) -> str:
+    """A bound with three digits, rounded up so that it still holds.
+
+    >>> rounded_up(0.044637), rounded_up(0.25), rounded_up(1.0)
     ('0.0447', '0.25', '1')
     """
     up = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
@@ -78,66 +116,31 @@ def promised(bound: float) -> str:
 
 
 def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
-    """What cannot be had together; None where it can."""
+    """Why the target error and the coverage cannot both be reached; None where they can."""
     coverage = chosen.zones["accept"].share.value
     if coverage >= min_coverage:
         return None
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.promise.target_error:.3g} can be promised for {coverage:.1%} of the "
-        f"rows, less than the {min_coverage:.1%} asked for; for {instead.share:.1%} of them it is "
-        f"{promised(instead.bound)}"
+        f"an error of at most {chosen.promise.target_error:.3g} can be guaranteed for {coverage:.1%} of the "
+        f"rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the guaranteed "
+        f"error is {rounded_up(instead.bound)}"
     )
-
-
-def _kept(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
-    if "familiar test" not in elsewhere or not elsewhere["familiar test"]["accept"].error.n:
-        return []
-    error = elsewhere["familiar test"]["accept"].error
-    found = f"On the familiar test {_wrong_of(error)}"
-    if error.low > chosen.promise.target_error:
-        return [
-            f"{found}: the promise is broken. These rows are not drawn like val, or the draw was unlucky."
-        ]
-    return [f"{found}, which the promise allows."]
-
-
-def _beyond(chosen: Thresholds, elsewhere: Elsewhere) -> list[str]:
-    if "unfamiliar" not in elsewhere:
-        return ["Of unfamiliar data this promises nothing: --unfamiliar FILE shows how far it fails there."]
-    target, error = chosen.promise.target_error, elsewhere["unfamiliar"]["accept"].error
-    start = "A promise on familiar data is none on unfamiliar data"
-    if not error.n:
-        return [f"{start}; of these unfamiliar rows none is accepted."]
-    found = f"there {_wrong_of(error)}"
-    times = f"{error.value / target:.1f} times what was promised"
-    if error.low > target:
-        return [f"{start}: {found}, {times}. It fails there."]
-    if error.value > target:
-        return [f"{start}: {found}, {times}, on too few rows to be sure."]
-    return [f"{start}: {found}. It holds in these rows, by luck and not by right."]
-
-
-def _wrong_of(error: Proportion) -> str:
-    ends = f"{error.low:.1%} to {error.high:.1%}"
-    return f"{error.k:,} of {error.n:,} accepted answers are wrong ({error.value:.1%}, {ends})"
-
-
-SIDES = {"val": "familiar", "unfamiliar": "unfamiliar"}  # which of the data are drawn, and how
 
 
 def write_thresholds_page(
     chosen: Thresholds,
-    elsewhere: Elsewhere,
+    verdict: Sequence[str],
+    table: Table,
     predictions: Mapping[str, Predictions],
     sources: Mapping[str, str],
     path: str | Path,
 ) -> None:
     """Write one self-contained page."""
     text = template_named("thresholds.html").render(
-        verdict=thresholds_verdict(chosen, elsewhere),
-        table=thresholds_table(chosen, elsewhere),
+        verdict=verdict,
+        table=to_html([table], "measured"),
         figure=Markup(_figure(chosen, predictions)),
         sources=sources,
         candidates=len(chosen.candidates),
@@ -148,30 +151,27 @@ def write_thresholds_page(
 
 
 def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
-    """Error against coverage, the bounds that hold together, the target and where the threshold stops."""
+    """Error against coverage, the bounds that hold together, the target and the chosen threshold."""
+    sides = {name: side for name, side in SIDES.items() if name in predictions}
     with rc_context(STYLE):
         figure = Figure(figsize=(5.4, 4.2), layout="constrained")
         axes = figure.subplots()
         highest = 0.0
-        for name, side in SIDES.items():
-            if name in predictions:
-                shown = data.risk_coverage(chosen.seen(predictions[name]).outcomes)
-                style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
-                axes.plot(shown.coverage, shown.risk, **style)
-                highest = max(highest, *shown.risk)
-        promised = [(each.share, each.bound) for each in chosen.candidates if each.n]
-        axes.plot(
-            *zip(*promised, strict=True), "_", color=INK, markersize=9, label="can be promised, familiar"
-        )
+        for name, side in sides.items():
+            curve = risk_coverage(chosen.seen(predictions[name]).outcomes)
+            style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
+            axes.plot(curve.coverage, curve.risk, **style)
+            highest = max(highest, *curve.risk)
+        bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
+        axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
         axes.axhline(chosen.promise.target_error, color=GREY, linewidth=1.2, label="target")
-        for name, side in SIDES.items():
-            if name in predictions:
-                zone = chosen.zones_of(predictions[name])["accept"]
-                if zone.error.n:
-                    axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
+        for name, side in sides.items():
+            zone = chosen.zones_of(predictions[name])["accept"]
+            if zone.error.n:
+                axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.promise.target_error))))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
-        return svg_of(figure, "thresholds", "Error against coverage, with the threshold that was chosen")
+        return svg_of(figure, "thresholds", "Error against coverage, with the chosen threshold")

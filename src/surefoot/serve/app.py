@@ -21,32 +21,43 @@ from torch import Tensor
 from surefoot import __version__
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
-from surefoot.images.decode import processors, refusing_bombs
+from surefoot.images.decode import refusing_bombs
 from surefoot.report.style import TEMPLATES, template_named
-from surefoot.serve.batching import Answerer, Batcher, UnansweredError
-from surefoot.serve.limits import AT_ONCE, MEBIBYTE, Capacity, Limits, RefusedError
-from surefoot.serve.metrics import CONTENT_TYPE, Meters
+from surefoot.runtime import usable_cores
+from surefoot.serve.batching import Batcher, PredictionError, Predictor
+from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
+from surefoot.serve.metrics import CONTENT_TYPE, Metrics
 from surefoot.serve.uploads import Upload, read_uploads
 
-SHOWN_CLASSES = 30  # names that the page lists
+PATHS = ("/", "/predict", "/health", "/metrics")
+LISTED_CLASSES = 30  # on the page
+DECODERS = 4  # decoding threads, at most
+CLIENT_GONE = 499  # the status, never read, for a client that disconnected before the response
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+Outcome = dict[str, Any] | RefusedError  # a prediction, or why there is none
 
 
 @dataclass(frozen=True)
 class Page:
-    """What is sent, and the headers that hold the browser to it."""
+    """The page for people, and the headers that restrict what the browser runs."""
 
     html: str
     headers: Mapping[str, str]
 
     @staticmethod
     def of(bundle: Bundle, thresholds: Rule | None, limits: Limits) -> "Page":
-        """Of a bundle; what it says of itself is escaped."""
+        """The page of a bundle; all text of the bundle is escaped."""
         style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
         script = (TEMPLATES / "serve.js").read_text(encoding="utf-8")
         html = template_named("serve.html").render(
             bundle=bundle,
             thresholds=thresholds,
-            shown_classes=SHOWN_CLASSES,
+            shown_classes=LISTED_CLASSES,
             limits=limits,
             mebibytes=f"{limits.max_image_bytes / MEBIBYTE:.3g}",
             sentences=() if bundle.familiar is None else bundle.familiar.sentences(),
@@ -68,132 +79,113 @@ class Page:
 
 
 def _hash(text: str) -> str:
-    """Of what stands in an element: all that a browser will run or apply."""
+    """The hash of an element's content, for the content security policy."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-PATHS = ("/", "/predict", "/health", "/metrics")
-DECODERS = 4  # threads that decode, at most
-GONE = 499  # of a client that left before it was answered; it never reads this
-SAFELY = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-)
-Outcome = dict[str, Any] | RefusedError
-
-
 class Service:
-    """A bundle that is served: what waits, what was done, and the threads that do it."""
+    """A bundle that is served: its handlers, metrics and threads."""
 
-    def __init__(self, answerer: Answerer, limits: Limits) -> None:
-        self.answerer, self.limits = answerer, limits
-        self.room, self.meters = Capacity(limits), Meters()
-        self.page = Page.of(answerer.bundle, answerer.table.thresholds, limits)
+    def __init__(self, predictor: Predictor, limits: Limits) -> None:
+        self.predictor, self.limits, self.capacity = predictor, limits, Capacity(limits)
+        self.counts = Metrics(self.capacity, {"bundle": predictor.bundle.name, "version": __version__})
+        self.page = Page.of(predictor.bundle, predictor.table.thresholds, limits)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
-        """The threads, from the start of the server to its end; what they have begun they finish."""
-        loop = asyncio.get_running_loop()
-        with refusing_bombs(), ThreadPoolExecutor(min(DECODERS, processors()), "decoding") as self.decoders:
+        """Run the threads while the server runs; at its end they finish what waits."""
+        with refusing_bombs(), ThreadPoolExecutor(min(DECODERS, usable_cores()), "decoding") as self.decoders:
             self.batcher: Batcher[Tensor, dict[str, Any]] = Batcher(
-                self.answerer.answers,
-                at_once=AT_ONCE,
-                on_event=lambda size: loop.call_soon_threadsafe(self.meters.batches.add, size),
+                self.predictor.predict, batch=BATCH, on_batch=self.counts.batch_images.observe
             )
             yield
-            await loop.run_in_executor(None, self.batcher.close)
+            await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
 
     async def predict(self, request: Request) -> Response:
         """Label, confidence, entropy, novelty, verdict, decision and probabilities of every image."""
-        with self.room.guest() as guest:
+        with self.capacity.request() as memory:
             try:
                 async with asyncio.timeout(self.limits.timeout):
-                    uploads = await read_uploads(request, self.limits, guest)
+                    uploads = await read_uploads(request, self.limits, memory)
             except TimeoutError:
                 late = f"the request did not arrive within {self.limits.timeout:g} s"
                 raise RefusedError(408, late) from None
-            with self.room.admitted(len(uploads)):
+            with self.capacity.queued(len(uploads)):
                 outcomes = await self._outcomes(uploads)
         self._count(outcomes)
-        return await asyncio.get_running_loop().run_in_executor(None, rendered, uploads, outcomes)
+        return await asyncio.get_running_loop().run_in_executor(None, predict_response, uploads, outcomes)
 
     async def _outcomes(self, uploads: Sequence[Upload]) -> list[Outcome]:
         try:
             async with asyncio.timeout(self.limits.timeout):
                 return await asyncio.gather(*(self._outcome(upload) for upload in uploads))
         except TimeoutError:
-            raise RefusedError(504, f"there was no answer within {self.limits.timeout:g} s") from None
+            raise RefusedError(504, f"there was no prediction within {self.limits.timeout:g} s") from None
 
     async def _outcome(self, upload: Upload) -> Outcome:
         if upload.refused is not None:
             return upload.refused
         loop, most = asyncio.get_running_loop(), self.limits.max_pixels
-        view = await loop.run_in_executor(self.decoders, self.answerer.view, upload.data, most)
-        if isinstance(view, RefusedError):
-            return view
+        image = await loop.run_in_executor(self.decoders, self.predictor.preprocess, upload.data, most)
+        if isinstance(image, RefusedError):
+            return image
         try:
-            return await asyncio.wrap_future(self.batcher.ask(view))
-        except UnansweredError:
-            return RefusedError(500, "the prediction failed; the server's log says why")
+            return await asyncio.wrap_future(self.batcher.submit(image))
+        except PredictionError:
+            return RefusedError(500, "the prediction failed; see the server's log")
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            predicted = not isinstance(outcome, RefusedError)
-            self.meters.images[("outcome", "predicted" if predicted else "refused"),] += 1
-            if not isinstance(outcome, RefusedError):
-                for name, counter in (("verdict", self.meters.verdicts), ("decision", self.meters.decisions)):
-                    if outcome[name] is not None:
-                        counter[(name, outcome[name]),] += 1
+            if isinstance(outcome, RefusedError):
+                self.counts.images.labels("refused").inc()
+                continue
+            self.counts.images.labels("predicted").inc()
+            for name, counter in (("verdict", self.counts.verdicts), ("decision", self.counts.decisions)):
+                if outcome[name] is not None:
+                    counter.labels(outcome[name]).inc()
 
     async def health(self) -> Response:
-        """What is served, and whether it answers."""
-        bundle, ready = self.answerer.bundle, self.batcher.alive
-        said = {
+        """What is served, and whether it can predict."""
+        bundle, ready = self.predictor.bundle, self.batcher.alive
+        document = {
             "ready": ready,
             "bundle": bundle.name,
             "surefoot": __version__,
             "classes": len(bundle.class_names),
-            "device": str(self.answerer.device),
-            "waiting": self.room.waiting,
+            "device": str(self.predictor.device),
+            "waiting": self.capacity.waiting,
         }
-        return json_response(200 if ready else 503, said)
+        return json_response(200 if ready else 503, document)
 
     async def metrics(self) -> Response:
-        """For Prometheus."""
-        gauges = {
-            "waiting_images": ("Images that wait for their answer.", self.room.waiting),
-            "held_bytes": ("Bytes of uploads in memory.", self.room.held),
-        }
-        info = {"bundle": self.answerer.bundle.name, "version": __version__}
-        return Response(self.meters.text(info, gauges), media_type=CONTENT_TYPE)
+        """The metrics for Prometheus."""
+        return Response(self.counts.text(), media_type=CONTENT_TYPE)
 
     async def show(self) -> Response:
         """The page for people."""
         return Response(self.page.html, headers=dict(self.page.headers), media_type="text/html")
 
 
-def build_app(answerer: Answerer, limits: Limits) -> ASGIApp:
-    """All of it, as one application."""
-    service = Service(answerer, limits)
+def build_app(predictor: Predictor, limits: Limits) -> ASGIApp:
+    """The ASGI application."""
+    service = Service(predictor, limits)
     app = FastAPI(lifespan=service.running, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_api_route("/predict", service.predict, methods=["POST"])
-    for path, answer in (("/", service.show), ("/health", service.health), ("/metrics", service.metrics)):
-        app.add_api_route(path, answer, methods=["GET", "HEAD"])
+    for path, handler in (("/", service.show), ("/health", service.health), ("/metrics", service.metrics)):
+        app.add_api_route(path, handler, methods=["GET", "HEAD"])
     app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(HTTPException, _not_there)
-    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _failed)
-    return Counted(app, service.meters)
+    return CountingApp(app, service.counts)
 
 
-def rendered(uploads: Sequence[Upload], outcomes: Sequence[Outcome]) -> Response:
-    """Every image's answer or error; where there are only errors, the request has failed."""
+def predict_response(uploads: Sequence[Upload], outcomes: Sequence[Outcome]) -> Response:
+    """The prediction or error of each image; where there are only errors, the request has failed."""
     refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
     if len(outcomes) == len(refused) == 1:
         return json_response(refused[0].status, {"error": refused[0].sentence})
-    said = [
+    documents = [
         {
             "name": upload.name,
             **(
@@ -205,15 +197,15 @@ def rendered(uploads: Sequence[Upload], outcomes: Sequence[Outcome]) -> Response
         for upload, outcome in zip(uploads, outcomes, strict=True)
     ]
     if len(refused) < len(outcomes):
-        return json_response(200, {"predictions": said})
+        return json_response(200, {"predictions": documents})
     first = refused[0]
     status = first.status if all(each.status == first.status for each in refused) else 400
-    sentence = f"none of {len(refused)} images could be predicted; of the first: {first.sentence}"
-    return json_response(status, {"error": sentence, "predictions": said})
+    sentence = f"none of {len(refused)} images could be predicted; the first: {first.sentence}"
+    return json_response(status, {"error": sentence, "predictions": documents})
 
 
 def json_response(status: int, document: Any) -> Response:
-    """Of plain values."""
+    """A JSON response."""
     text = json.dumps(document, allow_nan=False, ensure_ascii=False)
     headers = {"retry-after": "1"} if status == 503 else {}
     return Response(text.encode(errors="replace"), status, headers=headers, media_type="application/json")
@@ -224,30 +216,30 @@ async def _refused(_: Request, error: Exception) -> Response:
     return json_response(error.status, {"error": error.sentence})
 
 
-async def _not_there(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentence = f"there is nothing here; have: {', '.join(PATHS)}"
+    sentence = f"not found; have: {', '.join(PATHS)}"
     if error.status_code == 405:
-        sentence = f"not by {request.method}; /predict is for POST, all else for GET"
+        sentence = f"{request.method} is not allowed here; /predict takes POST, all others GET"
     return json_response(error.status_code, {"error": sentence})
 
 
-async def _gone(_: Request, __: Exception) -> Response:
-    return json_response(GONE, {"error": "the client has gone"})
+async def _client_gone(_: Request, __: Exception) -> Response:
+    return json_response(CLIENT_GONE, {"error": "the client has disconnected"})
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    return json_response(500, {"error": "the server failed; its log says why"})
+    return json_response(500, {"error": "the server failed; see its log"})
 
 
-class Counted:
-    """An application whose answers are counted and timed, and carry the headers that all should."""
+class CountingApp:
+    """An application that counts and times its responses and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
-        self.app, self.meters = app, meters
+    def __init__(self, app: ASGIApp, counts: Metrics) -> None:
+        self.app, self.counts = app, counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -258,15 +250,15 @@ class Counted:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                self.meters.requests[("path", path), ("code", str(message["status"]))] += 1
+                self.counts.requests.labels(path, str(message["status"])).inc()
                 if path == "/predict":
-                    self.meters.seconds.add(time.perf_counter() - start)
+                    self.counts.predict_seconds.observe(time.perf_counter() - start)
                 given = {name for name, _ in message["headers"]}
-                message["headers"] += [pair for pair in SAFELY if pair[0] not in given]
+                message["headers"] += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
             await send(message)
 
         try:
             await self.app(scope, receive, counting)
-        except asyncio.CancelledError:  # the server ends, and does not wait any more
+        except asyncio.CancelledError:  # the server stops without waiting
             if not started:
                 await json_response(503, {"error": "the server was stopped"})(scope, receive, counting)

@@ -1,4 +1,4 @@
-"""What a server takes on, and how it says no."""
+"""The limits of a server, how much of them is in use, and the error of a refused request."""
 
 import math
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from surefoot.errors import InputError
 from surefoot.text import count_of
 
 MEBIBYTE = 2**20
-AT_ONCE = 64  # images in a pass of the networks
-HELD = 16  # requests of the largest size that may be in memory together
+BATCH = 64  # images in a forward pass of the networks
+LARGEST_REQUESTS = 16  # requests of the largest size that may be in memory at the same time
 
 
 class RefusedError(Exception):
-    """A request, or one image of it, that is answered with a sentence and a status of 4xx or 5xx."""
+    """A request, or one of its images, that is refused with a sentence and a status of 4xx or 5xx."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -24,14 +24,14 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one request, of one image, and of all that wait."""
+    """Of one request, of one image, and of the queue."""
 
     max_bytes: int = 32 * MEBIBYTE  # of a request
     max_image_bytes: int = 16 * MEBIBYTE
     max_images: int = 64  # in a request
-    max_pixels: int = 64_000_000  # of an image, before it is made smaller
-    max_waiting: int = 512  # images that were read and have no answer yet
-    timeout: float = 30.0  # seconds to send a request in, and again to answer it in
+    max_pixels: int = 64_000_000  # of an image, before it is resized
+    max_waiting: int = 512  # images that were read and are not predicted yet
+    timeout: float = 30.0  # seconds for a request to arrive, and again for its response
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -45,25 +45,25 @@ class Limits:
 
 
 class Capacity:
-    """How much is held right now, over all requests; only the event loop's thread asks."""
+    """What all requests together use now; only used in the event loop's thread."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.held = 0  # bytes of uploads
+        self.bytes = 0  # of uploads
         self.waiting = 0  # images
 
     @contextmanager
-    def guest(self) -> Iterator["Admission"]:
-        """One request; what it holds is let go at its end."""
-        guest = Admission(self)
+    def request(self) -> Iterator["RequestMemory"]:
+        """The memory of one request, released at its end."""
+        memory = RequestMemory(self)
         try:
-            yield guest
+            yield memory
         finally:
-            self.held -= guest.held
+            self.bytes -= memory.bytes
 
     @contextmanager
-    def admitted(self, images: int) -> Iterator[None]:
-        """Inside, so many images more are waiting."""
+    def queued(self, images: int) -> Iterator[None]:
+        """Count this many images as waiting."""
         if self.waiting + images > self.limits.max_waiting:
             waiting = count_of(self.waiting, "image is", "images are")
             raise RefusedError(503, f"{waiting} waiting already; try again in a second")
@@ -75,15 +75,15 @@ class Capacity:
 
 
 @dataclass(eq=False)
-class Admission:
-    """What one request holds of a room."""
+class RequestMemory:
+    """The bytes of one request's uploads."""
 
-    room: Capacity
-    held: int = 0
+    capacity: Capacity
+    bytes: int = 0
 
-    def hold(self, number: int) -> None:
-        """So many bytes more, or less."""
-        if self.room.held + number > HELD * self.room.limits.max_bytes:
-            raise RefusedError(503, "too much is being uploaded at this moment; try again in a second")
-        self.held += number
-        self.room.held += number
+    def add(self, number: int) -> None:
+        """Count more bytes, or fewer where negative."""
+        if self.capacity.bytes + number > LARGEST_REQUESTS * self.capacity.limits.max_bytes:
+            raise RefusedError(503, "too many uploads at the moment; try again in a second")
+        self.bytes += number
+        self.capacity.bytes += number

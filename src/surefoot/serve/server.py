@@ -1,4 +1,4 @@
-"""A server from its socket to its end."""
+"""The HTTP server: its socket, timeouts and shutdown."""
 
 import asyncio
 import logging
@@ -14,65 +14,65 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from surefoot.errors import InputError
 from surefoot.serve.limits import Limits
 
-BACKLOG = 1024  # connections that wait to be taken
-GRACE = 5.0  # seconds beyond the longest that a request may take, for those under way when it ends
+BACKLOG = 1024  # connections waiting to be accepted
+GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
-    b'{"error": "this is not HTTP as it should be"}'
+    b'{"error": "the request is not valid HTTP"}'
 )
 
 
 class HeadTimeoutProtocol(H11Protocol):
-    """HTTP in which the head of a request, too, must have come within a time, however it trickles.
+    """HTTP with a timeout for the head of a request, also where it arrives byte by byte.
 
-    uvicorn's own timer stops at the first byte, and starts only after a first answer.
+    uvicorn's own timer stops at the first byte, and starts only after the first response.
     """
 
     head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """A client has connected."""
         super().connection_made(transport)
-        self._expect_head()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Something has come: once it is a whole head, the application watches the time."""
+        """Data has arrived; once the head is complete, the application has its own timeout."""
         super().data_received(data)
-        self._forget_if_begun()
+        self._cancel_if_started()
 
     def on_response_complete(self) -> None:
-        """The next head may come; what is left of a body that was refused must come in time as well."""
-        self._expect_head()
+        """Wait for the next head; the rest of a refused body must arrive in time as well."""
+        self._start_timer()
         super().on_response_complete()
-        self._forget_if_begun()  # it had come already
+        self._cancel_if_started()  # it has already arrived
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
-        self._forget()
+        """The client has disconnected."""
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """What is not HTTP: an error like all others, unless an answer is under way already."""
+        """Respond to invalid HTTP with a JSON error, unless a response has already started."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(NOT_HTTP)
         self.transport.close()
 
-    def _expect_head(self) -> None:
-        self._forget()
+    def _start_timer(self) -> None:
+        self._cancel_timer()
         self.head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
 
-    def _forget_if_begun(self) -> None:
+    def _cancel_if_started(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()
+            self._cancel_timer()
 
-    def _forget(self) -> None:
+    def _cancel_timer(self) -> None:
         if self.head_timer is not None:
             self.head_timer.cancel()
             self.head_timer = None
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; at port 0 the system chooses one."""
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; with port 0 the system chooses a free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -89,16 +89,16 @@ def listening(host: str, port: int) -> socket.socket:
     return sock
 
 
-def address_of(sock: socket.socket) -> str:
-    """For people and browsers."""
+def url_of(sock: socket.socket) -> str:
+    """The URL of a listening socket."""
     host, port, *_ = sock.getsockname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
-    """Answer until SIGTERM or Ctrl-C; what is under way then is answered first.
+def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
 
-    Returns whether it was: another Ctrl-C does not wait for it.
+    Returns whether they were finished: a second Ctrl-C does not wait for them.
     """
     config = uvicorn.Config(
         app,
@@ -112,9 +112,9 @@ def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
         timeout_keep_alive=limits.timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=int(2 * limits.timeout + GRACE),
     )
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a broken form is the client's to know of
-    # uvicorn raises the signal again once it is done; that would end us by the signal, as if in a failure.
-    before = {number: signal.signal(number, _already_heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # invalid forms are reported to the client
+    # uvicorn raises the signal again at the end, which would end this process as if it had failed.
+    before = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
     server = uvicorn.Server(config)
     try:
         server.run(sockets=[sock])
@@ -124,5 +124,5 @@ def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
     return not server.force_exit
 
 
-def _already_heard(*_: Any) -> None:
-    """Nothing is left to do."""
+def _ignore(*_: Any) -> None:
+    """Do nothing."""

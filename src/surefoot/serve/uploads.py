@@ -1,4 +1,4 @@
-"""The images in a request: read as they arrive, never more than is allowed."""
+"""The images in a request: read as they arrive, never more bytes than allowed."""
 
 from dataclasses import dataclass, field
 
@@ -6,38 +6,38 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from surefoot.serve.limits import Admission, Limits, RefusedError
+from surefoot.serve.limits import Limits, RefusedError, RequestMemory
 from surefoot.text import count_of
 
 FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
 HOW = f"allowed: {FORM} with files in it, or one image as image/jpeg, image/png and so on"
-OTHER_FIELDS = 100  # of a form, beside its images
-LONGEST = 200  # characters of a client's own words that are said back
+OTHER_FIELDS = 100  # of a form, besides its images
+LONGEST = 200  # characters of a client's text that are sent back
 
 
 @dataclass(eq=False)
 class Upload:
-    """One image as it arrived, or why it was not kept."""
+    """One image as it arrived, or why it was refused."""
 
     name: str | None = None
     data: bytearray = field(default_factory=bytearray)
     refused: RefusedError | None = None
 
 
-async def read_uploads(request: Request, limits: Limits, guest: Admission) -> list[Upload]:
-    """Every image of a request; the guest holds its bytes."""
+async def read_uploads(request: Request, limits: Limits, memory: RequestMemory) -> list[Upload]:
+    """Every image of a request; its bytes are counted in `memory`."""
     content_type = request.headers.get("content-type", "")
     kind, options = parse_options_header(content_type)
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise RefusedError(415, "the request is compressed; allowed: images as they are")
+        raise RefusedError(415, "the request is compressed; allowed: no content encoding")
     reader: Form | Raw
     if kind == FORM.encode():
         if not options.get(b"boundary"):
             raise RefusedError(400, "the form has no boundary in its content type")
-        reader = Form(options[b"boundary"], limits, guest)
+        reader = Form(options[b"boundary"], limits, memory)
     elif kind.decode("latin-1").startswith(RAW):
-        reader = Raw(limits, guest)
+        reader = Raw(limits, memory)
     else:
         raise RefusedError(415, f"the request is {_printable(kind) or 'of no type'}; {HOW}")
     await _feed(request, reader, limits)
@@ -64,31 +64,31 @@ async def _feed(request: Request, reader: "Form | Raw", limits: Limits) -> None:
 
 
 class Raw:
-    """The body is an image."""
+    """A body that is one image."""
 
-    def __init__(self, limits: Limits, guest: Admission) -> None:
+    def __init__(self, limits: Limits, memory: RequestMemory) -> None:
         self.limits = limits
-        self.guest = guest
+        self.memory = memory
         self.upload = Upload()
 
     def write(self, chunk: bytes) -> None:
-        """More of it."""
-        keep(self.upload, chunk, self.limits, self.guest)
+        """Add a chunk of the body."""
+        append(self.upload, chunk, self.limits, self.memory)
 
     def close(self) -> None:
-        """That was all."""
+        """End of the body."""
 
     def uploads(self) -> list[Upload]:
-        """The one image, if there were any bytes."""
+        """The image, if there were any bytes."""
         return [self.upload] if self.upload.data or self.upload.refused else []
 
 
 class Form:
-    """The body is a form; every file in it is an image, other fields are passed over."""
+    """A body that is a form; every file in it is an image, other fields are ignored."""
 
-    def __init__(self, boundary: bytes, limits: Limits, guest: Admission) -> None:
+    def __init__(self, boundary: bytes, limits: Limits, memory: RequestMemory) -> None:
         self.limits = limits
-        self.guest = guest
+        self.memory = memory
         self.files: list[Upload] = []
         self.current: Upload | None = None
         self.header, self.value, self.headers = b"", b"", dict[bytes, bytes]()
@@ -106,23 +106,23 @@ class Form:
                 },
             )
         except FormParserError as error:
-            raise RefusedError(400, "the form has a boundary that cannot be") from error
+            raise RefusedError(400, "the form has an invalid boundary") from error
         self.parts, self.ended = 0, False
 
     def write(self, chunk: bytes) -> None:
-        """More of it."""
+        """Add a chunk of the body."""
         try:
             self.parser.write(chunk)
         except FormParserError as error:
             raise RefusedError(400, f"the form is broken: not {FORM} as its content type says") from error
 
     def close(self) -> None:
-        """That was all, and it must be whole."""
+        """End of the body, which must be complete."""
         if not self.ended:
-            raise RefusedError(400, "the form is broken off: its last boundary is missing")
+            raise RefusedError(400, "the form is incomplete: its last boundary is missing")
 
     def uploads(self) -> list[Upload]:
-        """Every file; a field of a page in which none was chosen is none."""
+        """Every file; an empty file field of a web page is ignored."""
         return [each for each in self.files if each.name or each.data or each.refused]
 
     def _begin(self) -> None:
@@ -148,37 +148,33 @@ class Form:
             if len(self.files) == self.limits.max_images:
                 most = count_of(self.limits.max_images, "image")
                 raise RefusedError(413, f"the form has more than {most}, the most allowed")
-            self.current = Upload(_name(options.get(b"filename", b"")))
+            name = options.get(b"filename", b"").replace(b"%22", b'"')  # browsers escape quotes so
+            self.current = Upload(_printable(name))
             self.files.append(self.current)
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self.current is not None:
-            keep(self.current, data[start:end], self.limits, self.guest)
+            append(self.current, data[start:end], self.limits, self.memory)
 
     def _end(self) -> None:
         self.ended = True
 
 
-def keep(upload: Upload, chunk: bytes, limits: Limits, guest: Admission) -> None:
-    """Add to an image's bytes; of one that is too large nothing is kept."""
+def append(upload: Upload, chunk: bytes, limits: Limits, memory: RequestMemory) -> None:
+    """Append to an image's bytes; those of an image that is too large are dropped."""
     if upload.refused is not None:
         return
     if len(upload.data) + len(chunk) > limits.max_image_bytes:
-        guest.hold(-len(upload.data))
+        memory.add(-len(upload.data))
         upload.data = bytearray()
         most = f"{limits.max_image_bytes:,} bytes"
         upload.refused = RefusedError(413, f"the image is larger than {most}, which is the most allowed")
         return
-    guest.hold(len(chunk))
+    memory.add(len(chunk))
     upload.data += chunk
 
 
-def _name(given: bytes) -> str:
-    """A file's name; browsers write quotes in it as %22."""
-    return _printable(given.replace(b"%22", b'"'))
-
-
-def _printable(given: bytes) -> str:
-    """Text of a client's, not too long and without control characters."""
-    text = given.decode(errors="replace")
+def _printable(data: bytes) -> str:
+    """A client's text, shortened and without control characters."""
+    text = data.decode(errors="replace")
     return "".join(letter for letter in text if letter.isprintable())[:LONGEST]

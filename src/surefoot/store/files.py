@@ -14,26 +14,25 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_held, replacing
-from surefoot.tasks.task import Split
+from surefoot.io import digest_of, is_locked, replacing
 
 DONE = "done.json"
 SPEC = "spec.json"
 LOG = "log.jsonl"
 
 
-def place(task: str, network: str, digest: str, seed: int, key: str) -> Path:
-    """Where a finished network lies, seen from the folder of all networks."""
+def network_path(task: str, network: str, digest: str, seed: int, key: str) -> Path:
+    """The folder of a finished network, relative to the folder of all networks."""
     return Path(_plain(task), f"{_plain(network)}-{digest}", f"seed{seed:03d}-{key[:6]}")
 
 
-def draft_of(target: Path) -> Path:
-    """Where a network is while it is made: beside its final place, hidden."""
+def draft_path(target: Path) -> Path:
+    """The hidden folder, next to the final one, of a network that is being trained."""
     return target.with_name(f".{target.name}")
 
 
-def target_of(folder: Path) -> Path:
-    """The final place of a network, from that or from its draft's."""
+def final_path(folder: Path) -> Path:
+    """The final folder of a network, from its final folder or its draft folder."""
     return folder.with_name(folder.name.lstrip("."))
 
 
@@ -42,46 +41,46 @@ def _plain(name: str) -> str:
 
 
 class State(StrEnum):
-    """How far a network is."""
+    """The state of a network in the store."""
 
     DONE = "done"
     RUNNING = "running"
-    STOPPED = "stopped"  # begun, and nobody is at it
-    MISSING = "missing"  # ordered, and never begun
+    STOPPED = "stopped"  # unfinished, and no process is training it
+    MISSING = "missing"  # requested, not started
 
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A network as the store has it."""
+    """What the store knows about a network."""
 
     task: str
     recipe: str
     seed: int
     state: State
-    seconds: float | None  # of training, where done
-    log: tuple[dict[str, Any], ...]  # an entry per epoch
+    seconds: float | None  # of training; None unless done
+    log: tuple[dict[str, Any], ...]  # one entry per epoch
 
 
 def stored_network(target: Path, locks: Path) -> StoredNetwork | None:
-    """A network done or begun; None where there is neither, or a draft that has no sound spec yet."""
-    for _ in range(2):  # a draft may be renamed while we look
+    """A finished or unfinished network; None where there is neither, or a draft without a readable spec."""
+    for _ in range(2):  # a draft may be renamed between the two checks
         if (target / DONE).is_file():
             return _described(target, State.DONE, read_document(target / DONE).get("seconds"))
-        folder = draft_of(target) if draft_of(target).is_dir() else target
+        folder = draft_path(target) if draft_path(target).is_dir() else target
         try:
             lock = locks / str(read_document(folder / SPEC)["key"])
-            return _described(folder, State.RUNNING if is_held(lock) else State.STOPPED, None)
+            return _described(folder, State.RUNNING if is_locked(lock) else State.STOPPED, None)
         except (InputError, KeyError):
             continue
     return None
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A JSON object about a network."""
+    """Read a JSON object that describes a network."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -90,12 +89,12 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def damaged(path: Path, error: Exception) -> InputError:
-    """What is said of a finished network's file that cannot be read."""
-    return InputError(f"{path} is damaged ({error}); remove its folder to train this network anew")
+    """The error for an unreadable file of a finished network."""
+    return InputError(f"{path} is damaged ({error}); remove its folder to train this network again")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The log's entries; a line cut short by a kill is passed over."""
+    """The log's entries; a line cut short by a kill is skipped."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -120,43 +119,49 @@ PLAIN_WITH_DOTS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def checked_name(name: str) -> str:
-    """A name for a file of arrays: a plain word, and none that a split's predictions have."""
+    """A valid name for a file of extra arrays; the names of splits are taken by their predictions."""
+    from surefoot.tasks.task import Split  # imports pyarrow, which listing a store does not need
+
     if not PLAIN.fullmatch(name) or name in set(Split):
-        raise InputError(f"name is {name!r}; allowed: letters, digits, - and _, but no split's name")
+        raise InputError(f"name is {name!r}; allowed: letters, digits, - and _, and not the name of a split")
     return name
 
 
+def novelty_file(name: str) -> str:
+    """The name of the extra arrays of a novelty score."""
+    return f"novelty-{name}"
+
+
 def write_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """Write arrays by name, whole or not at all."""
+    """Write named arrays atomically."""
     for name, array in arrays.items():
         if not PLAIN_WITH_DOTS.fullmatch(name):
             raise InputError(f"array name is {name!r}; allowed: letters, digits, '.', - and _")
         if array.dtype.hasobject:
-            raise InputError(f"array {name!r} holds Python objects; allowed: numbers and text")
+            raise InputError(f"array {name!r} contains Python objects; allowed: numbers and text")
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, array in arrays.items():  # not numpy's savez, which keeps names such as 'file' for itself
+        for name, array in arrays.items():  # not np.savez, which reserves names such as 'file'
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 npy.write_array(file, array, allow_pickle=False)
         archive.comment = _names_hash(arrays)
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Read arrays by name, each checked against its checksum first; a damaged file is named."""
+    """Read named arrays and verify their checksums; a damaged file is an error."""
     try:
         with zipfile.ZipFile(path) as archive:
-            arrays = {name.removesuffix(".npy"): _array(archive.read(name)) for name in archive.namelist()}
-            if archive.comment != _names_hash(arrays):  # zipfile does not see that its list was cut short
-                raise ValueError("not the arrays that were saved")
+            arrays = {
+                name.removesuffix(".npy"): npy.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in archive.namelist()
+            }
+            if archive.comment != _names_hash(arrays):  # zipfile does not notice a truncated directory
+                raise ValueError("some arrays are missing")
             return arrays
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # the bytes may be anything, and so may be what zipfile makes of them
-        raise InputError(f"{path} is damaged ({error}); remove it to have it made anew") from error
+    except Exception as error:  # arbitrary bytes make zipfile raise many types
+        raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
 
 
 def _names_hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return digest_of(list(arrays)).encode()
-
-
-def _array(content: bytes) -> NDArray[Any]:
-    return npy.read_array(io.BytesIO(content), allow_pickle=False)

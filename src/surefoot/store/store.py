@@ -6,17 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from torch import Tensor
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, held, is_held, make_folder, replacing
-from surefoot.predictions.files import read_predictions
-from surefoot.predictions.predictions import Predictions
+from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
 from surefoot.store.files import (
@@ -27,60 +23,63 @@ from surefoot.store.files import (
     StoredNetwork,
     checked_name,
     damaged,
-    place,
+    final_path,
+    network_path,
+    novelty_file,
     read_arrays,
     read_document,
     stored_network,
-    target_of,
     write_arrays,
 )
+
+if TYPE_CHECKING:  # torch is imported where tensors are read: listing a store must be fast
+    from torch import Tensor
+
+    from surefoot.predictions.predictions import Predictions
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # saved with the weights, not learned
 
 
 @dataclass(frozen=True)
 class RequestedNetwork:
-    """A network that was ordered, and where it will lie among the networks."""
+    """A network that was requested, and its folder relative to the folder of all networks."""
 
     file: Path
     task: str
     seed: int
-    place: Path
+    path: Path
 
     def as_missing(self) -> StoredNetwork:
-        """How it is shown while nothing of it is there."""
-        return StoredNetwork(self.task, self.place.parent.name, self.seed, State.MISSING, None, ())
+        """Its entry while nothing of it exists."""
+        return StoredNetwork(self.task, self.path.parent.name, self.seed, State.MISSING, None, ())
 
 
-def write_requested(spec: Spec, folder: Path) -> None:
-    """Keep that a network was ordered; one kept before is left as it is."""
+def write_request(spec: Spec, folder: Path) -> None:
+    """Record that a network was requested; a valid earlier record is left unchanged."""
     path = folder / f"{spec.key}.json"
-    if _read(path) is None:
+    if read_request(path) is None:
         make_folder(folder)
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(spec.as_dict(), indent=2), encoding="utf-8")
 
 
-def read_requested(folder: Path) -> list[RequestedNetwork]:
-    """Everything ordered; a damaged file is passed over."""
-    return [wanted for path in sorted(folder.glob("*.json")) if (wanted := _read(path)) is not None]
+def read_request(path: Path) -> RequestedNetwork | None:
+    """A recorded request; None where the file is missing, damaged, or not of the network that its name says.
 
-
-def _read(path: Path) -> RequestedNetwork | None:
+    The key, which is the file's name, is the hash of the content.
+    """
     try:
-        return _from_document(path, json.loads(path.read_text(encoding="utf-8")))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        task, identity, recipe, seed = (
+            document[name] for name in ("task", "task_identity", "recipe", "seed")
+        )
+        key = digest_of({"task": identity, "recipe": recipe, "seed": seed})
+        if not isinstance(task, str) or key != path.stem:
+            return None
+        folder = network_path(task, recipe["network"], digest_of(recipe), seed, key)
+        return RequestedNetwork(path, task, seed, folder)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _from_document(path: Path, document: Any) -> RequestedNetwork | None:
-    """None unless the file is of the network that its name says: the key is the hash of the rest."""
-    task, identity, recipe, seed = (document[name] for name in ("task", "task_identity", "recipe", "seed"))
-    key = digest_of({"task": identity, "recipe": recipe, "seed": seed})
-    if not isinstance(task, str) or key != path.stem:
-        return None
-    return RequestedNetwork(path, task, seed, place(task, recipe["network"], digest_of(recipe), seed, key))
-
-
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # kept with the weights, not learned
 
 
 @dataclass(frozen=True)
@@ -89,34 +88,36 @@ class Store:
 
     root: Path
 
-    def folder(self, spec: Spec) -> Path:
-        """Where a finished network lies."""
-        recipe = spec.recipe
-        return self._networks / place(spec.task, recipe.network, recipe.digest, spec.seed, spec.key)
-
-    def experiment_folder(self, name: str) -> Path:
-        """Where an experiment's values, tables and report lie."""
-        return self.root / "experiments" / name
-
     @staticmethod
-    def holding(folder: Path) -> "Store":
-        """The store that an experiment's folder lies in."""
+    def containing(folder: Path) -> "Store":
+        """The store that an experiment's folder belongs to."""
         return Store(folder.absolute().parent.parent)
 
-    def lessons_folder(self, name: str) -> Path:
-        """Where what teachers said is kept, under a name of that; it can be removed, and is made again."""
-        return self.root / "lessons" / name
+    def folder(self, spec: Spec) -> Path:
+        """The folder of a finished network."""
+        recipe = spec.recipe
+        return self._networks / network_path(spec.task, recipe.network, recipe.digest, spec.seed, spec.key)
+
+    def experiment_folder(self, name: str) -> Path:
+        """The folder of an experiment's values, tables and report."""
+        return self.root / "experiments" / name
 
     def experiments(self) -> list[Path]:
         """The folders of all experiments that were run."""
         return sorted(folder for folder in (self.root / "experiments").glob("*") if folder.is_dir())
 
+    def teacher_folder(self, name: str) -> Path:
+        """A cache of teachers' outputs; it can be removed and is computed again."""
+        return self.root / "lessons" / name
+
     def is_done(self, spec: Spec) -> bool:
-        """Whether it is there, and so complete."""
+        """Whether the network is finished: its folder is then complete."""
         return (self.folder(spec) / DONE).is_file()
 
-    def predictions(self, spec: Spec, split: str) -> Predictions:
-        """What a finished network said of a split."""
+    def predictions(self, spec: Spec, split: str) -> "Predictions":
+        """A finished network's predictions on a split."""
+        from surefoot.predictions.files import read_predictions
+
         return read_predictions(self.folder(spec) / f"{split}.npz")
 
     def has_predictions(self, spec: Spec, split: str) -> bool:
@@ -124,15 +125,17 @@ class Store:
         return (self.folder(spec) / f"{split}.npz").is_file()
 
     def facts(self, spec: Spec) -> dict[str, Any]:
-        """How a finished network was made: versions, device, seconds."""
+        """How a finished network was trained: versions, device, seconds."""
         return read_document(self._finished(spec) / DONE)
 
     def weights_file(self, spec: Spec) -> Path:
-        """A finished network's weights."""
+        """The file of a finished network's weights."""
         return self.folder(spec) / "weights.safetensors"
 
-    def weights(self, spec: Spec, name: str = "weights") -> dict[str, Tensor]:
-        """A finished network's weights, by the names that its state_dict has."""
+    def weights(self, spec: Spec, name: str = "weights") -> "dict[str, Tensor]":
+        """A finished network's weights, by their names in its state_dict."""
+        from safetensors.torch import load_file
+
         path = self._finished(spec) / f"{name}.safetensors"
         try:
             return load_file(path)
@@ -142,7 +145,7 @@ class Store:
             raise damaged(path, error) from error
 
     def parameters(self, spec: Spec) -> int | None:
-        """How many numbers a finished network learned; None where its weights were not kept."""
+        """How many parameters a finished network has; None where its weights were not saved."""
         path = self.weights_file(spec)
         if not path.is_file():
             return None
@@ -153,29 +156,33 @@ class Store:
             raise damaged(path, error) from error
         return sum(int(math.prod(shape)) for name, shape in shapes.items() if not name.endswith(STATISTICS))
 
-    def save_beside(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep further arrays about a finished network, whole or not at all."""
+    def save_extra_arrays(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save further arrays of a finished network atomically."""
         write_arrays(arrays, self._finished(spec) / f"{checked_name(name)}.npz")
 
-    def beside(self, spec: Spec, name: str) -> Arrays | None:
-        """Further arrays about a finished network; None if they were never saved."""
+    def extra_arrays(self, spec: Spec, name: str) -> Arrays | None:
+        """Further arrays of a finished network; None if they were never saved."""
         path = self._finished(spec) / f"{checked_name(name)}.npz"
         return read_arrays(path) if path.exists() else None
 
-    def has_beside(self, spec: Spec, name: str) -> bool:
+    def has_extra_arrays(self, spec: Spec, name: str) -> bool:
         """Whether the network is done and such arrays were saved."""
         return self.is_done(spec) and (self.folder(spec) / f"{checked_name(name)}.npz").is_file()
 
-    def want(self, specs: Sequence[Spec]) -> None:
-        """Keep what was ordered, so that networks never begun are shown as missing."""
+    def has_novelty(self, spec: Spec, name: str) -> bool:
+        """Whether the network is done and this novelty score of it was saved."""
+        return self.has_extra_arrays(spec, novelty_file(name))
+
+    def request(self, specs: Sequence[Spec]) -> None:
+        """Record requested networks, so that those not started are listed as missing."""
         for spec in specs:
             if not self.is_done(spec):
-                write_requested(spec, self._wanted)
+                write_request(spec, self._requests)
 
     @contextmanager
     def claim(self, spec: Spec) -> Iterator[Draft]:
-        """Be the one that makes this network; `ClaimedError` if another process is."""
-        with held(self._lock(spec)):
+        """Lock a network to train it; `ClaimedError` if another process has the lock."""
+        with locked(self._lock(spec)):
             draft = Draft(self.folder(spec))
             make_folder(draft.folder)
             draft.sweep()
@@ -183,8 +190,8 @@ class Store:
             try:
                 yield draft
             except InputError:
-                draft.discard_if_empty()  # a mistake seen before anything was made leaves nothing behind
-                self._forget_recipe_if_empty(draft.target.parent)
+                draft.discard_if_empty()  # an error found before training leaves nothing behind
+                self._drop_requests_if_empty(draft.target.parent)
                 raise
 
     def state(self, spec: Spec) -> State:
@@ -193,27 +200,32 @@ class Store:
             return State.DONE
         if not Draft(self.folder(spec)).folder.is_dir():
             return State.MISSING
-        return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
+        return State.RUNNING if is_locked(self._lock(spec)) else State.STOPPED
 
-    def found(self) -> list[StoredNetwork]:
-        """Every network ordered, begun or done, by task, recipe and seed."""
-        wanted = {self._networks / each.place: each for each in read_requested(self._wanted)}
-        begun = {target_of(folder) for folder in self._networks.glob("*/*/*seed*")}
-        found = []
-        for target in sorted(begun | set(wanted)):
-            each = stored_network(target, self.root / "locks")
-            if each is None and target in wanted:
-                each = wanted[target].as_missing()
-            if each is not None:
-                found.append(each)
-        return found
+    def networks(self) -> list[StoredNetwork]:
+        """Every network requested, started or done, by task, recipe and seed."""
+        requested = {self._networks / request.path: request for request in self._read_requests()}
+        started = {final_path(folder) for folder in self._networks.glob("*/*/*seed*")}
+        entries = []
+        for target in sorted(started | set(requested)):
+            entry = stored_network(target, self.root / "locks")
+            if entry is None and target in requested:
+                entry = requested[target].as_missing()
+            if entry is not None:
+                entries.append(entry)
+        return entries
 
-    def _forget_recipe_if_empty(self, folder: Path) -> None:
-        """Where no network of a recipe was begun, a mistake was the recipe's: forget what was wanted."""
+    def _read_requests(self) -> list[RequestedNetwork]:
+        """Every recorded request; damaged files are skipped."""
+        requests = (read_request(path) for path in sorted(self._requests.glob("*.json")))
+        return [request for request in requests if request is not None]
+
+    def _drop_requests_if_empty(self, folder: Path) -> None:
+        """Where no network of a recipe was started, the error is in the recipe: remove its requests."""
         if not any(folder.glob("*seed*")):
-            for wanted in read_requested(self._wanted):
-                if self._networks / wanted.place.parent == folder:
-                    wanted.file.unlink(missing_ok=True)
+            for request in self._read_requests():
+                if self._networks / request.path.parent == folder:
+                    request.file.unlink(missing_ok=True)
 
     def _finished(self, spec: Spec) -> Path:
         if not self.is_done(spec):
@@ -227,7 +239,7 @@ class Store:
         return self.root / "networks"
 
     @property
-    def _wanted(self) -> Path:
+    def _requests(self) -> Path:
         return self.root / "wanted"
 
     def _lock(self, spec: Spec) -> Path:

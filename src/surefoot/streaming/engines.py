@@ -1,8 +1,5 @@
-"""How parts of files are read in parallel: threads here, or tasks on a Ray cluster."""
+"""How parts of files are read in parallel: by threads on this machine, or by tasks on a Ray cluster."""
 
-import logging
-import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -21,36 +18,31 @@ Self = TypeVar("Self")
 
 
 class Mergeable(Protocol):
-    """A value that says the same of many rows as of few."""
+    """A result over some rows that can be merged with that over other rows."""
 
     def merged(self: Self, other: Self) -> Self: ...
 
 
-Found = TypeVar("Found", bound=Mergeable)
+Result = TypeVar("Result", bound=Mergeable)
 
 
 class Engine(Protocol):
-    """Carries out some work over all parts, once, and merges what it finds."""
+    """Runs some work once over all parts and merges the results."""
 
     def __call__(
-        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Found], tick: Tick
-    ) -> Found: ...
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Result], tick: Tick
+    ) -> Result: ...
 
 
 @dataclass(frozen=True)
 class Threads:
-    """An engine. Which thread reads which part is fixed, and so is the result."""
+    """An engine of threads. Each thread reads fixed parts, so the result is reproducible."""
 
     workers: int
 
     def __call__(
-        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Found], tick: Tick
-    ) -> Found:
+        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Result], tick: Tick
+    ) -> Result:
         stop = Event()
 
         def read(mine: Sequence[Part]) -> Iterator[Batch]:
@@ -68,93 +60,44 @@ class Threads:
             futures = [pool.submit(work, read(share)) for share in shares]
             try:
                 ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                found = [each.result() for each in futures if each in ended]  # all, unless one has failed
-                return reduce(lambda ours, theirs: ours.merged(theirs), found)
+                results = [each.result() for each in futures if each in ended]  # all, unless one has failed
+                return reduce(lambda merged, part: merged.merged(part), results)
             finally:
-                stop.set()  # where one has failed, or Ctrl-C was pressed, the others need not go on
+                stop.set()  # if one has failed or Ctrl-C was pressed, the others stop
 
 
 TASKS_PER_CORE = 2
-SECONDS_TO_ANSWER = 10.0
-
-
-def connect(address: str | None) -> None:
-    """To the cluster at the address, or to one on this machine that is started now and no other can reach."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if address is None:  # or Ray would listen to the network, whatever address it is given
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("--engine ray needs Ray; to get it: pip install 'surefoot[ray]'") from error
-    if address is not None:
-        _check_reachable(address)
-    own: dict[str, Any] = (
-        {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address is None else {}
-    )
-    try:
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        first = str(error).strip().split("\n")[0]
-        raise InputError(f"no Ray cluster at {address or 'this machine'}: {first}") from error
-
-
-def _check_reachable(address: str) -> None:
-    """Ask whether anything answers there: Ray itself would try for many minutes."""
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    if not (host and port.isdigit()):
-        raise InputError(f"--address is {address!r}; allowed: HOST:PORT or ray://HOST:PORT of a Ray cluster")
-    try:
-        socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # the last for a name that is too long
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"no Ray cluster at {address}: {reason}") from error
-
-
-def disconnect() -> None:
-    """From the cluster; one that was started here ends."""
-    import ray
-
-    ray.shutdown()
 
 
 @dataclass(frozen=True)
 class RayTasks:
-    """An engine, for use once connected."""
+    """An engine of tasks on a Ray cluster; `ray` is the module, connected."""
+
+    ray: Any
 
     def __call__(
-        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Found], tick: Tick
-    ) -> Found:
-        import ray
-        from ray.exceptions import RayTaskError
-
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+        self, parts: Sequence[Part], shape: Shape, work: Callable[[Iterator[Batch]], Result], tick: Tick
+    ) -> Result:
+        cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         tasks = min(len(parts), TASKS_PER_CORE * cores)
         shares = [parts[index::tasks] for index in range(tasks)]
-        given = ray.put((shape, work))
-        run: Any = ray.remote(num_cpus=1)(_run)
-        pending = [run.remote(given, share) for share in shares]
+        inputs = self.ray.put((shape, work))
+        run = self.ray.remote(num_cpus=1)(_read_share)
+        references = [run.remote(inputs, share) for share in shares]
+        merged: Result | None = None
         try:
-            found: Found = _merged(pending, shares, tick)
-            return found
-        except RayTaskError as error:
+            for share, reference in zip(shares, references, strict=True):  # a fixed order
+                result: Result = self.ray.get(reference)
+                merged = result if merged is None else merged.merged(result)
+                tick(sum(part.rows or 0 for part in share))
+        except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from error
             raise
+        assert merged is not None  # there is at least one part
+        return merged
 
 
-def _merged(pending: Sequence[Any], shares: Sequence[Sequence[Part]], tick: Tick) -> Any:
-    """In a fixed order, each as it comes in."""
-    import ray
-
-    found = None
-    for share, task in zip(shares, pending, strict=True):
-        part = ray.get(task)
-        found = part if found is None else found.merged(part)
-        tick(sum(each.rows or 0 for each in share))
-    return found
-
-
-def _run(given: tuple[Shape, Callable[[Iterator[Batch]], Found]], share: Sequence[Part]) -> Found:
-    shape, work = given
+def _read_share(inputs: tuple[Shape, Callable[[Iterator[Batch]], Result]], share: Sequence[Part]) -> Result:
+    shape, work = inputs
     return work(chain.from_iterable(batches(part, shape) for part in share))

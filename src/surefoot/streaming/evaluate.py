@@ -43,10 +43,11 @@ from surefoot.metrics.calibration import (
 )
 from surefoot.predictions.labels import refuse_other_classifier
 from surefoot.predictions.outcomes import Array, Curve
+from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import Accumulator, Request, Shape, accumulate
 from surefoot.streaming.bounds import Binned, View, farthest, worst_bound
 from surefoot.streaming.cells import Column
-from surefoot.streaming.engines import Engine, Threads, Tick, usable_cores
+from surefoot.streaming.engines import Engine, Threads, Tick
 from surefoot.streaming.outcomes import Scaling
 from surefoot.streaming.readers import Part, parts_of, shape_of
 

@@ -27,10 +27,11 @@ from surefoot.intervals import NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, labelled
 from surefoot.streaming.bounds import View
 from surefoot.streaming.cells import Whole
-from surefoot.streaming.engines import Engine, Threads, usable_cores
+from surefoot.streaming.engines import Engine, Threads
 from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
 from surefoot.streaming.outcomes import Batch, Scaling, class_by_class
 from surefoot.streaming.readers import batches

@@ -1,4 +1,4 @@
-"""Work orders as plain data, and the order in which jobs are done: teachers before students."""
+"""Work orders as plain data, and the queue of their jobs: teachers before students."""
 
 import dataclasses
 import json
@@ -10,23 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.images.cache import default_cache
-from surefoot.recipes.recipe import Recipe, Spec, recipe_from
+from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.variants import recipe_from
 
-STOPPED = 3  # the exit code of a worker that was asked to stop
+STOPPED = 3  # the exit code of a worker that was stopped
 
-Event = dict[str, Any]  # what an engine tells of: an "event" and its facts
+Event = dict[str, Any]  # reported by an engine: an "event" and its facts
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network, and the novelty scores that are wanted of it."""
+    """One network to train, and the novelty scores to compute."""
 
     recipe: Recipe
     seed: int
     novelty: tuple[str, ...] = ()
 
     def needs(self, other: "Job") -> bool:
-        """Whether the other must be there first."""
+        """Whether the other must be done first."""
         teachers = None if self.recipe.variant is None else self.recipe.variant.needs
         return teachers is not None and other.seed in teachers.seeds and other.recipe == teachers.recipe
 
@@ -37,16 +38,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOrder:
-    """Networks of one task: where the data are, what is wanted, where the results go."""
+    """Networks to train on one task: where the data are, the jobs, where the results go."""
 
     task: str  # a name, or the path of a task's TOML
-    root: str | None  # where the task's data lie, if it needs any
+    root: str | None  # the folder of the task's data, if it needs any
     jobs: tuple[Job, ...]
     store: str
-    cache: str | None = None  # of decoded images; None: where each machine keeps its own
+    cache: str | None = None  # of decoded images; None: the default of each machine
     weights: str | None = None
     device: str = "cpu"
-    remote: str | None = None  # a URL that the store is a copy of; each machine has a copy of its own
+    remote: str | None = None  # a URL that the store is a copy of; each machine has its own copy
 
     def as_json(self) -> str:
         """One line."""
@@ -55,7 +56,7 @@ class WorkOrder:
 
     @staticmethod
     def from_json(text: str) -> "WorkOrder":
-        """The order that a line says."""
+        """The order that `as_json` wrote."""
         document = json.loads(text)
         jobs = [
             Job(recipe_from(job["recipe"]), job["seed"], tuple(job["novelty"])) for job in document["jobs"]
@@ -63,12 +64,12 @@ class WorkOrder:
         return WorkOrder(**{**document, "jobs": tuple(jobs)})
 
     def specs(self, name: str, identity: str) -> list[Spec]:
-        """A spec per job, once the task is known."""
+        """The spec of each job, once the task is known."""
         return [Spec(name, identity, job.recipe, job.seed) for job in self.jobs]
 
     @property
     def cache_path(self) -> Path:
-        """The cache, on the machine that asks."""
+        """The cache on this machine."""
         return default_cache() if self.cache is None else Path(self.cache)
 
     @property
@@ -82,11 +83,11 @@ def jobs_of(recipe: Recipe, seeds: Sequence[int]) -> tuple[Job, ...]:
     return tuple(Job(recipe, seed) for seed in seeds)
 
 
-SECONDS_UNTIL_ANOTHER_LOOK = 1.0  # at a network that another process is making
+SECONDS_UNTIL_RETRY = 1.0  # of a network that another process is training
 
 
 class Queue:
-    """The jobs not begun; one is handed out when all that it needs is done."""
+    """The jobs not started; each becomes available when all that it needs is done."""
 
     def __init__(self, order: WorkOrder) -> None:
         jobs = order.jobs
@@ -98,16 +99,16 @@ class Queue:
         self.closed = False
 
     def take(self) -> int | None:
-        """The next job that can be done, waiting for it; None when there is none left to begin."""
+        """The next available job, waiting for it; None when no job is left to start."""
         with self.changed:
             while self.waiting and not self.closed:
                 if (job := self.take_now()) is not None:
                     return job
-                self.changed.wait(SECONDS_UNTIL_ANOTHER_LOOK)
+                self.changed.wait(SECONDS_UNTIL_RETRY)
             return None
 
     def take_now(self) -> int | None:
-        """The next job that can be done at this moment, if there is one."""
+        """The next job that is available now; None if there is none."""
         with self.changed:
             now = time.monotonic()
             for job in self.waiting:
@@ -117,37 +118,21 @@ class Queue:
             return None
 
     def finish(self, job: int) -> None:
-        """It is done, and others may be waiting for it."""
+        """Mark a job as done, which may make others available."""
         with self.changed:
             self.done.add(job)
             self.changed.notify_all()
 
     def put_back(self, job: int) -> bool:
-        """To be tried again in a while; True the first time."""
+        """Return a job to be tried again later; True the first time."""
         with self.changed:
             first = job not in self.not_before
-            self.not_before[job] = time.monotonic() + SECONDS_UNTIL_ANOTHER_LOOK
+            self.not_before[job] = time.monotonic() + SECONDS_UNTIL_RETRY
             self.waiting.append(job)
             return first
 
     def close(self) -> None:
-        """Hand out no more."""
+        """Hand out no more jobs."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-
-
-class Board:
-    """Where tasks post what they have to tell; an actor beside the driver."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def post(self, events: list[Event]) -> None:
-        """Keep them until they are taken."""
-        self.events += events
-
-    def take(self) -> list[Event]:
-        """All that was posted since."""
-        taken, self.events = self.events, []
-        return taken

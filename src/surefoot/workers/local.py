@@ -1,7 +1,6 @@
-"""Carries out orders on this machine, in processes of their own: two of one thread each beat one of two."""
+"""Executes orders on this machine in worker processes of one thread: two train faster than one with two."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,47 +9,47 @@ from contextlib import suppress
 from typing import IO, Any
 
 from surefoot.errors import InputError
+from surefoot.runtime import usable_cores
 from surefoot.workers import mps
 from surefoot.workers.jobs import STOPPED, Event, Queue, WorkOrder
 
 
-def sensible_workers(device: str) -> int:
-    """A process per core on a CPU; a few on a GPU, which one network cannot fill (docs/log.md)."""
-    cores = len(os.sched_getaffinity(0))
+def default_workers(device: str) -> int:
+    """One process per core on a CPU; a few on a GPU, which one network cannot fill (docs/log.md)."""
+    cores = usable_cores()
     if device != "cuda":
         return cores
-    return min(4 if mps.is_here() else 2, cores)
+    return min(4 if mps.is_available() else 2, cores)
 
 
 def execute(order: WorkOrder, *, workers: int, on_event: Callable[[Event], None]) -> None:
-    """Share the order's jobs between workers, teachers before students, and wait until all are done.
+    """Run the order's jobs in worker processes, teachers before students, and wait until all are done.
 
-    `on_event` is called for each epoch and each network done. A network that another process builds is
-    waited for.
-    An error of one worker stops the others, which keep their checkpoints; so does Ctrl-C.
+    `on_event` is called for each epoch and each network done. A network that another process trains is waited
+    for. An error of one worker stops the others, which save their checkpoints; so does Ctrl-C.
     """
     if not order.jobs:
         return
     queue = Queue(order)
     workers = min(workers, len(order.jobs))
-    with mps.side_by_side(order.device, workers) as environment:
-        _share(queue, _start(order, workers, environment), on_event)
-
-
-def _share(queue: Queue, processes: list["subprocess.Popen[str]"], on_event: Callable[[Event], None]) -> None:
-    with ThreadPoolExecutor(len(processes)) as pool:
-        followed = [pool.submit(_follow, process, queue, on_event) for process in processes]
+    with mps.shared_gpu(order.device, workers) as environment, ThreadPoolExecutor(workers) as pool:
+        processes = _start(order, workers, environment)
+        followers = [pool.submit(_follow, process, queue, on_event) for process in processes]
         try:
-            for done in as_completed(followed):
-                if (failure := done.result()) is not None:
+            for ended in as_completed(followers):
+                if (failure := ended.result()) is not None:
                     raise InputError(failure)
         finally:
             queue.close()
-            _stop(processes)  # before the pool waits for its threads, which wait for the processes
+            for process in processes:  # before the pool waits for its threads, which wait for the processes
+                if process.poll() is None:
+                    process.terminate()  # it saves a checkpoint and ends
+            for process in processes:
+                process.wait()
 
 
 def _start(order: WorkOrder, workers: int, environment: dict[str, str]) -> list["subprocess.Popen[str]"]:
-    """Workers in sessions of their own: Ctrl-C reaches us alone, and we tell them."""
+    """Start workers in new sessions, so that Ctrl-C reaches only this process, which then stops them."""
     command = [sys.executable, "-m", "surefoot.workers.worker"]
     environment = {**environment, "OMP_NUM_THREADS": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -63,17 +62,8 @@ def _start(order: WorkOrder, workers: int, environment: dict[str, str]) -> list[
     return processes
 
 
-def _stop(processes: list["subprocess.Popen[str]"]) -> None:
-    """Ask those that still run to save and end, and wait for them."""
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    for process in processes:
-        process.wait()
-
-
 def _follow(process: "subprocess.Popen[str]", queue: Queue, on_event: Callable[[Event], None]) -> str | None:
-    """Hand a worker job after job and pass on its events; what went wrong, if anything did."""
+    """Give a worker one job after another and pass on its events; returns an error message, if any."""
     message = None
     assert process.stdout is not None
     assert process.stdin is not None
@@ -94,18 +84,18 @@ def _follow(process: "subprocess.Popen[str]", queue: Queue, on_event: Callable[[
     if code == 0 or (code == STOPPED and queue.closed):
         return None
     if code == STOPPED:
-        return "a training process was told to stop; the same command goes on from here"
-    return message or f"a training process ended with code {code}; what it had finished is kept"
+        return "a training process was stopped; the same command resumes"
+    return message or f"a training process ended with code {code}; finished networks are saved"
 
 
 def _close(pipe: IO[str]) -> None:
-    """Which ends the worker; where it has ended before, what was still to be written is of no use."""
+    """Close a worker's input, which ends it; one that has already ended is no error."""
     with suppress(BrokenPipeError):
         pipe.close()
 
 
 def _write(pipe: IO[str], line: str) -> None:
-    """A line; where the worker has ended, the end of its output will tell how."""
+    """Write a line; that a worker has ended is seen at the end of its output."""
     with suppress(BrokenPipeError):
         pipe.write(line + "\n")
         pipe.flush()

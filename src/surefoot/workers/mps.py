@@ -1,8 +1,7 @@
-"""NVIDIA's MPS: kernels of several processes side by side on one GPU, instead of by turns.
+"""NVIDIA's MPS (Multi-Process Service): kernels of several processes run on one GPU at the same time.
 
-A network of ResNet-18's size does not fill a large GPU; four at once, side by side, train 1.25 times as many
-images a second as one (benchmarks/at_once.py, 128 px, H200). Where the driver's daemon cannot be had, the
-processes take turns.
+A network of ResNet-18's size does not fill a large GPU; four processes with MPS train 1.25 times as many
+images a second as one (benchmarks/at_once.py, 128 px, H200). Without the daemon, the processes take turns.
 """
 
 import os
@@ -15,8 +14,8 @@ from contextlib import contextmanager, suppress
 
 CONTROL = "nvidia-cuda-mps-control"
 FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
-SECONDS = 20  # that the daemon may take for an answer
-# A process of its own asks, because one that has once met the GPU without the daemon stays without it.
+SECONDS = 20  # for a command of the daemon
+# Run in a new process: one that has once used the GPU without the daemon cannot switch to it.
 TRIAL = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -26,38 +25,31 @@ sys.exit(bool(failed or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), dev
 """
 
 
-def is_here() -> bool:
-    """Whether the daemon is installed, or somebody's runs already."""
+def is_available() -> bool:
+    """Whether the daemon is installed or already runs."""
     return FOLDER in os.environ or shutil.which(CONTROL) is not None
 
 
 @contextmanager
-def side_by_side(device: str, processes: int) -> Iterator[dict[str, str]]:
-    """The environment for processes that are to share a GPU; as it is where they cannot or need not."""
-    if not device.startswith("cuda") or processes < 2 or FOLDER in os.environ or not is_here():
+def shared_gpu(device: str, processes: int) -> Iterator[dict[str, str]]:
+    """The environment variables for processes that share a GPU; unchanged where MPS is not used."""
+    if not device.startswith("cuda") or processes < 2 or FOLDER in os.environ or not is_available():
         yield dict(os.environ)
         return
     with tempfile.TemporaryDirectory(prefix="surefoot-mps-", ignore_cleanup_errors=True) as folder:
         shared = {**os.environ, FOLDER: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         try:
-            yield shared if _starts(shared) else dict(os.environ)
+            trial = [sys.executable, "-c", TRIAL]
+            works = _succeeds([CONTROL, "-d"], shared) and _succeeds(trial, shared)
+            yield shared if works else dict(os.environ)
         finally:
-            _control(shared, [], "quit\n")
+            _succeeds([CONTROL], shared, "quit\n")
 
 
-def _starts(environment: dict[str, str]) -> bool:
-    trial = [sys.executable, "-c", TRIAL]
-    return _control(environment, ["-d"]) and _succeeds(trial, environment)
-
-
-def _control(environment: dict[str, str], arguments: list[str], said: str = "") -> bool:
-    return _succeeds([CONTROL, *arguments], environment, said)
-
-
-def _succeeds(command: list[str], environment: dict[str, str], said: str = "") -> bool:
+def _succeeds(command: list[str], environment: dict[str, str], text: str = "") -> bool:
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
-            command, env=environment, input=said, text=True, capture_output=True, timeout=SECONDS, check=False
+            command, env=environment, input=text, text=True, capture_output=True, timeout=SECONDS, check=False
         )
         return done.returncode == 0
     return False

@@ -1,210 +1,309 @@
-"""Networks trained on a Ray cluster: one task per network."""
+"""Training on a Ray cluster, one task per network: resources, checks of the nodes, and the driver's loop."""
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from surefoot import __version__
 from surefoot.errors import InputError
 from surefoot.io import make_folder
+from surefoot.ray_cluster import ONE_THREAD, cluster_address, connected
 from surefoot.store.remote import Remote
-from surefoot.workers.cluster import (
-    ONE_THREAD,
-    Cluster,
-    Nodes,
-    Resources,
-    alive,
-    called,
-    cause_of,
-    check_nodes,
-    connected,
-    is_own,
-    make_network,
-    resources_of,
-)
-from surefoot.workers.jobs import Board, Event, Queue, WorkOrder
+from surefoot.workers.jobs import Event, Queue, WorkOrder
+from surefoot.workers.ray_node import EventQueue, probe_node, train_network
 
+OBJECT_STORE = 100 * 2**20  # bytes; no arrays are passed through it
+DEFAULT_GPUS = 0.5  # as the local engine: one network of this size cannot fill a GPU (docs/log.md)
 RETRIES = 3  # by Ray, of a task whose process or node was lost
-SECONDS_BETWEEN_LOOKS = 0.5  # at what the board has heard
-SECONDS_TO_ANSWER = 10.0  # for the board; after them it is looked at again
-SECONDS_TO_STOP = 120.0  # for a step, and for a checkpoint on its way to a slow disk
+SECONDS_TO_PROBE = 120.0  # a node must first start Python and import torch
+SECONDS_BETWEEN_CHECKS = 0.5  # of the event queue
+SECONDS_TO_ANSWER = 10.0  # for the event queue; then it is asked again
+SECONDS_TO_STOP = 120.0  # for a step, and for a checkpoint to a slow disk
+
+Nodes = dict[str, Mapping[str, Any]]  # those alive, by Ray's id
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Which cluster to use, and what a network takes of it."""
+
+    address: str | None = None  # None: $RAY_ADDRESS, or a cluster of our own on this machine
+    cpus: float = 1.0
+    gpus: float | None = None  # None: half of one where the cluster has GPUs
+    most: int | None = None  # networks at a time; None: as many as the cluster takes
+
+    def __post_init__(self) -> None:
+        for name, value in (("CPUs", self.cpus), ("GPUs", self.gpus or 0.0)):
+            if not (0 <= value <= 1 or (value > 1 and value % 1 == 0)):
+                raise InputError(f"{name} per network are {value!r}; allowed: up to 1, or a whole number")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether we start it on this machine."""
+        return cluster_address(self.address) is None
+
+    def connected(self) -> AbstractContextManager[Any]:
+        """Ray, connected to this cluster."""
+        return connected(self.address, cpus=self.cpus, object_store_bytes=OBJECT_STORE)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one network takes of a node."""
+
+    device: str
+    cpus: float
+    gpus: float
+
+    def fits(self, node: Mapping[str, Any]) -> bool:
+        """Whether the node has that much when it is idle."""
+        total = node["Resources"]
+        return bool(total.get("CPU", 0.0) >= self.cpus and total.get("GPU", 0.0) >= self.gpus)
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+
+
+def alive(ray: Any) -> Nodes:
+    """The cluster's nodes that are alive now."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def resources_of(cluster: Cluster, device: str, nodes: Nodes) -> Resources:
+    """What a network takes: `auto` is half a GPU where the cluster has any, otherwise a CPU."""
+    gpus = cluster.gpus
+    if device == "auto":
+        any_gpu = any(node["Resources"].get("GPU", 0.0) for node in nodes.values())
+        device = "cuda" if (any_gpu if gpus is None else gpus > 0) else "cpu"
+    if gpus is None:
+        gpus = DEFAULT_GPUS if device == "cuda" else 0.0
+    if device == "cuda" and not gpus:
+        raise InputError("GPUs per network are 0 and the device is 'cuda'; allowed: more than 0, or cpu")
+    return Resources(device, cluster.cpus, gpus)
+
+
+def check_nodes(
+    ray: Any, order: WorkOrder, marker: str, resources: Resources, *, remark: Callable[[str], None]
+) -> None:
+    """Check that every node that could train a network sees its inputs and has our version."""
+    nodes = {key: node for key, node in alive(ray).items() if resources.fits(node)}
+    text = order.as_json()
+    references = {
+        key: ray.remote(probe_node)
+        .options(num_cpus=0, scheduling_strategy=_on_node(key), runtime_env=ONE_THREAD)
+        .remote(text, marker)
+        for key in nodes
+    }
+    for key, reference in references.items():
+        node = _name(nodes[key])
+        try:
+            facts = ray.get(reference, timeout=SECONDS_TO_PROBE)
+        except ray.exceptions.GetTimeoutError as error:
+            raise InputError(f"{node} did not answer within {SECONDS_TO_PROBE:.0f} seconds") from error
+        except ray.exceptions.RayTaskError as error:
+            if "No module named 'surefoot" in str(error):
+                raise InputError(f"{node} has no surefoot; needed: {__version__}, as here") from error
+            raise InputError(f"{node} cannot take part: {_cause(error)}") from error
+        except ray.exceptions.RayError:
+            continue  # the node was lost meanwhile, as it may be at any later time
+        if facts["lacks"]:
+            raise InputError(f"{node} {facts['lacks']}")
+        if facts["surefoot"] != __version__:
+            raise InputError(f"{node} has surefoot {facts['surefoot']}; needed: {__version__}, as here")
+        if facts["torch"] != version("torch"):
+            have = f"{node} has torch {facts['torch']}, and this machine {version('torch')}"
+            remark(f"{have}: networks may differ in their last digits")
 
 
 @contextmanager
-def engine(cluster: Cluster) -> Iterator[Callable[[WorkOrder, Callable[[Event], None]], None]]:
-    """Carries out orders, one after another, on a cluster that is connected to when there is work."""
+def engine(cluster: Cluster) -> Iterator[Callable[[WorkOrder, OnEvent], None]]:
+    """A function that executes orders on a cluster, which is connected to when there is work."""
     with ExitStack() as stack:
 
-        def execute_next(order: WorkOrder, on_event: Callable[[Event], None]) -> None:
+        def execute_next(order: WorkOrder, on_event: OnEvent) -> None:
             if order.jobs:
-                stack.enter_context(connected(cluster))
+                stack.enter_context(cluster.connected())
             execute(order, cluster=cluster, on_event=on_event)
 
         yield execute_next
 
 
-def execute(order: WorkOrder, *, cluster: Cluster, on_event: Callable[[Event], None]) -> None:
-    """Have the order's jobs done by a cluster, teachers before students, and wait until all are done.
+def execute(order: WorkOrder, *, cluster: Cluster, on_event: OnEvent) -> None:
+    """Run the order's jobs on a cluster, teachers before students, and wait until all are done.
 
-    `on_event` hears of each epoch and each network done, of nodes lost, and of waiting for some. An error of
-    one network stops the others, which keep their checkpoints; so does Ctrl-C.
+    `on_event` is called for each epoch, each network done, lost nodes, and waiting for nodes. An error of one
+    network stops the others, which save their checkpoints; so does Ctrl-C.
     """
     if not order.jobs:
         return
-    place = order.remote or str(Path(order.store).absolute())
+    location = order.remote or str(Path(order.store).absolute())
     if order.remote is None:
-        make_folder(Path(place))
-    with connected(cluster) as ray, Remote(place).marked() as mark:
+        make_folder(Path(location))
+    with cluster.connected() as ray, Remote(location).marked() as marker:
         nodes = alive(ray)
-        share = resources_of(cluster, order.device, nodes)
-        wanted = _in_full(replace(order, device=share.device))
-        if not any(share.fits(node) for node in nodes.values()) and is_own(cluster):
-            raise InputError(f"a network is to have {share}, which this machine does not have")
-        if not is_own(cluster) or len(nodes) > 1:
-            check_nodes(ray, wanted, mark, share, remark=lambda text: on_event(_note(text)))
-        _Run(ray, wanted, share, mark, on_event, cluster.most or len(order.jobs)).execute()
+        resources = resources_of(cluster, order.device, nodes)
+        full_order = _with_absolute_paths(replace(order, device=resources.device))
+        if not any(resources.fits(node) for node in nodes.values()) and cluster.is_own:
+            raise InputError(f"a network needs {resources}, which this machine does not have")
+        if not cluster.is_own or len(nodes) > 1:
+            check_nodes(ray, full_order, marker, resources, remark=lambda text: on_event(_note(text)))
+        _Run(ray, full_order, resources, marker, on_event, cluster.most or len(order.jobs)).execute()
 
 
 class _Run:
-    """An order being carried out."""
+    """The execution of one order."""
 
     def __init__(
         self,
         ray: Any,
         order: WorkOrder,
-        share: Resources,
-        mark: str,
-        on_event: Callable[[Event], None],
+        resources: Resources,
+        marker: str,
+        on_event: OnEvent,
         most: int,
     ) -> None:
-        self.ray, self.on_event, self.most, self.share = ray, on_event, most, share
-        self.order, self.mark = ray.put(order.as_json()), mark
-        self.queue = Queue(order)
+        self.ray, self.on_event, self.most, self.resources = ray, on_event, most, resources
+        self.order, self.marker = ray.put(order.as_json()), marker
+        self.jobs = Queue(order)
         self.seeds = [job.seed for job in order.jobs]
-        self.board = _board(ray)
-        self.asked: tuple[Any, list[Any]] | None = None  # the board, and which tasks had ended by then
+        # On the driver's node, whose loss ends us anyway; restarted if its process is lost.
+        here = _on_node(ray.get_runtime_context().get_node_id())
+        actor = ray.remote(EventQueue).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
+        self.events = actor.remote()
+        self.pending_take: tuple[Any, list[Any]] | None = (
+            None  # a call of the queue, and the tasks ended before
+        )
         self.running: dict[Any, int] = {}
         self.nodes_at_start: dict[int, set[str]] = {}
         self.nodes: Nodes = {}
         self.ready = False
 
     def execute(self) -> None:
-        """Hand out jobs as their teachers are done, until none is left."""
+        """Submit jobs as their teachers are done, until none is left."""
         try:
-            while self.queue.waiting or self.running:
-                self._look_at_nodes()
+            while self.jobs.waiting or self.running:
+                self._check_nodes()
                 self._submit()
-                for reference in self._pass_on(self._wait()):
-                    self._settle(self.running.pop(reference), reference)
+                for reference in self._report(self._wait()):
+                    self._finish(self.running.pop(reference), reference)
         finally:
             self._stop()
 
+    def _check_nodes(self) -> None:
+        now = alive(self.ray)
+        for key in self.nodes.keys() - now.keys():
+            self.on_event(_note(f"{_name(self.nodes[key])} was lost; other nodes take over its networks"))
+        could = any(self.resources.fits(node) for node in self.nodes.values()) or not self.nodes
+        if could and not any(self.resources.fits(node) for node in now.values()):
+            self.on_event(_note(f"waiting for a node that has {self.resources} for a network"))
+        self.nodes = now
+
     def _submit(self) -> None:
-        make = self.ray.remote(make_network).options(
-            num_cpus=self.share.cpus, num_gpus=self.share.gpus, max_retries=RETRIES, runtime_env=ONE_THREAD
+        train = self.ray.remote(train_network).options(
+            num_cpus=self.resources.cpus,
+            num_gpus=self.resources.gpus,
+            max_retries=RETRIES,
+            runtime_env=ONE_THREAD,
         )
-        while len(self.running) < self.most and (job := self.queue.take_now()) is not None:
+        while len(self.running) < self.most and (job := self.jobs.take_now()) is not None:
             self.nodes_at_start[job] = set(self.nodes)
-            self.running[make.remote(self.order, job, self.board, self.mark)] = job
+            self.running[train.remote(self.order, job, self.events, self.marker)] = job
 
     def _wait(self) -> list[Any]:
+        """The tasks that have ended; waits for one, but not for long."""
         if not self.running:
-            time.sleep(SECONDS_BETWEEN_LOOKS)  # all that is left is being made elsewhere
+            time.sleep(SECONDS_BETWEEN_CHECKS)  # other processes train all that is left
             return []
         running = list(self.running)
         ended, _ = self.ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
         if ended:
             return list(ended)
-        return list(self.ray.wait(running, timeout=SECONDS_BETWEEN_LOOKS, fetch_local=False)[0])
+        return list(self.ray.wait(running, timeout=SECONDS_BETWEEN_CHECKS, fetch_local=False)[0])
 
-    def _pass_on(self, ended: list[Any]) -> list[Any]:
-        """Tell what the board has heard; the tasks of which all is told now.
+    def _report(self, ended: list[Any]) -> list[Any]:
+        """Pass the posted events on; returns the ended tasks whose events have all been passed on.
 
-        A board that does not answer in time has taken its events all the same, so it is the same answer that
-        is waited for again. While it is brought back there is nothing to tell.
+        A queue that does not answer in time has removed its events all the same, so the next call waits for
+        the same answer. While the queue is restarted there are no events.
         """
-        self.asked = self.asked or (self.board.take.remote(), ended)
-        answer, ended = self.asked
+        self.pending_take = self.pending_take or (self.events.take.remote(), ended)
+        reference, ended = self.pending_take
         try:
-            events = self.ray.get(answer, timeout=SECONDS_TO_ANSWER)
+            events = self.ray.get(reference, timeout=SECONDS_TO_ANSWER)
         except self.ray.exceptions.GetTimeoutError:
             return []
         except self.ray.exceptions.RayError:
             events = []
-        self.asked = None
+        self.pending_take = None
         for event in events:
             if not self.ready:
                 self.ready = True
                 self.on_event({"event": "ready"})
-            if event["job"] not in self.queue.done:
+            if event["job"] not in self.jobs.done:
                 self.on_event(event)
         return ended
 
-    def _settle(self, job: int, reference: Any) -> None:
+    def _finish(self, job: int, reference: Any) -> None:
+        """Handle the end of a task: done, failed, or to be tried again."""
+        network = f"the network with seed {self.seeds[job]}"
         try:
             event = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            raise InputError(
-                f"{self._called(job)} failed: {cause_of(error)}; what was done is kept"
-            ) from error
+            raise InputError(f"{network} failed: {_cause(error)}; finished networks are saved") from error
         except self.ray.exceptions.RayError as error:
-            if self.nodes_at_start[job] <= alive(self.ray).keys():  # no node is to blame
-                times = f"{RETRIES + 1} times"
-                raise InputError(
-                    f"{self._called(job)} failed {times}: {cause_of(error)}; what was done is kept"
-                ) from error
-            self.queue.put_back(job)
+            if self.nodes_at_start[job] <= alive(self.ray).keys():  # it did not fail because a node was lost
+                failed = f"{network} failed {RETRIES + 1} times: {_cause(error)}"
+                raise InputError(f"{failed}; finished networks are saved") from error
+            self.jobs.put_back(job)
             return
         if event["event"] == "error":
             raise InputError(event["message"])
         if event["event"] == "done":
-            self.queue.finish(job)
+            self.jobs.finish(job)
             self.on_event(event)
-        elif self.queue.put_back(job) and event["event"] == "elsewhere":
+        elif self.jobs.put_back(job) and event["event"] == "elsewhere":
             self.on_event(event)
-
-    def _look_at_nodes(self) -> None:
-        now = alive(self.ray)
-        for key in self.nodes.keys() - now.keys():
-            self.on_event(_note(f"{called(self.nodes[key])} was lost; others make what it was making"))
-        could = any(self.share.fits(node) for node in self.nodes.values()) or not self.nodes
-        if could and not any(self.share.fits(node) for node in now.values()):
-            self.on_event(_note(f"waiting for a node that has {self.share} for a network"))
-        self.nodes = now
 
     def _stop(self) -> None:
-        """Have what still runs save its checkpoint and end, and wait for it."""
+        """Have running tasks save their checkpoints and end, and wait for them."""
         for reference in self.running:
             self.ray.cancel(reference)
         if self.running:
             running = list(self.running)
             self.ray.wait(running, num_returns=len(running), timeout=SECONDS_TO_STOP, fetch_local=False)
 
-    def _called(self, job: int) -> str:
-        return f"the network with seed {self.seeds[job]}"
+
+def _on_node(key: str) -> Any:
+    """Ray's scheduling strategy for one node and no other."""
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    return strategies.NodeAffinitySchedulingStrategy(key, soft=False)
 
 
-def _board(ray: Any) -> Any:
-    """On the driver's node, whose loss would be ours too; made anew if its process is lost."""
-    strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    here = strategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(Board).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
-
-
-def _in_full(order: WorkOrder) -> WorkOrder:
-    """With paths that mean the same in another folder."""
-    paths: dict[str, str | None] = {
-        name: getattr(order, name) for name in ("root", "store", "cache", "weights")
+def _with_absolute_paths(order: WorkOrder) -> WorkOrder:
+    """The order for a process with another working directory."""
+    names = ["root", "store", "cache", "weights"] + ["task"] * order.task.lower().endswith(".toml")
+    paths: dict[str, str | None] = {name: getattr(order, name) for name in names}
+    absolute: dict[str, Any] = {
+        n: str(Path(path).absolute()) for n, path in paths.items() if path is not None
     }
-    if order.task.lower().endswith(".toml"):
-        paths["task"] = order.task
-    full: dict[str, Any] = {
-        name: str(Path(path).absolute()) for name, path in paths.items() if path is not None
-    }
-    return replace(order, **full)
+    return replace(order, **absolute)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+
+
+def _cause(error: Any) -> str:
+    """What a task raised, in one line."""
+    cause = getattr(error, "cause", None) or error
+    first = str(cause).strip().partition("\n")[0].rstrip(".")
+    return f"{type(cause).__name__}: {first}"
 
 
 def _note(text: str) -> Event:

@@ -1,19 +1,20 @@
-"""A process that trains: reads an order from standard input, then the numbers of the jobs to do, a line each.
+"""A process that trains: reads an order from standard input, then the numbers of jobs, one per line.
 
     python -m surefoot.workers.worker
 
-Writes an event per line to standard output, and ends with its input.
+It writes one event per line to standard output and ends when its input ends.
 
-SIGTERM and SIGINT let it save a checkpoint and end, and so does the end of the process that started it;
-SIGKILL costs at most the seconds since the last one. What else is printed, as by a user's network, goes to
-standard error.
+On SIGTERM or SIGINT, or when its parent process has ended, it saves a checkpoint and ends; SIGKILL loses at
+most the seconds since the last checkpoint. Anything else that is printed, such as by a user's network, goes
+to standard error.
 """
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,84 +23,93 @@ import torch
 
 from surefoot.errors import InputError
 from surefoot.io import ClaimedError
+from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants.build import Listener, TaskContext
 from surefoot.workers.jobs import STOPPED, WorkOrder
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import open_context, produce, score_novelty
 
-Say = Callable[..., None]
+Send = Callable[..., None]  # takes an event's name and its facts
+Stop = Callable[[], bool]  # whether to stop; called after each training step
 
 
-class _Stop:
-    """Set by a signal or by our parent's end, read after each step."""
+@contextmanager
+def stop_on(*signals: signal.Signals) -> Iterator[Stop]:
+    """While inside, these signals only make the yielded function return True."""
+    stopped = False
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.parent = os.getppid()
+    def stop(*_: Any) -> None:
+        nonlocal stopped
+        stopped = True
 
-    def __call__(self, *_: Any) -> bool:
-        return self.asked or os.getppid() != self.parent
+    before = {number: signal.signal(number, stop) for number in signals}
+    try:
+        yield lambda: stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    def ask(self, *_: Any) -> None:
-        self.asked = True
+
+def run_job(
+    spec: Spec, novelty: tuple[str, ...], context: TaskContext, store: Store, *, send: Send, stop: Stop
+) -> None:
+    """Train a network and compute its novelty scores; `send` gets its epochs and its weights' report."""
+
+    def on_epoch(phase: str, progress: Progress) -> None:
+        send("epoch", phase=phase, **vars(progress))
+
+    listener = Listener(on_epoch, lambda report: send("weights", report=report), stop)
+    produce(spec, context, store, listener=listener)
+    if novelty:
+        score_novelty(spec, context, store, novelty)
 
 
 def main() -> int:
-    """Carry out the order; 0 when done, 2 for a user's mistake, 3 when stopped."""
-    stop = _Stop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop.ask)
-    order = WorkOrder.from_json(sys.stdin.readline())
-    say = _events()
-    try:
-        _execute(order, stop, say)
-    except InputError as error:
-        say("error", message=str(error))
-        return 2
-    except (StoppedError, BrokenPipeError):  # the latter: nobody is there to hear
-        return STOPPED
-    return 0
+    """Execute the order; 0 when done, 2 for a user's mistake, 3 when stopped."""
+    parent = os.getppid()
+    with stop_on(signal.SIGTERM, signal.SIGINT) as stopped:
+        order = WorkOrder.from_json(sys.stdin.readline())
+        send = _events()
+        try:
+            _execute(order, lambda: stopped() or os.getppid() != parent, send)
+        except InputError as error:
+            send("error", message=str(error))
+            return 2
+        except (StoppedError, BrokenPipeError):  # the latter: the parent process has ended
+            return STOPPED
+        return 0
 
 
-def _execute(order: WorkOrder, stop: _Stop, say: Say) -> None:
+def _execute(order: WorkOrder, stop: Stop, send: Send) -> None:
     torch.set_num_threads(1)
-    context = TaskContext.open(order)
+    context = open_context(order)
     store = Store(Path(order.store))
     specs = order.specs(context.task.name, context.task.identity)
-    store.want(specs)
-    say("ready")
+    store.request(specs)
+    send("ready")
     for line in iter(sys.stdin.readline, ""):
         job = int(line)
         if stop():
             raise StoppedError
-        send = partial(say, job=job, seed=specs[job].seed)
-        send("start")
+        send_of_job = partial(send, job=job, seed=specs[job].seed)
+        send_of_job("start")
         try:
-            produce(specs[job], context, store, listener=_listener(send, stop))
-            if order.jobs[job].novelty:
-                score_novelty(specs[job], context, store, order.jobs[job].novelty)
-            send("done")
+            run_job(specs[job], order.jobs[job].novelty, context, store, send=send_of_job, stop=stop)
+            send_of_job("done")
         except ClaimedError:
-            send("elsewhere")
+            send_of_job("elsewhere")
 
 
-def _listener(send: Say, stop: _Stop) -> Listener:
-    def progress(phase: str, progress: Progress) -> None:
-        send("epoch", phase=phase, **vars(progress))
-
-    return Listener(progress, lambda report: send("weights", report=report), stop)
-
-
-def _events() -> Say:
-    """Keep standard output for events alone; from now on it is standard error to everybody else."""
+def _events() -> Send:
+    """Write events to standard output and redirect all other output to standard error."""
     pipe = os.dup(1)
     os.dup2(2, 1)
 
-    def say(event: str, **facts: Any) -> None:
+    def send(event: str, **facts: Any) -> None:
         os.write(pipe, (json.dumps({"event": event, **facts}) + "\n").encode())
 
-    return say
+    return send
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ const input = document.getElementById("file");
 const status = document.getElementById("status");
 const results = document.getElementById("results");
 const SHOWN = 5;
-let turn = 0;
+let latest = 0; // the number of the latest request
 
-function made(tag, className, text) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  return element;
+function element(tag, className, text) {
+  const created = document.createElement(tag);
+  if (className) created.className = className;
+  if (text !== undefined) created.textContent = text;
+  return created;
 }
 
-function say(text, wrong) {
+function showStatus(text, wrong) {
   status.textContent = text;
   status.className = wrong ? "wrong" : "";
 }
@@ -26,81 +26,81 @@ function percent(p) {
 }
 
 function bar(p, className) {
-  const outer = made("div", "bar " + (className || ""));
-  outer.setAttribute("aria-hidden", "true"); // the number stands beside it
-  const inner = made("i");
+  const outer = element("div", "bar " + (className || ""));
+  outer.setAttribute("aria-hidden", "true"); // the number is next to it
+  const inner = element("i");
   inner.style.width = 100 * p + "%";
   outer.append(inner);
   return outer;
 }
 
 function picture(file) {
-  const image = made("img");
+  const image = element("img");
   image.alt = "";
   image.src = URL.createObjectURL(file);
   image.onload = () => URL.revokeObjectURL(image.src);
-  image.onerror = () => image.remove(); // of a kind that this browser does not show
+  image.onerror = () => image.remove(); // a format that this browser does not show
   return image;
 }
 
 function bars(probabilities) {
   const sorted = Object.entries(probabilities).sort((a, b) => b[1] - a[1]);
-  const grid = made("div", "bars");
+  const grid = element("div", "bars");
   for (const [name, p] of sorted.slice(0, SHOWN)) {
-    grid.append(made("div", "name", name), bar(p), made("div", "value", percent(p)));
+    grid.append(element("div", "name", name), bar(p), element("div", "value", percent(p)));
   }
   return [grid, sorted.length];
 }
 
-function card(file, said) {
-  const article = made("article", "card" + (said.error ? " wrong" : ""));
-  if (said.error) {
-    article.append(made("p", "file", file.name), made("p", "error", said.error));
+function card(file, prediction) {
+  const article = element("article", "card" + (prediction.error ? " wrong" : ""));
+  if (prediction.error) {
+    article.append(element("p", "file", file.name), element("p", "error", prediction.error));
     return article;
   }
-  const left = made("div");
+  const left = element("div");
   left.append(picture(file));
-  const right = made("div");
+  const right = element("div");
   article.append(left, right);
-  const label = said.labels ? said.labels.join(", ") || "none of the labels" : said.label;
-  right.append(made("h3", "label", label), made("p", "file", file.name));
-  right.append(bar(said.confidence, "top"));
-  right.append(made("div", "confidence", percent(said.confidence) + " confidence"));
-  const tags = made("div", "said");
-  if (said.verdict) tags.append(made("span", "mark " + said.verdict, said.verdict));
-  if (said.decision) tags.append(made("span", "decision " + said.decision, said.decision));
+  const label = prediction.labels ? prediction.labels.join(", ") || "none of the labels" : prediction.label;
+  right.append(element("h3", "label", label), element("p", "file", file.name));
+  right.append(bar(prediction.confidence, "top"));
+  right.append(element("div", "confidence", percent(prediction.confidence) + " confidence"));
+  const tags = element("div", "tags");
+  if (prediction.verdict) tags.append(element("span", "mark " + prediction.verdict, prediction.verdict));
+  if (prediction.decision) tags.append(element("span", "decision " + prediction.decision, prediction.decision));
   right.append(tags);
-  const [grid, classes] = bars(said.probabilities);
+  const [grid, classes] = bars(prediction.probabilities);
   right.append(grid);
-  const rest = classes > SHOWN ? `the ${SHOWN} likeliest of ${classes} classes; ` : "";
-  right.append(made("p", "more", `${rest}entropy ${said.entropy.toPrecision(3)}, novelty ${said.novelty.toPrecision(4)}`));
+  const rest = classes > SHOWN ? `the ${SHOWN} most probable of ${classes} classes; ` : "";
+  right.append(element("p", "more", `${rest}entropy ${prediction.entropy.toPrecision(3)}, novelty ${prediction.novelty.toPrecision(4)}`));
   return article;
 }
 
 async function predict(files) {
-  if (!files.length) return say("That holds no image file.", true);
-  const mine = ++turn;
-  say(files.length === 1 ? "Predicting …" : `Predicting ${files.length} images …`);
+  if (!files.length) return showStatus("There is no image file.", true);
+  const request = ++latest;
+  showStatus(files.length === 1 ? "Predicting …" : `Predicting ${files.length} images …`);
   results.setAttribute("aria-busy", "true");
   const form = new FormData();
   for (const file of files) form.append("image", file, file.name);
-  let answer, document_;
+  let response, result;
   try {
-    answer = await fetch("predict", { method: "POST", body: form });
-    document_ = await answer.json();
+    response = await fetch("predict", { method: "POST", body: form });
+    result = await response.json();
   } catch {
-    if (mine === turn) say("The server did not answer. Is it still running?", true);
+    if (request === latest) showStatus("The server did not respond. Is it still running?", true);
     return;
   } finally {
-    if (mine === turn) results.removeAttribute("aria-busy");
+    if (request === latest) results.removeAttribute("aria-busy");
   }
-  if (mine !== turn) return; // others were dropped meanwhile
-  const said = document_.predictions || files.map(() => ({ error: document_.error }));
-  results.replaceChildren(...files.map((file, i) => card(file, said[i])));
-  if (!answer.ok) return say(document_.error, true);
-  const wrong = said.filter((each) => each.error).length;
-  const done = said.length - wrong;
-  say(`${done === 1 ? "1 image" : done + " images"} predicted${wrong ? `, ${wrong} not` : ""}.`);
+  if (request !== latest) return; // a newer request has replaced this one
+  const predictions = result.predictions || files.map(() => ({ error: result.error }));
+  results.replaceChildren(...files.map((file, i) => card(file, predictions[i])));
+  if (!response.ok) return showStatus(result.error, true);
+  const failed = predictions.filter((each) => each.error).length;
+  const done = predictions.length - failed;
+  showStatus(`${done === 1 ? "1 image" : done + " images"} predicted${failed ? `, ${failed} failed` : ""}.`);
 }
 
 input.addEventListener("change", () => {
@@ -117,7 +117,7 @@ window.addEventListener("dragleave", (event) => {
   if (!event.relatedTarget) drop.classList.remove("over");
 });
 window.addEventListener("drop", (event) => {
-  event.preventDefault(); // anywhere on the page; else the browser would leave it to show the file
+  event.preventDefault(); // anywhere on the page; otherwise the browser would open the file
   drop.classList.remove("over");
   predict([...event.dataTransfer.files]);
 });

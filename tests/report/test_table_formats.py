@@ -10,33 +10,35 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from surefoot.report.tables import (
-    MethodTable,
+    Column,
     Section,
+    Table,
     TableCell,
-    TableRow,
-    grid_rich,
-    grids_html,
-    grids_latex,
-    grids_markdown,
+    to_html,
+    to_latex,
+    to_markdown,
+    to_rich,
 )
 
-GRID = MethodTable(
+METHOD = (Column("method", align="left"), Column("runs"))
+SIDES = (Column("familiar", "NLL"), Column("unfamiliar", "NLL"))
+
+
+def cells(*texts):
+    return tuple(TableCell(text) for text in texts)
+
+
+TABLE = Table(
     title="All: 50% & more",
-    groups=("NLL",),
-    columns=("familiar", "unfamiliar"),
+    columns=(*METHOD, *SIDES),
     sections=(
         Section(
             None,
-            (
-                TableRow(
-                    "Single_1",
-                    "10",
-                    (TableCell("0.083", True, paper="0.084"), TableCell("–")),
-                ),
-            ),
+            ((*cells("Single_1", "10"), TableCell("0.083", True, paper="0.084"), TableCell("–")),),
         ),
         Section(
-            "cheating", (TableRow("<b>", "1", (TableCell("-7%", detail="3/9"), TableCell("0.1", star=True))),)
+            "oracle",
+            ((*cells("<b>", "1"), TableCell("-7%", detail="3/9"), TableCell("0.1", star=True)),),
         ),
     ),
     notes=("Bold: best.",),
@@ -47,7 +49,7 @@ MARKDOWN = r"""**Table 4. All: 50% &amp; more**
 | method | runs | NLL familiar | NLL unfamiliar |
 |:--|--:|--:|--:|
 | Single\_1 | 10 | **0.083** (paper 0.084) | – |
-| *cheating* |  |  |  |
+| *oracle* |  |  |  |
 | &lt;b> | 1 | -7% 3/9 | 0.1\* |
 
 - Bold: best.
@@ -66,7 +68,7 @@ method & runs & familiar & unfamiliar \\
 Single\_1 & 10 & \textbf{0.083} & -- \\
 {\scriptsize\quad paper} &  & {\scriptsize 0.084} &  \\
 \midrule
-\multicolumn{4}{l}{\emph{cheating}} \\
+\multicolumn{4}{l}{\emph{oracle}} \\
 \textless{}b\textgreater{} & 1 & $-$7\% & 0.1$^{*}$ \\
  &  & {\scriptsize 3/9} &  \\
 \bottomrule
@@ -86,7 +88,7 @@ HTML = """<div class="scroll"><table class="methods">
 <small class="paper">paper 0.084</small></td><td>–</td></tr>
 </tbody>
 <tbody>
-<tr class="section"><th colspan="4">cheating</th></tr>
+<tr class="section"><th colspan="4">oracle</th></tr>
 <tr><th scope="row">&lt;b&gt;</th><td>1</td><td>-7%<br><small class="detail">3/9</small></td>\
 <td>0.1<sup>*</sup></td></tr>
 </tbody>
@@ -101,7 +103,7 @@ Table 4. All: 50% & more
 │ Single_1 │   10 │    0.083 │          – │
 │          │      │  (0.084) │            │
 ├──────────┼──────┼──────────┼────────────┤
-│ cheating │      │          │            │
+│ oracle   │      │          │            │
 │ <b>      │    1 │      -7% │       0.1* │
 │          │      │      3/9 │            │
 └──────────┴──────┴──────────┴────────────┘
@@ -109,34 +111,35 @@ Bold: best.
 """
 
 
-def printed(grid, **options):
+def printed(table, **options):
     out = io.StringIO()
-    Console(file=out, width=100, **options).print(grid_rich(grid))
+    Console(file=out, width=100, **options).print(to_rich(table))
     return out.getvalue()
 
 
 def named(name):
-    """A grid whose every text is the name."""
+    """A table whose every text is the name."""
     bold, plain = (TableCell(name, bold, True, name, name) for bold in (True, False))
-    section = Section(name, (TableRow(name, name, (bold, plain)),))
-    return MethodTable(name, (name,), ("familiar", "unfamiliar"), (section,), (name,))
+    section = Section(name, ((*cells(name, name), bold, plain),))
+    columns = (*METHOD, Column("familiar", name), Column("unfamiliar", name))
+    return Table(name, columns, (section,), (name,))
 
 
 def test_markdown_golden():
-    assert grids_markdown([GRID]) == MARKDOWN
+    assert to_markdown([TABLE]) == MARKDOWN
 
 
 def test_latex_golden():
-    assert grids_latex([GRID]) == LATEX
+    assert to_latex([TABLE]) == LATEX
 
 
 def test_html_golden():
-    assert grids_html([GRID]) == HTML
+    assert to_html([TABLE]) == HTML
 
 
 def test_terminal_golden():
-    assert "\n".join(line.rstrip() for line in printed(GRID).splitlines()) + "\n" == TERMINAL
-    assert "\x1b[1m0.083\x1b[0m" in printed(GRID, force_terminal=True, color_system="standard").replace(
+    assert "\n".join(line.rstrip() for line in printed(TABLE).splitlines()) + "\n" == TERMINAL
+    assert "\x1b[1m0.083\x1b[0m" in printed(TABLE, force_terminal=True, color_system="standard").replace(
         " ", ""
     )
 
@@ -163,7 +166,7 @@ def check_latex(text):
         elif found := re.fullmatch(r"\\end\{(\w+\*?)\}", line):
             assert open_environments.pop() == found[1]
         elif line.endswith(r"\\"):
-            assert open_environments == ["table*", "tabular"]
+            assert open_environments in (["table*", "tabular"], ["table", "tabular"])
             assert cells_of(line) == columns
             assert line[:1] not in ("[", "*")
         depth = 0
@@ -203,14 +206,14 @@ NASTY = ["[1] \\ {x} $y$ #_~^ | <script>alert(1)</script> & 5% `c` *d* -e – ±
 
 
 def check_name(name):
-    grid = named(name)
-    check_latex(grids_latex([grid, grid]))
-    for line in grids_markdown([grid]).splitlines():
+    table = named(name)
+    check_latex(to_latex([table, table]))
+    for line in to_markdown([table]).splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 5, line
             assert "<" not in line
     tags = Tags()
-    tags.feed(grids_html([grid]))
+    tags.feed(to_html([table]))
     tags.close()
     assert not tags.open
     assert "".join(tags.text).count(name) >= 12
@@ -236,8 +239,8 @@ def check_name(name):
 def test_names_made_to_break_things_do_not():
     for name in NASTY:
         check_name(name)
-    check_latex(grids_latex([GRID]))
-    assert r"a\textbar{}b" in grids_latex([named("a|b")])
+    check_latex(to_latex([TABLE]))
+    assert r"a\textbar{}b" in to_latex([named("a|b")])
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=30))
@@ -246,14 +249,23 @@ def test_no_name_breaks_a_format(name):
 
 
 def test_one_level_of_headings():
-    grid = MethodTable(
+    table = Table(
         "Cost",
-        ("Seconds", "Parameters"),
-        ("",),
-        (Section(None, (TableRow("a", "1", (TableCell("3"), TableCell("4"))),)),),
+        (*METHOD, Column("Seconds"), Column("Parameters")),
+        (Section(None, (cells("a", "1", "3", "4"),)),),
     )
-    assert grid.headings == ("Seconds", "Parameters")
-    assert "cmidrule" not in grids_latex([grid])
-    check_latex(grids_latex([grid]))
-    assert 'rowspan="1"' in grids_html([grid])
-    assert "| method | runs | Seconds | Parameters |" in grids_markdown([grid])
+    assert table.header == ("method", "runs", "Seconds", "Parameters")
+    latex = to_latex([table])
+    assert "cmidrule" not in latex
+    assert "method & runs & Seconds & Parameters \\\\\n\\midrule" in latex
+    check_latex(latex)
+    html = to_html([table])
+    assert "rowspan" not in html
+    assert '<th scope="col">Seconds</th>' in html
+    assert '<td data-name="Parameters">4</td>' in html
+    assert "| method | runs | Seconds | Parameters |" in to_markdown([table])
+
+
+def test_a_markdown_link_in_a_name_stays_text():
+    assert r"[a]\(b)" in to_markdown([named("[a](b)")])
+    assert "[0.1, 0.2]" in to_markdown([named("[0.1, 0.2]")])

@@ -17,7 +17,7 @@ ORDER = [replace(SPEC, seed=seed) for seed in (11, 0, 3)]
 
 
 def listed(store):
-    return [(found.task, found.seed, found.state) for found in store.found()]
+    return [(found.task, found.seed, found.state) for found in store.networks()]
 
 
 def files(store):
@@ -25,10 +25,10 @@ def files(store):
 
 
 def test_a_network_ordered_and_never_begun_is_missing(store):
-    store.want(ORDER)
+    store.request(ORDER)
     assert listed(store) == [("toy/wave", seed, State.MISSING) for seed in (0, 3, 11)]
-    assert {found.recipe for found in store.found()} == {f"mlp-{SPEC.recipe.digest}"}
-    assert all(found.seconds is None and found.log == () for found in store.found())
+    assert {found.recipe for found in store.networks()} == {f"mlp-{SPEC.recipe.digest}"}
+    assert all(found.seconds is None and found.log == () for found in store.networks())
     assert files(store) == sorted(f"{spec.key}.json" for spec in ORDER)
     for spec in ORDER:
         assert json.loads((store.root / "wanted" / f"{spec.key}.json").read_text()) == spec.as_dict()
@@ -47,16 +47,16 @@ def test_a_network_is_listed_once_in_one_order_however_far_it_is(store):
     ]
 
     def order():
-        return [(found.task, found.recipe.split("-")[0], found.seed) for found in store.found()]
+        return [(found.task, found.recipe.split("-")[0], found.seed) for found in store.networks()]
 
-    store.want(specs)
+    store.request(specs)
     assert order() == expected
     for spec in specs[::3]:
         make(store, spec)
         assert order() == expected
     with store.claim(specs[1]):
         assert order() == expected
-        states = [found.state for found in store.found()]
+        states = [found.state for found in store.networks()]
     assert {state: states.count(state) for state in states} == {
         State.DONE: 3,
         State.RUNNING: 1,
@@ -65,25 +65,25 @@ def test_a_network_is_listed_once_in_one_order_however_far_it_is(store):
 
 
 def test_what_is_done_is_not_ordered_again_and_shows_once(store):
-    store.want([OTHER])
+    store.request([OTHER])
     make(store)
     make(store, OTHER)
-    store.want([SPEC, OTHER])
+    store.request([SPEC, OTHER])
     assert files(store) == [f"{OTHER.key}.json"]
     assert listed(store) == [("toy/wave", 3, State.DONE), ("toy/wave", 11, State.DONE)]
 
 
 def test_a_finished_folder_that_was_removed_is_missing_again(store):
-    store.want([SPEC])
+    store.request([SPEC])
     make(store)
     store.folder(SPEC).rename(store.root / "elsewhere")
     assert listed(store) == [("toy/wave", 3, State.MISSING)]
 
 
 def test_to_order_again_writes_nothing(store):
-    store.want(ORDER)
+    store.request(ORDER)
     before = {path: path.stat().st_mtime_ns for path in (store.root / "wanted").iterdir()}
-    store.want(ORDER)
+    store.request(ORDER)
     assert {path: path.stat().st_mtime_ns for path in (store.root / "wanted").iterdir()} == before
 
 
@@ -108,10 +108,10 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_order_is_passed_over_and_mended_by_the_next(store, damage):
-    store.want([SPEC, OTHER])
+    store.request([SPEC, OTHER])
     (store.root / "wanted" / f"{SPEC.key}.json").write_bytes(DAMAGE[damage])
     assert listed(store) == [("toy/wave", 11, State.MISSING)]
-    store.want([SPEC])
+    store.request([SPEC])
     assert listed(store) == [("toy/wave", 3, State.MISSING), ("toy/wave", 11, State.MISSING)]
 
 
@@ -132,11 +132,11 @@ def test_whatever_an_order_holds_there_is_no_traceback(tmp_path, content):
     store = Store(tmp_path)
     (store.root / "wanted").mkdir(exist_ok=True)
     (store.root / "wanted" / f"{SPEC.key}.json").write_bytes(content)
-    assert store.found() == []
+    assert store.networks() == []
 
 
 def test_half_an_order_of_a_killed_process_and_a_folder_are_no_orders(store):
-    store.want([SPEC])
+    store.request([SPEC])
     whole = store.root / "wanted" / f"{SPEC.key}.json"
     (store.root / "wanted" / f".{SPEC.key}.json.x1y2.json").write_bytes(whole.read_bytes())
     (store.root / "wanted" / "folder.json").mkdir()
@@ -145,7 +145,7 @@ def test_half_an_order_of_a_killed_process_and_a_folder_are_no_orders(store):
 
 def test_a_mistake_before_the_first_network_of_a_recipe_forgets_its_order_and_no_other(store):
     elsewhere = replace(SPEC, recipe=Recipe(network="mlp", width=8))
-    store.want([*ORDER, elsewhere])
+    store.request([*ORDER, elsewhere])
     with pytest.raises(InputError), store.claim(SPEC):
         raise InputError("unknown network")
     assert files(store) == [f"{elsewhere.key}.json"]
@@ -153,7 +153,7 @@ def test_a_mistake_before_the_first_network_of_a_recipe_forgets_its_order_and_no
 
 def test_a_mistake_after_the_first_network_of_a_recipe_forgets_nothing(store):
     make(store, OTHER)
-    store.want(ORDER)
+    store.request(ORDER)
     with pytest.raises(InputError), store.claim(SPEC):
         raise InputError("training diverged in epoch 1")
     assert listed(store) == [
@@ -166,4 +166,4 @@ def test_a_mistake_after_the_first_network_of_a_recipe_forgets_nothing(store):
 def test_an_order_that_cannot_be_kept_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match=r"^cannot write .*file/wanted: Not a directory$"):
-        Store(tmp_path / "file").want([SPEC])
+        Store(tmp_path / "file").request([SPEC])
