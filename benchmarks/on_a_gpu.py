@@ -89,13 +89,14 @@ def surefoot_command(*words: object) -> None:
 
 
 def bundle(chosen: argparse.Namespace) -> None:
-    """A bundle of a run, evaluated on the device."""
-    from surefoot.experiments.run import read_folder, results_of
+    """A bundle of a run, asked again on the device."""
+    from surefoot.experiments.results import results_of
+    from surefoot.experiments.run import read_folder
     from surefoot.store.store import Store
 
     store = Store(chosen.store)
     _, plans = read_folder(store.experiment_folder(chosen.run))
-    result = next(r for r in results_of(plans[0], store) if r.method.name == chosen.method)
+    result = next(r for r in results_of(plans[0], store) if r.name == chosen.method)
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch, "bundle"), Path(scratch, "predictions.parquet")
         surefoot_command("bundle", chosen.run, chosen.method, "-o", folder, "--store", chosen.store)

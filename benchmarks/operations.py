@@ -15,7 +15,7 @@ from surefoot.calibrators import CALIBRATORS
 from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
 from surefoot.evaluation.compare import compare
-from surefoot.evaluation.comparison import Comparison, MethodRuns, Said
+from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
@@ -147,9 +147,9 @@ def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> li
     labels = (base + rng.gumbel(size=base.shape)).argmax(axis=1)
     groups = None if rows_a_group is None else np.arange(rows) // rows_a_group
 
-    def predicted(run: int) -> Said:
+    def predicted(run: int) -> MethodRun:
         noise = rng.standard_normal(base.shape, dtype=np.float32)
-        return Said(run, Predictions.from_logits(base + noise, labels, groups=groups))
+        return MethodRun.of_sides(run, Predictions.from_logits(base + noise, labels, groups=groups))
 
     names = ["single", *(f"method {index}" for index in range(1, methods))]
     return [MethodRuns(name, name, tuple(predicted(run) for run in range(runs))) for name in names]

@@ -1,8 +1,8 @@
-"""The six questions as one figure, from the published pages: as tuned, under other recipes, and the paper's.
+"""Draw the six questions as one figure, from the published pages: as tuned, other recipes, and the paper.
 
     python experiments/answers.py [--pages docs/results]
 
-Reads the first table of each task's page and those of recipes.md; writes answers.svg beside them.
+Reads the first table of each task's page and those of recipes.md; writes answers.svg into the same folder.
 """
 
 import argparse
@@ -31,10 +31,10 @@ ROW = re.compile(
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
-TITLE = "How each step changes the unfamiliar NLL, of what it was without; left of 0 is better."
+TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
 PANEL_LETTERS = 34  # of a panel's title
 OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
-LOOKS: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {
     OURS: {"color": "#0072b2", "marker": "o", "markersize": 5},
     OTHER: {"color": "#56b4e9", "marker": "o", "markersize": 3.5, "markerfacecolor": "none"},
     PAPER: {"color": "#d55e00", "marker": "D", "markersize": 4.5},
@@ -43,7 +43,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A question's answer on a task: what part of the NLL without is added, with its intervals."""
+    """A question's answer on a task: the relative change of the NLL, with its intervals."""
 
     question: str
     change: float
@@ -53,22 +53,22 @@ class Answer:
 
 
 def answers(text: str) -> Iterator[Answer]:
-    """Of one table."""
+    """The rows of one table."""
     for row in ROW.finditer(text):
         without = float(row["without"])
         changes = (float(row[name] or "nan") / without for name in ("change", "low", "high", "margin"))
         yield Answer(row["question"], *changes)
 
 
-def of_the_paper(question: str, task: str) -> float:
-    """The same change, of the numbers that the paper compares by."""
-    asked = next(each for each in QUESTIONS if each.text == question)
-    rows = (METHODS.named(name).paper for name in (asked.other, asked.method))
+def paper_change(text: str, task: str) -> float:
+    """The same change in the paper's numbers."""
+    question = next(each for each in QUESTIONS if each.text == text)
+    rows = (METHODS.named(name).paper for name in (question.other, question.method))
     without, with_it = (paper_choice("resnet18", task, row, "nll", "unfamiliar") or math.nan for row in rows)
     return with_it / without - 1
 
 
-def drawn(pages: Path) -> Picture:
+def answers_picture(pages: Path) -> Picture:
     """A panel for each question, a line for each task."""
     recipes = re.split(r"^## ", (pages / "recipes.md").read_text(), flags=re.MULTILINE)
     ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
@@ -82,7 +82,7 @@ def drawn(pages: Path) -> Picture:
         panels: Any = figure.subplots(2, 3, sharey=True)
         for axes, question in zip(panels.flat, questions, strict=True):
             draw_panel(axes, question, ours, others)
-        keys = [Line2D([], [], linestyle="none", label=name, **look) for name, look in LOOKS.items()]
+        keys = [Line2D([], [], linestyle="none", label=name, **style) for name, style in STYLES.items()]
         key_below(figure, keys, columns=3)
         return finished(figure, "answers", TITLE)
 
@@ -95,32 +95,32 @@ def draw_panel(
     axes.axvline(0, color=GREY, linewidth=0.8)
     for place, task in enumerate(ours):
         [answer] = [each for each in ours[task] if each.question == question]
-        draw_answer(axes, place - 0.22, answer, LOOKS[OURS])
-        besides = [each for each in others[task] if each.question == question]
-        for below, other in enumerate(besides):
-            draw_answer(axes, place - 0.04 + 0.14 * below, other, LOOKS[OTHER])
-        axes.plot(of_the_paper(question, task), place + 0.34, linestyle="none", **LOOKS[PAPER])
+        draw_answer(axes, place - 0.22, answer, STYLES[OURS])
+        of_question = [each for each in others[task] if each.question == question]
+        for below, other in enumerate(of_question):
+            draw_answer(axes, place - 0.04 + 0.14 * below, other, STYLES[OTHER])
+        axes.plot(paper_change(question, task), place + 0.34, linestyle="none", **STYLES[PAPER])
     axes.set_yticks(range(len(ours)), list(ours))
     axes.set_ylim(len(ours) - 0.45, -0.55)
     axes.margins(x=0.08)
     percent_ticks(axes.xaxis)
 
 
-def draw_answer(axes: Axes, place: float, answer: Answer, look: dict[str, Any]) -> None:
+def draw_answer(axes: Axes, place: float, answer: Answer, style: dict[str, Any]) -> None:
     """A point on its interval over images, on a wider line its interval over runs."""
     runs = [answer.change - answer.margin, answer.change + answer.margin]
-    axes.plot(runs, [place, place], color=look["color"], linewidth=4.5, alpha=0.3, solid_capstyle="butt")
-    axes.plot([answer.low, answer.high], [place, place], color=look["color"], linewidth=1.2)
-    axes.plot(answer.change, place, linestyle="none", markeredgecolor=look["color"], **look)
+    axes.plot(runs, [place, place], color=style["color"], linewidth=4.5, alpha=0.3, solid_capstyle="butt")
+    axes.plot([answer.low, answer.high], [place, place], color=style["color"], linewidth=1.2)
+    axes.plot(answer.change, place, linestyle="none", markeredgecolor=style["color"], **style)
 
 
 def main() -> None:
-    """The figure, beside the pages."""
+    """Write the figure into the folder of the pages."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", type=Path, default=Path("docs/results"))
     pages = parser.parse_args().pages
     path = pages / "answers.svg"
-    path.write_text(drawn(pages).svg())
+    path.write_text(answers_picture(pages).svg())
     print(path)
 
 

@@ -1,13 +1,13 @@
-"""The pages of docs/results from reports that were made: scores, fitted values, tables and figures.
+"""Write the pages of docs/results from reports: scores, fitted values, tables and figures.
 
     python experiments/publish.py STORE/experiments/NAME ... [--out docs/results]
     python experiments/publish.py STORE/experiments/cat-dog --methods docs/methods
     python experiments/publish.py --other-recipes STORE/experiments/NAME ...
 
-Each folder is an experiment's, as `surefoot report` leaves it. `--methods` writes the scores of one task
-into the tables of the methods' pages. `--other-recipes` makes one page, recipes.md, of the questions'
-answers and of the methods beyond the paper. No photograph is copied: the data sets' terms do not allow all
-of them to be passed on.
+Each folder is that of an experiment after `surefoot report`. `--methods` writes the scores of one task into
+the tables of the methods' pages. `--other-recipes` writes one page, recipes.md, with the answers to the
+paper's questions and the methods not in the paper. No photograph is copied: the terms of some data sets do
+not allow it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-IN_THE_PLANE = {"toy": "Where in the plane each method goes wrong, first run"}
+PLANE_FIGURES = {"toy": "Where in the plane each method goes wrong, first run"}
 FIGURES = {
     "temperature-curves": "Familiar against unfamiliar NLL while T varies",
     "e99": "Wrong answers among those above 99% confidence, first run",
@@ -26,7 +26,7 @@ FIGURES = {
     "risk-coverage-methods": "Risk and coverage, first run",
 }
 FITTED = ("temperature", "t0", "t1")
-SHOWN = ("nll", "label_error", "ece", "e99")  # on a method's page
+PAGE_METRICS = ("nll", "label_error", "ece", "e99")  # on a method's page
 SIDES = ("familiar", "unfamiliar")
 FROM_SINGLE = ("from_baseline", "from_baseline_low", "from_baseline_high")
 MINUS = "\N{MINUS SIGN}"
@@ -35,7 +35,7 @@ AFTER_THE_QUESTIONS = "**Table 1."
 
 
 def parts(folder: Path) -> list[dict[str, Any]]:
-    """What a report says of each of its tasks."""
+    """The document of each task of a report."""
     return json.loads((folder / "report.json").read_text())["parts"]
 
 
@@ -47,13 +47,13 @@ def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
         csv.writer(file, lineterminator="\n").writerows([("method", "run", "value", "number"), *fitted(part)])
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
     lines += [
-        f"Made by `experiments/publish.py` from `surefoot report {folder.name}`; the tables without",
-        f"intervals are made again by `surefoot report docs/results/{name}-scores.csv -o tables`.",
-        f"The temperatures of each run, and how well novelty is told, are in `{name}-fitted.csv`.",
+        f"Written by `experiments/publish.py` from `surefoot report {folder.name}`. To recompute the tables",
+        f"without intervals: `surefoot report docs/results/{name}-scores.csv -o tables`.",
+        f"The temperatures and the AUROC of novelty scores of each run are in `{name}-fitted.csv`.",
         "",
     ]
-    in_the_plane = (folder / "figures" / f"{name}-toy.svg").exists()
-    for figure, title in (IN_THE_PLANE if in_the_plane else FIGURES).items():
+    is_plane = (folder / "figures" / f"{name}-toy.svg").exists()
+    for figure, title in (PLANE_FIGURES if is_plane else FIGURES).items():
         svg = folder / "figures" / f"{name}-{figure}.svg"
         if svg.exists():
             shutil.copy(svg, out / svg.name)
@@ -65,7 +65,7 @@ def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
 
 
 def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:
-    """Method, run, what, number: all that was fitted, and the AUROC of novelty."""
+    """Method, run, name, number: all fitted values, and the AUROC of the novelty scores."""
     for method in part["methods"]:
         for run in method["fitted"]:
             calibration = run["calibration"] or {}
@@ -79,7 +79,7 @@ def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:
 
 
 def fill_methods(summary: Path, folder: Path) -> list[Path]:
-    """The rows of the methods' own tables written anew; the pages that have some."""
+    """Update the rows of the methods' own tables; the pages that have such a table."""
     with summary.open(newline="") as file:
         cells = {(row["method"], row["metric"], row["side"]): row for row in csv.DictReader(file)}
     filled = []
@@ -97,34 +97,35 @@ def fill_methods(summary: Path, folder: Path) -> list[Path]:
 
 def method_row(method: str, cells: dict[tuple[str, str, str], dict[str, str]]) -> str:
     """A method's scores, familiar / unfamiliar, and its unfamiliar NLL less the single network's."""
-    means = [[float(cells[method, metric, side]["mean"]) for side in SIDES] for metric in SHOWN]
+    means = [[float(cells[method, metric, side]["mean"]) for side in SIDES] for metric in PAGE_METRICS]
     scores = " | ".join(" / ".join(f"{mean:.4f}" for mean in pair) for pair in means)
-    away = cells[method, "nll", "unfamiliar"]
-    change = [float(away[name]) for name in FROM_SINGLE if away[name]]
-    shown = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*change).replace("-", MINUS) if change else ""
-    return f"| `{method}` | {away['runs']} | {scores} | {shown} |"
+    unfamiliar = cells[method, "nll", "unfamiliar"]
+    change = [float(unfamiliar[name]) for name in FROM_SINGLE if unfamiliar[name]]
+    difference = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*change).replace("-", MINUS) if change else ""
+    return f"| `{method}` | {unfamiliar['runs']} | {scores} | {difference} |"
 
 
 def other_recipes(folders: list[Path], out: Path) -> Path:
-    """The answers to the paper's questions under each recipe, on one page; scores beside it."""
+    """The answers to the paper's questions under each recipe, on one page; the scores as files."""
     lines = [
         "# Other recipes",
         "",
-        "The same tasks, trained otherwise than for the pages of this folder. What follows from it:",
+        "The same tasks, trained with other recipes than for the pages of this folder. The conclusions:",
         "[How much the recipe matters](README.md#how-much-the-recipe-matters).",
-        "Made by `experiments/publish.py --other-recipes`.",
+        "Written by `experiments/publish.py --other-recipes`.",
         "",
     ]
     (out / "recipes").mkdir(exist_ok=True)
     for folder in folders:
-        asked = json.loads((folder / "report.json").read_text())["experiment"]
-        for part, of in zip(parts(folder), asked["parts"], strict=True):
-            name, rate, epochs = part["name"], of["recipe"]["learning_rate"], of["recipe"]["epochs"]
+        experiment = json.loads((folder / "report.json").read_text())["experiment"]
+        for part, values in zip(parts(folder), experiment["parts"], strict=True):
+            recipe = values["recipe"]
+            name, rate, epochs = part["name"], recipe["learning_rate"], recipe["epochs"]
             scores = f"recipes/{name}-{rate}x{epochs}-scores.csv"
             shutil.copy(folder / "tables" / f"{name}-scores.csv", out / scores)
             tables = (folder / "tables" / f"{name}-tables.md").read_text()
             lines += [f"## {name}: learning rate {rate}, {epochs} epochs", ""]
-            lines += [f"{asked['runs']} runs, {asked['members']} members; [scores]({scores})", ""]
+            lines += [f"{experiment['runs']} runs, {experiment['members']} members; [scores]({scores})", ""]
             lines += [tables[: tables.index(AFTER_THE_QUESTIONS)].rstrip(), ""]
     page = out / "recipes.md"
     page.write_text("\n".join(lines))
@@ -132,11 +133,11 @@ def other_recipes(folders: list[Path], out: Path) -> Path:
 
 
 def main() -> None:
-    """Every folder that was named."""
+    """Publish every folder."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    parser.add_argument("--methods", type=Path, help="the methods' pages, to be filled")
+    parser.add_argument("--methods", type=Path, help="the methods' pages, to be updated")
     parser.add_argument("--other-recipes", action="store_true")
     chosen = parser.parse_args()
     if chosen.other_recipes:

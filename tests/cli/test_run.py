@@ -70,7 +70,7 @@ def no_training(monkeypatch):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Drawing takes most of a report's time, and has its own tests."""
-    monkeypatch.setattr("surefoot.report.study._figures", lambda *_: [])
+    monkeypatch.setattr("surefoot.report.study.part_figures", lambda *_: [])
 
 
 def scores(folder, name="tiny"):
@@ -134,7 +134,7 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
     assert all(found[key] == of_run[key] for key in same)
     assert kept.read_bytes() == before, "the run itself was not changed"
     alone = here("report", kept.parent, "--method", "single", "--set", "resamples=0").stdout
-    assert "On toy/wave there is Single alone, and nothing beside it: its unfamiliar NLL is " in alone
+    assert "On toy/wave only Single was run: its unfamiliar NLL is " in alone
 
 
 def epochs(store):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.comparison import MethodRuns, Said
+from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.evaluation.evaluate import paired_differences
 from surefoot.experiments.changes import changes
 from surefoot.metrics import METRICS
@@ -16,7 +16,7 @@ METRICS = [METRICS.named(name) for name in ("nll", "label_error", "ece", "e99")]
 
 
 def method(*said):
-    return MethodRuns("m", "M", tuple(Said(run, *each) for run, each in enumerate(said)))
+    return MethodRuns("m", "M", tuple(MethodRun.of_sides(run, *each) for run, each in enumerate(said)))
 
 
 def by_place(found):
@@ -102,7 +102,7 @@ STRANGERS = [draw_one_label(250, seed=7, sharpness=sharpness) for sharpness in (
 
 def numbered(**said):
     """A method whose runs have these numbers: `r2=...` is run 2."""
-    return MethodRuns("m", "M", tuple(Said(int(run[1:]), each) for run, each in said.items()))
+    return MethodRuns("m", "M", tuple(MethodRun.of_sides(int(run[1:]), each) for run, each in said.items()))
 
 
 @pytest.mark.parametrize(("new", "paired"), [([NEW, THIRD, OLD], True), (STRANGERS, False)])

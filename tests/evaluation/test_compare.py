@@ -9,7 +9,7 @@ from surefoot import InputError, Predictions
 from surefoot.evaluation import compare as compared
 from surefoot.evaluation import compare as differences
 from surefoot.evaluation.compare import HEADLINE, compare
-from surefoot.evaluation.comparison import Mark, MethodRuns, RunScore, Said
+from surefoot.evaluation.comparison import Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.evaluation.evaluate import paired_differences
 from surefoot.intervals import centred_interval, clopper_pearson, few_samples_factor
 from surefoot.metrics import METRICS
@@ -27,13 +27,17 @@ def predictions(side, noise, *, sharpness=2.0, n=150, groups=None, ids=None):
     return Predictions.from_logits(sharpness * logits, labels, groups=groups, ids=ids)
 
 
-def said(run, noise, **options):
-    return Said(run, predictions(0, noise, **options), predictions(1, noise, **options))
+def method_run(run, noise, **options):
+    return MethodRun.of_sides(run, predictions(0, noise, **options), predictions(1, noise, **options))
+
+
+def familiar_only(run):
+    return MethodRun.of_sides(run.run, run.sides["familiar"])
 
 
 def method(name, runs, *, sharpness=2.0, shift=0, **about):
-    heard = tuple(said(run, 100 * shift + run, sharpness=sharpness) for run in runs)
-    return MethodRuns(name, name.title(), heard, **about)
+    drawn_runs = tuple(method_run(run, 100 * shift + run, sharpness=sharpness) for run in runs)
+    return MethodRuns(name, name.title(), drawn_runs, **about)
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +60,11 @@ def test_values_are_the_metrics_of_each_run(methods, found):
     assert found.sides == SIDES
     assert found.baseline == "single"
     for given_, row in zip(methods, found.methods, strict=True):
-        assert row.about.name == given_.name
-        assert row.about.runs == ()
-        assert row.runs == tuple(s.run for s in given_.runs)
+        assert row.name == given_.name
+        assert row.runs == given_.runs
         for metric in HEADLINE:
             for side in SIDES:
-                values = [metric.function(s.side(side)) for s in given_.runs]
+                values = [metric.function(s.sides[side]) for s in given_.runs]
                 cell = row.cells[side, metric.name]
                 assert [score.value for score in cell.runs] == pytest.approx(values)
                 assert cell.mean == pytest.approx(np.mean(values))
@@ -73,7 +76,7 @@ def test_values_are_the_metrics_of_each_run(methods, found):
 
 def test_counts_stand_beside_proportions(methods, found):
     cell = found.method("single").cells["unfamiliar", "e99"]
-    sure = [METRICS.named("e99").count(s.unfamiliar) for s in methods[0].runs]
+    sure = [METRICS.named("e99").count(s.sides["unfamiliar"]) for s in methods[0].runs]
     assert cell.count == (sum(c.k for c in sure), sum(c.n for c in sure))
     assert found.method("single").cells["familiar", "nll"].count is None
 
@@ -81,7 +84,7 @@ def test_counts_stand_beside_proportions(methods, found):
 def test_cheating_is_shown_but_never_best(found):
     oracle = found.method("oracle")
     assert {cell.mark for cell in oracle.cells.values()} == {Mark.UNTESTED}
-    nll = {m.about.name: m.cells["familiar", "nll"].mean for m in found.methods}
+    nll = {m.name: m.cells["familiar", "nll"].mean for m in found.methods}
     assert min(nll, key=nll.__getitem__) == "oracle"
 
 
@@ -113,8 +116,10 @@ def test_differences_are_a_brute_force_bootstrap(methods, found, name, pairs):
     by_name = {m.name: m for m in methods}
     metrics = (METRICS.named("nll"), METRICS.named("ece"))
     for index, side in enumerate(SIDES):
-        heard = [(by_name[name].runs[a].side(side), by_name["single"].runs[b].side(side)) for a, b in pairs]
-        expected = brute_force(metrics, heard, rng=np.random.default_rng([3, index]))
+        drawn_runs = [
+            (by_name[name].runs[a].sides[side], by_name["single"].runs[b].sides[side]) for a, b in pairs
+        ]
+        expected = brute_force(metrics, drawn_runs, rng=np.random.default_rng([3, index]))
         for metric, interval in zip(metrics, expected, strict=True):
             gap = found.method(name).cells[side, metric.name].from_baseline
             assert (gap.value, gap.low, gap.high) == pytest.approx(
@@ -124,7 +129,7 @@ def test_differences_are_a_brute_force_bootstrap(methods, found, name, pairs):
 
 
 def test_from_best_is_from_the_best_of_the_column(methods, found):
-    column = {m.about.name: m.cells["familiar", "nll"] for m in found.methods}
+    column = {m.name: m.cells["familiar", "nll"] for m in found.methods}
     (best,) = [name for name, cell in column.items() if cell.mark is Mark.BEST]
     assert column[best].from_best is None
     assert found.method("single").cells["familiar", "nll"].from_baseline is None
@@ -137,13 +142,12 @@ def test_from_best_is_from_the_best_of_the_column(methods, found):
 
 def test_agrees_with_the_paired_differences_of_scoring():
     pair = [
-        MethodRuns(n, n, (replace(said(0, noise), unfamiliar=None),))
-        for n, noise in (("single", 0), ("b", 1))
+        MethodRuns(n, n, (familiar_only(method_run(0, noise)),)) for n, noise in (("single", 0), ("b", 1))
     ]
     metrics = [METRICS.named(name) for name in ("nll", "brier", "label_error", "ece")]
     cells = compare(pair, metrics, resamples=50, seed=5).method("b").cells
     expected = paired_differences(
-        pair[1].runs[0].familiar, pair[0].runs[0].familiar, metrics=metrics, resamples=50, seed=5
+        *(each.runs[0].sides["familiar"] for each in reversed(pair)), metrics=metrics, resamples=50, seed=5
     )
     for metric in metrics:
         gap, score = cells["familiar", metric.name].from_baseline, expected[metric.name]
@@ -152,7 +156,9 @@ def test_agrees_with_the_paired_differences_of_scoring():
 
 def test_groups_widen_the_intervals():
     def width(groups):
-        runs = [MethodRuns(n, n, (said(0, noise, groups=groups),)) for n, noise in (("single", 0), ("b", 1))]
+        runs = [
+            MethodRuns(n, n, (method_run(0, noise, groups=groups),)) for n, noise in (("single", 0), ("b", 1))
+        ]
         gap = (
             compare(runs, [METRICS.named("nll")], resamples=200)
             .method("b")
@@ -172,7 +178,10 @@ def test_no_errors_among_the_sure_is_not_certainty():
     def sure(wrong):
         return Predictions.from_probs([[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (n - wrong), labels)
 
-    runs = [MethodRuns("single", "S", (Said(0, sure(10)),)), MethodRuns("never", "N", (Said(0, sure(0)),))]
+    runs = [
+        MethodRuns("single", "S", (MethodRun.of_sides(0, sure(10)),)),
+        MethodRuns("never", "N", (MethodRun.of_sides(0, sure(0)),)),
+    ]
     gap = (
         compare(runs, [METRICS.named("e99")], resamples=100)
         .method("never")
@@ -183,7 +192,7 @@ def test_no_errors_among_the_sure_is_not_certainty():
     upper = 1 - 0.025 ** (1 / n)  # Clopper-Pearson for 0 of n
     low = METRICS.named("e99").count(sure(10)).low
     assert gap.high >= -0.05 + math.hypot(upper, 0.05 - low) - 1e-9
-    same = [MethodRuns(name, name, (Said(0, sure(10)),)) for name in ("single", "twin")]
+    same = [MethodRuns(name, name, (MethodRun.of_sides(0, sure(10)),)) for name in ("single", "twin")]
     twin = (
         compare(same, [METRICS.named("e99")], resamples=20)
         .method("twin")
@@ -207,7 +216,9 @@ def upper(n):
 def e99_gap(ours, theirs, *, resamples=100):
     """Ours less theirs: each a run per pair of counts, wrong and sure."""
     runs = [
-        MethodRuns(name, name, tuple(Said(run, sure(*count)) for run, count in enumerate(counts)))
+        MethodRuns(
+            name, name, tuple(MethodRun.of_sides(run, sure(*count)) for run, count in enumerate(counts))
+        )
         for name, counts in (("single", theirs), ("other", ours))
     ]
     found = compare(runs, [METRICS.named("e99")], resamples=resamples).method("other")
@@ -310,16 +321,14 @@ def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, fo
 )
 def test_what_the_work_allows(methods, monkeypatch, work, kept, few):
     monkeypatch.setattr(compared, "SLOW_WORK", work)
-    spoken = [(m.name, s.run, s.familiar) for m in methods for s in m.runs]
-    keys, resamples = compared._slow_share(spoken, [METRICS.named("ece")], 500)
+    outputs = {(m.name, run.run): run.sides["familiar"] for m in methods for run in m.runs}
+    keys, resamples = compared._slow_share(outputs, [METRICS.named("ece")], 500)
     assert (len(keys), resamples) == (kept, few)
-    assert compared._slow_share(spoken, [METRICS.named("nll")], 500) == ({(n, r) for n, r, _ in spoken}, 500)
+    assert compared._slow_share(outputs, [METRICS.named("nll")], 500) == (set(outputs), 500)
 
 
 def test_without_unfamiliar_without_baseline_without_bootstrap():
-    one = replace(
-        method("other", [0, 1]), runs=tuple(replace(s, unfamiliar=None) for s in method("x", [0, 1]).runs)
-    )
+    one = replace(method("other", [0, 1]), runs=tuple(familiar_only(s) for s in method("x", [0, 1]).runs))
     found = compare([one], resamples=10)
     assert (found.sides, found.baseline) == (("familiar",), None)
     assert found.methods[0].cells["familiar", "nll"].from_baseline is None
@@ -347,14 +356,18 @@ def test_same_seed_same_numbers_and_progress_is_told(methods):
 
 def test_mistakes_are_named(methods):
     single = methods[0]
-    shuffled = Said(0, single.runs[0].familiar.take(np.arange(150)[::-1]))
+    shuffled = MethodRun.of_sides(0, single.runs[0].sides["familiar"].take(np.arange(150)[::-1]))
     named = [
-        MethodRuns(n, n, (said(0, 0, ids=np.arange(150) + shift),)) for n, shift in (("single", 0), ("b", 1))
+        MethodRuns(n, n, (method_run(0, 0, ids=np.arange(150) + shift),))
+        for n, shift in (("single", 0), ("b", 1))
     ]
     for wrong, message in (
         ([], "no methods to compare; needed: at least one"),
-        ([single, single], "method 'single' is there twice; names must differ"),
-        ([single, replace(single, name="b", variance_from="c")], "has the spread of 'c'; have: single, b"),
+        ([single, single], "method 'single' is given twice; names must differ"),
+        (
+            [single, replace(single, name="b", variance_from="c")],
+            "takes its variance from 'c'; have: single, b",
+        ),
         ([replace(single, runs=single.runs[:1] * 2)], r"has runs \[0, 0\]; every run must"),
         (
             [single, MethodRuns("b", "B", (shuffled,))],
@@ -369,23 +382,23 @@ def test_mistakes_are_named(methods):
 @pytest.mark.parametrize("seed", range(40))
 def test_which_runs_are_resampled_is_what_a_plain_search_finds(seed):
     rng = np.random.default_rng(seed)
-    said_once = predictions(0, 0, n=int(rng.choice([150, 4_000, 40_000])))
+    shared = predictions(0, 0, n=int(rng.choice([150, 4_000, 40_000])))
     counts = rng.integers(1, 9, size=rng.integers(1, 7))
-    spoken = [
-        (f"m{index}", int(run), said_once)
+    outputs = {
+        (f"m{index}", int(run)): shared
         for index, count in enumerate(counts)
         for run in rng.permutation(10)[:count]
-    ]
+    }
     metrics, resamples = [METRICS.named("ece")], int(rng.choice([50, 500, 5_000]))
-    kept, few = compared._slow_share(spoken, metrics, resamples)
-    assert (kept, few) == plain_slow_share(spoken, resamples)
+    kept, few = compared._slow_share(outputs, metrics, resamples)
+    assert (kept, few) == plain_slow_share(list(outputs), next(iter(outputs.values())).n, resamples)
 
 
-def plain_slow_share(spoken, resamples):
-    """Every run taken away in turn, and all that is left looked through each time."""
-    names, runs = [name for name, _, _ in spoken], [run for _, run, _ in spoken]
-    kept = everything = {(name, run) for name, run, _ in spoken}
-    allowed = compared.SLOW_WORK / spoken[0][2].n
+def plain_slow_share(keys, n, resamples):
+    """Remove one run after the other, and search all that is left each time."""
+    names, runs = [name for name, _ in keys], [run for _, run in keys]
+    kept = everything = set(keys)
+    allowed = compared.SLOW_WORK / n
     few = min(resamples, max(compared.ENOUGH_RESAMPLES, int(allowed / len(everything))))
     shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
     while len(kept) * few > allowed and len(shared) > 1:
@@ -402,10 +415,16 @@ def test_pairs_are_all_pairs_of_the_same_run_or_crossed_all(seed, crossed):
         [RunScore(int(run), float(rng.choice([1.0, math.nan], p=[0.8, 0.2]))) for run in runs]
         for runs in (rng.permutation(8)[: rng.integers(0, 9)] for _ in range(2))
     )
-    alone = crossed or 1 in (len(ours), len(theirs))
-    pairs = [(a, b) for a in ours for b in theirs if alone or a.run == b.run]
+    pairs = [(a, b) for a in ours for b in theirs if crossed or a.run == b.run]
     expected = [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
     assert differences._pairs(ours, theirs, crossed) == expected
+    # one run alone is compared with every run of the other, whatever its number
+    columns = {"ours": summary(ours), "theirs": summary(theirs)}
+    alone = [(a, b) for a in ours for b in theirs if 1 in (len(ours), len(theirs))]
+    defined = [(a, b) for a, b in alone if math.isfinite(a.value) and math.isfinite(b.value)]
+    drawn_values = {(name, s.run): np.zeros(3) for name, scores in columns.items() for s in scores.runs}
+    gap = differences.difference(columns, "ours", "theirs", drawn_values, 1.0, crossed=crossed)
+    assert gap.pairs == len(defined or expected)
 
 
 def test_runs_of_several_networks_meet_all_runs_of_one_each():
@@ -413,14 +432,14 @@ def test_runs_of_several_networks_meet_all_runs_of_one_each():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 60)
 
-    def said(run):
-        return Said(run, Predictions.from_logits(rng.normal(size=(60, 3)), labels))
+    def method_run(run):
+        return MethodRun.of_sides(run, Predictions.from_logits(rng.normal(size=(60, 3)), labels))
 
-    singles = MethodRuns("single", "Single", tuple(said(run) for run in range(4)))
-    ensembles = MethodRuns("ensemble", "Ensemble", tuple(said(run) for run in range(2)), is_ensemble=True)
-    cells = {
-        m.about.name: m.cells["familiar", "nll"] for m in compare([singles, ensembles], resamples=20).methods
-    }
+    singles = MethodRuns("single", "Single", tuple(method_run(run) for run in range(4)))
+    ensembles = MethodRuns(
+        "ensemble", "Ensemble", tuple(method_run(run) for run in range(2)), is_ensemble=True
+    )
+    cells = {m.name: m.cells["familiar", "nll"] for m in compare([singles, ensembles], resamples=20).methods}
     gap = cells["ensemble"].from_baseline
     assert gap.pairs == 8
     assert gap.value == pytest.approx(cells["ensemble"].mean - cells["single"].mean)
@@ -434,7 +453,7 @@ def test_the_margin_over_runs_is_of_pairs_or_of_the_method_that_was_run_again(ru
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 60)
     methods = [
-        MethodRuns(name, name, tuple(Said(run, drawn(rng, labels)) for run in range(count)))
+        MethodRuns(name, name, tuple(MethodRun.of_sides(run, drawn(rng, labels)) for run in range(count)))
         for name, count in (("single", 4), ("bayesian", runs))
     ]
     single, bayesian = (m.cells["familiar", "nll"] for m in compare(methods, resamples=20).methods)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surefoot import InputError
 from surefoot.evaluation.comparison import Mark, MethodRuns, RunScore
-from surefoot.evaluation.scores_csv import comparison_from_scores, read_scores, scores_text, write_scores
+from surefoot.evaluation.scores_csv import comparison_from_scores, read_scores, scores_text
 
 GOLDEN = """\
 method,run,side,metric,value,k,n
@@ -33,8 +33,6 @@ def test_golden_is_read_and_written_again(tmp_path):
     assert (undefined.k, undefined.n, defined) == (0, 0, RunScore(1, 0.25, 1, 4))
     comparison = comparison_from_scores(values)
     assert scores_text(comparison) == GOLDEN
-    write_scores(comparison, tmp_path / "again.csv")
-    assert (tmp_path / "again.csv").read_text(encoding="utf-8") == GOLDEN
 
 
 def test_tables_need_nothing_but_scores_and_what_the_methods_are(tmp_path):
@@ -47,8 +45,8 @@ def test_tables_need_nothing_but_scores_and_what_the_methods_are(tmp_path):
     values = read_scores(written(tmp_path, text))
     about = [MethodRuns("b", "B"), MethodRuns("gone", "Gone", missing=("x",))]
     found = comparison_from_scores(values, about)
-    assert [m.about.title for m in found.methods] == ["B", "Gone", "single"]
-    assert [m.runs for m in found.methods] == [(0, 1), (), (0, 1)]
+    assert [m.title for m in found.methods] == ["B", "Gone", "single"]
+    assert [[run.run for run in m.runs] for m in found.methods] == [[0, 1], [], [0, 1]]
     marks = [m.cells["familiar", "nll"].mark for m in found.methods]
     assert marks == [Mark.BEST, Mark.UNTESTED, Mark.WORSE]
     assert (found.sides, found.baseline, found.resamples) == (("familiar",), "single", 0)
@@ -68,7 +66,7 @@ def test_any_name_and_number_comes_back(tmp_path_factory, values):
         for name, runs in values.items()
     }
     path = tmp_path_factory.mktemp("scores") / "scores.csv"
-    write_scores(comparison_from_scores(given_), path)
+    path.write_text(scores_text(comparison_from_scores(given_)))
     again = read_scores(path)
     assert list(again) == list(given_)
     for name, runs in values.items():
@@ -85,7 +83,7 @@ def test_any_name_and_number_comes_back(tmp_path_factory, values):
         (GOLDEN + "single,2,sideways,nll,1,,\n", "line 7: side 'sideways'; allowed: familiar, unfamiliar"),
         (GOLDEN + "single,two,familiar,nll,1,,\n", "line 7: invalid literal"),
         (GOLDEN + "single,2,familiar,nll,much,,\n", "line 7: could not convert"),
-        (GOLDEN + "single,1,familiar,nll,1,,\n", "line 7: run 1 of 'single', familiar nll is there twice"),
+        (GOLDEN + "single,1,familiar,nll,1,,\n", "line 7: run 1 of 'single', familiar nll is given twice"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):

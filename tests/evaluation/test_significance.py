@@ -22,11 +22,11 @@ from surefoot.evaluation.comparison import (
 samples = st.lists(st.floats(0, 1).map(lambda v: round(v, 3)), min_size=2, max_size=12)
 
 
-def column(better="lower", oracle=(), variance_from=None, **values):
+def column(better="lower", oracles=(), variance_from=None, **values):
     """Marks of methods by name, from their runs' values."""
     cells = {name: summary([RunScore(i, v) for i, v in enumerate(runs)]) for name, runs in values.items()}
     variance_from = variance_from or {}
-    about = {n: MethodRuns(n, n, oracle=n in oracle, variance_from=variance_from.get(n)) for n in cells}
+    about = {n: MethodRuns(n, n, oracle=n in oracles, variance_from=variance_from.get(n)) for n in cells}
     return marked(cells, about, better)
 
 
@@ -112,7 +112,7 @@ def test_undefined_is_neither_best_nor_tested():
 
 def test_cheating_never_competes():
     values = {"a": [0.2, 0.3, 0.25], "b": [0.21, 0.3, 0.26], "oracle": [0.1, 0.11, 0.12]}
-    assert marks(oracle=("oracle",), **values) == {"a": Mark.BEST, "b": Mark.LEVEL, "oracle": Mark.UNTESTED}
+    assert marks(oracles=("oracle",), **values) == {"a": Mark.BEST, "b": Mark.LEVEL, "oracle": Mark.UNTESTED}
     assert marks(**values)["oracle"] is Mark.BEST
 
 

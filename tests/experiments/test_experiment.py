@@ -172,7 +172,7 @@ MISTAKES = {
     "unknown": ({"task": "toy", "run": 3}, "unknown experiment value 'run'; have: "),
     "unknown in a part": ({"parts": [{"task": "toy", "runs": 3}]}, "unknown value of a part 'runs'; have: "),
     "unknown in a recipe": ({"task": "toy", "recipe": {"lr": 1}}, "unknown recipe value 'lr'; have: "),
-    "task beside parts": ({"task": "toy", "parts": [{"task": "toy"}]}, "unknown experiment value beside its parts 'task'"),
+    "task beside parts": ({"task": "toy", "parts": [{"task": "toy"}]}, "unknown experiment value next to its parts 'task'"),
     "parts are no list": ({"parts": 3}, "parts is 3; allowed: tables under [[parts]]"),
     "a part is no table": ({"parts": [3]}, "an experiment's part has no task"),
     "no parts": ({"parts": []}, "experiment 'e' has no task; needed: one or more"),

@@ -11,8 +11,7 @@ from surefoot.calibrators import load_calibration, save_calibration
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Setup, held_out_networks, obstacle
 from surefoot.experiments.plan import plan_from, plan_of
-from surefoot.experiments.results import Reader, as_runs, by_size
-from surefoot.metrics import METRICS, nll
+from surefoot.experiments.results import Reader
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.store.store import Store
@@ -166,21 +165,10 @@ def test_an_ensemble_is_the_mean_of_its_members(made):
         assert ensemble.after[split].members == 2
 
 
-def test_ensembles_of_every_size_come_from_the_same_members(made):
-    _, reader = made
-    metrics = (METRICS.named("nll"), METRICS.named("label_error"))
-    sizes = by_size(reader.result(METHODS.named("ensemble-of-t")).runs[0], metrics)
-    assert [each.members for each in sizes] == [1, 2]
-    single = reader.result(METHODS.named("single-t")).runs[0]
-    whole = reader.result(METHODS.named("ensemble-of-t")).runs[0]
-    for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
-        assert sizes[0].values[side, "nll"] == pytest.approx(nll(single.after[split]))
-        assert sizes[1].values[side, "nll"] == pytest.approx(nll(whole.after[split]))
-
-
 def test_the_barrier_between_members_is_kept(made):
     _, reader = made
-    found = reader.result(METHODS.named("averaged-t")).interpolation
+    (spec,) = reader.result(METHODS.named("averaged-t")).runs[0].specs
+    found = reader.store.facts(spec)["interpolation"]
     assert len(found["val_nll"]) == len(found["at"]) == 5
     line = np.interp(found["at"], [0, 1], [found["val_nll"][0], found["val_nll"][-1]])
     assert found["barrier"] == pytest.approx(max(np.array(found["val_nll"]) - line))
@@ -257,7 +245,6 @@ def test_missing_networks_are_named_and_not_averaged_in(made, tmp_path):
     result = empty.result(METHODS.named("ensemble-of-t"))
     assert result.runs == ()
     assert result.missing == tuple(f"plain network of toy/small, seed {seed}" for seed in (0, 1))
-    assert as_runs(result).missing == result.missing
 
 
 def test_a_method_that_does_not_apply_says_why():

@@ -11,7 +11,7 @@ from surefoot.experiments import run as runner
 from surefoot.experiments.changes import Opened, experiment_change
 from surefoot.experiments.experiment import Experiment, Part, read_experiment
 from surefoot.experiments.methods import METHODS
-from surefoot.experiments.plan import Planned
+from surefoot.experiments.plan import MethodPlan
 from surefoot.experiments.run import (
     open_folder,
     order_for,
@@ -53,7 +53,7 @@ def few(made):
 def means(found):
     (part,) = found.parts
     return {
-        (method.about.name, *place): cell.mean
+        (method.name, *place): cell.mean
         for method in part.comparison.methods
         for place, cell in method.cells.items()
     }
@@ -78,17 +78,17 @@ def test_what_is_missing_is_ordered_and_nothing_else(copy):
 def test_missing_networks_are_named_and_never_averaged_in(copy, made):
     shutil.rmtree(copy.store.folder(copy.plan.spec(copy.plan.jobs()[1])))
     (part,) = few(copy).parts
-    found = {result.method.name: result for result in part.results}
+    found = {method.name: method for method in part.comparison.methods}
     name = "plain network of toy/small, seed 1"
     assert found["single"].missing == (name,)
     assert [run.run for run in found["single"].runs] == [0]
     assert (found["ensemble"].runs, found["ensemble"].missing) == ((), (name,))
-    whole = {method.about.name: method for method in few(made).parts[0].comparison.methods}
-    left = {method.about.name: method for method in part.comparison.methods}
+    whole = {method.name: method for method in few(made).parts[0].comparison.methods}
+    left = {method.name: method for method in part.comparison.methods}
     place = ("unfamiliar", "nll")
     assert left["single"].cells[place].mean == whole["single"].cells[place].runs[0].value
     assert left["ensemble"].cells.get(place) is None or left["ensemble"].cells[place].defined == 0
-    assert left["single"].about.missing == (name,)
+    assert left["single"].missing == (name,)
 
 
 def opened(made, **runs):
@@ -97,7 +97,7 @@ def opened(made, **runs):
         run[0] for planned in made.plan.methods if planned.method.name == "single" for run in planned.runs
     ]
     methods = tuple(
-        Planned(METHODS.named(name.replace("_", "-")), tuple((specs[place],) for place in places))
+        MethodPlan(METHODS.named(name.replace("_", "-")), tuple((specs[place],) for place in places))
         for name, places in runs.items()
     )
     plan = replace(made.plan, methods=methods)
@@ -255,7 +255,7 @@ def test_other_methods_from_the_same_networks(made):
     experiment, plans = with_methods(made.experiment, [made.plan], ["oracle-t", "budget-t", "t-of-ensemble"])
     assert experiment.methods == ("oracle-t", "budget-t", "t-of-ensemble")
     (part,) = study(experiment, plans, made.store).parts
-    assert [(result.method.name, len(result.runs)) for result in part.results] == [
+    assert [(method.name, len(method.runs)) for method in part.comparison.methods] == [
         ("oracle-t", 2),
         ("budget-t", 2),
         ("t-of-ensemble", 1),

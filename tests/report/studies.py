@@ -6,11 +6,10 @@ import numpy as np
 import torch
 
 from surefoot.evaluation.compare import tabulate
-from surefoot.evaluation.comparison import Comparison, Difference, MethodRuns, RunScore
+from surefoot.evaluation.comparison import Comparison, Difference, MethodRun, MethodRuns, RunScore
 from surefoot.experiments.experiment import Experiment, Part
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.plan import Plan, plan_of
-from surefoot.experiments.results import Result, Run
 from surefoot.experiments.run import PartStudy, study
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
@@ -110,14 +109,11 @@ def by_hand(rows, *, sides=SIDES, pairs=None):
     comparison = tabulate(methods, ERRORS, sides, values)
     comparison = replace(
         comparison,
-        methods=tuple(_with_gaps(m, rows[m.about.name]) for m in comparison.methods),
+        methods=tuple(_with_gaps(m, rows[m.name]) for m in comparison.methods),
         pairs={pair: {("unfamiliar", "nll"): Difference(*gap)} for pair, gap in (pairs or {}).items()},
     )
-    results = tuple(
-        Result(METHODS.named(name), (), row.missing, row.training, row.running) for name, row in rows.items()
-    )
     plan = Plan("letters", "", LabelKind.ONE_LABEL, ("a", "b"), RECIPE, ())
-    return PartStudy(Part(task="letters", recipe=RECIPE), plan, results, comparison)
+    return PartStudy(Part(task="letters", recipe=RECIPE), plan, comparison)
 
 
 def _with_gaps(method, row):
@@ -142,17 +138,25 @@ def empty_part():
     gone = tuple(f"plain network of letters, seed {seed}" for seed in range(5))
     about = MethodRuns(name="single", title="Single", missing=gone)
     comparison: Comparison = tabulate([about], ERRORS, (), {"single": {}})
-    return replace(part, results=(Result(METHODS.named("single"), (), gone),), comparison=comparison)
+    return replace(part, comparison=comparison)
 
 
 def drawn_part(names=("<b>a</b>", "b", "c", "d")):
     """A part whose single network and ensemble were drawn by lot, with many mistakes and named samples."""
     ids = [f"sample {row}" for row in range(300)]
-    results = []
-    for name, sharpness in (("single", 3.0), ("ensemble", 1.0)):
-        said = {s: draw_one_label(sharpness=sharpness, class_names=names, ids=ids) for s in TESTED}
-        results.append(Result(METHODS.named(name), (Run(0, (), None, said, said),)))
-    return replace(by_hand({"single": Row((1.0,)), "ensemble": Row((0.6,))}), results=tuple(results))
+    runs = {
+        name: MethodRun.of_sides(
+            0, *(draw_one_label(sharpness=sharpness, class_names=names, ids=ids) for _ in SIDES)
+        )
+        for name, sharpness in (("single", 3.0), ("ensemble", 1.0))
+    }
+    return with_runs(by_hand({"single": Row((1.0,)), "ensemble": Row((0.6,))}), runs)
+
+
+def with_runs(part, runs):
+    """A part whose methods have these runs, by name."""
+    methods = tuple(replace(method, runs=(runs[method.name],)) for method in part.comparison.methods)
+    return replace(part, comparison=replace(part.comparison, methods=methods))
 
 
 def nll_by_hand(predictions):

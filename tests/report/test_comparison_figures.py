@@ -17,13 +17,16 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from surefoot import InputError, Predictions
+from surefoot.calibrators import MemberTemperatures, Temperature
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.metrics import e99, nll
+from surefoot.predictions.labels import LabelKind
 from surefoot.report import curves as numbers
 from surefoot.report import figures as pictures
 from surefoot.report import panels as panels
 from surefoot.report import style
 from surefoot.report import style as labels
-from surefoot.report.curves import Cost, MethodRun, reliability
+from surefoot.report.curves import reliability
 from surefoot.report.figures import cost_picture
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -41,21 +44,29 @@ def scaled(predictions, temperature):
     return predictions.with_logits(predictions.logits / temperature)
 
 
-def method(name, title="", *, sharpness=3.0, seed=0, temperature=None, n=400, **optional):
+def of_sides(name, familiar, unfamiliar, **about):
+    return MethodRuns(name, about.pop("title", name), (MethodRun.of_sides(0, familiar, unfamiliar),), **about)
+
+
+def method(name, title="", *, sharpness=3.0, seed=0, calibration=None, n=400, **optional):
     sides = [
         draw_one_label(n, 2, sharpness=s, seed=seed + i, **optional)
         for i, s in enumerate((sharpness, 2 * sharpness))
     ]
-    if temperature is None:
-        return MethodRun(name, title or name, *sides)
-    return MethodRun(name, title or name, *(scaled(side, temperature) for side in sides), tuple(sides))
+    run = MethodRun(0, dict(zip(TEST_SPLITS.values(), sides, strict=True)), calibration)
+    return MethodRuns(name, title or name, (run,))
+
+
+def divided_by(temperature):
+    t = temperature
+    return Temperature(temperature=t, low=t, high=t, n=1, label_kind=LabelKind.ONE_LABEL, classes=2)
 
 
 @pytest.fixture(scope="module")
 def methods():
     plain = [method(f"m{i}", name, seed=10 * i) for i, name in enumerate(HOSTILE)]
-    unsure = method("unsure", "never sure", temperature=500, seed=70)
-    return (*plain, unsure, method("scaled", "scaled", temperature=2.5, seed=80))
+    unsure = method("unsure", "never sure", calibration=divided_by(500), seed=70)
+    return (*plain, unsure, method("scaled", "scaled", calibration=divided_by(2.5), seed=80))
 
 
 PICTURES = (
@@ -64,7 +75,9 @@ PICTURES = (
     pictures.risk_coverage_picture,
     panels.confidence_picture,
     panels.reliability_picture,
-    lambda methods: cost_picture(methods, {m.name: Cost(10.0, 2.0, 1e6) for m in methods}),
+    lambda methods: cost_picture(
+        [replace(m, seconds_training=10.0, seconds_per_sample=0.002, parameters=1e6) for m in methods]
+    ),
     lambda _: pictures.metric_definitions_picture(),
 )
 
@@ -166,7 +179,7 @@ def test_many_labels_are_binned_decision_by_decision():
 def test_e99_bars_are_exact_and_drawn(methods):
     bars = numbers.e99_bars(methods)
     for each in methods:
-        for side, predictions in each.sides.items():
+        for side, predictions in each.runs[0].sides.items():
             p = predictions.probs().numpy()
             sure = p.max(axis=1) > 0.99
             k = int((sure & (p.argmax(axis=1) != predictions.labels.numpy())).sum())
@@ -185,14 +198,11 @@ def test_e99_bars_are_exact_and_drawn(methods):
 
 
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
-def test_temperature_curve_data_is_nll_at_each_temperature(draw):
-    familiar, unfamiliar = draw(seed=1), draw(seed=2, sharpness=3)
+def test_nll_by_temperature_is_nll_at_each_temperature(draw):
     temperatures = [0.5, 1.0, 2.25]
-    shown = numbers.temperature_curve_data(familiar, unfamiliar, temperatures)
-    assert shown["temperature"] == temperatures
-    for side, predictions in zip(numbers.SIDES, (familiar, unfamiliar), strict=True):
+    for predictions in (draw(seed=1), draw(seed=2, sharpness=3)):
         expected = [nll(scaled(predictions, t)) for t in temperatures]
-        assert shown[side] == pytest.approx(expected, rel=1e-6)
+        assert numbers.nll_by_temperature(predictions, temperatures) == pytest.approx(expected, rel=1e-6)
 
 
 def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
@@ -200,42 +210,39 @@ def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
     p = softmax(familiar.logits.numpy(), axis=2).mean(axis=0)
     at_two = np.sqrt(p) / np.sqrt(p).sum(axis=1, keepdims=True)
     true = at_two[np.arange(familiar.n), familiar.labels.numpy()]
-    shown = numbers.temperature_curve_data(familiar, familiar, [2.0])
-    assert shown["familiar"] == pytest.approx([-np.log(np.clip(true, 0.001, 0.999)).mean()])
+    expected = [-np.log(np.clip(true, 0.001, 0.999)).mean()]
+    assert numbers.nll_by_temperature(familiar, [2.0]) == pytest.approx(expected)
 
 
-def test_an_undefined_nll_is_none_and_a_bad_temperature_is_said():
+def test_without_a_known_label_the_nll_is_undefined():
     none = replace(draw_one_label(5, 2), labels=draw_one_label(5, 2).labels * 0 - 100)
-    assert numbers.temperature_curve_data(none, none, [1.0])["familiar"] == [None]
-    for wrong in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="temperature is"):
-            numbers.temperature_curve_data(none, none, [wrong])
+    assert math.isnan(numbers.nll_by_temperature(none, [1.0])[0])
 
 
 def test_method_curves_and_their_marks():
-    scaled_method = method("scaled", temperature=2.5)
-    given_t = numbers.method_curves([scaled_method], {"scaled": 3.1})["scaled"]
-    before = scaled_method.uncalibrated
-    assert given_t.uncalibrated == pytest.approx([nll(side) for side in before])
-    assert given_t.calibrated == pytest.approx([nll(scaled(side, 3.1)) for side in before])
-    for fitted in (0.4, 9.0):  # outside the curve: it goes on to there, and the mark lies on it
-        further = numbers.method_curves([scaled_method], {"scaled": fitted})["scaled"]
+    plain = method("plain").runs[0]
+    before = list(plain.before.values())
+    fitted_method = method("scaled", calibration=divided_by(3.1))
+    curve = numbers.method_curve(fitted_method.runs[0])
+    assert curve.uncalibrated == pytest.approx([nll(side) for side in before])
+    assert curve.calibrated == pytest.approx([nll(scaled(side, 3.1)) for side in before])
+    for fitted in (0.4, 9.0):  # outside the curve: it is extended, and the mark lies on it
+        further = numbers.method_curve(replace(plain, calibration=divided_by(fitted)))
         at = further.temperature.index(fitted)
         assert further.calibrated == (further.familiar[at], further.unfamiliar[at])
-        assert set(given_t.temperature) < set(further.temperature)
-    by_predictions = numbers.method_curves([scaled_method], {})["scaled"]
+        assert set(curve.temperature) < set(further.temperature)
+    members = MemberTemperatures((divided_by(2.5),))
+    by_predictions = numbers.method_curve(replace(plain, calibration=members))
     assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
-    assert numbers.method_curves([method("plain")], {})["plain"].calibrated is None
+    assert numbers.method_curve(plain).calibrated is None
     assert tuple(2 + 0.25 * i for i in range(17)) == numbers.DOTS
-    for t, x, y in zip(given_t.temperature, given_t.familiar, given_t.unfamiliar, strict=True):
+    for t, x, y in zip(curve.temperature, curve.familiar, curve.unfamiliar, strict=True):
         assert (x, y) == pytest.approx([nll(scaled(side, t)) for side in before])
-    axes = pictures.temperature_picture([scaled_method], {"scaled": 3.1}).figure.axes[0]
+    axes = pictures.temperature_picture([fitted_method]).figure.axes[0]
     marks = {line.get_marker(): line for line in axes.lines}
-    assert [float(marks["X"].get_xdata()[0]), float(marks["X"].get_ydata()[0])] == list(given_t.calibrated)
-    assert [float(marks["^"].get_xdata()[0]), float(marks["^"].get_ydata()[0])] == list(given_t.uncalibrated)
+    assert [float(marks["X"].get_xdata()[0]), float(marks["X"].get_ydata()[0])] == list(curve.calibrated)
+    assert [float(marks["^"].get_xdata()[0]), float(marks["^"].get_ydata()[0])] == list(curve.uncalibrated)
     assert len(marks["."].get_xdata()) == 17
-    with pytest.raises(InputError, match="unknown method 'other'; have: scaled"):
-        numbers.method_curves([scaled_method], {"other": 1.0})
 
 
 def test_risk_bands_hold_every_run():
@@ -248,8 +255,9 @@ def test_risk_bands_hold_every_run():
         assert (risk <= high).all()
     final = [1 - run[1].outcomes.correct.mean() for run in runs]
     assert (low[-1], high[-1]) == pytest.approx((min(final), max(final)))
-    picture = pictures.risk_coverage_picture([MethodRun("m", "m", *runs[0], runs=runs)])
-    assert "bands hold all runs" in picture.title
+    given_runs = tuple(MethodRun.of_sides(number, *sides) for number, sides in enumerate(runs))
+    picture = pictures.risk_coverage_picture([MethodRuns("m", "m", given_runs)])
+    assert "bands cover all runs" in picture.title
     assert [len(axes.collections) for axes in picture.figure.axes] == [1, 1]
     line = picture.figure.axes[1].lines[0]
     assert line.get_ydata()[-1] == pytest.approx(final[0])
@@ -258,7 +266,7 @@ def test_risk_bands_hold_every_run():
 def test_reliability_panels_draw_their_bins():
     shown = [method("a"), method("b", seed=5)]
     axes = panels.reliability_picture(shown).figure.axes
-    sides = [predictions for each in shown for predictions in each.sides.values()]
+    sides = [predictions for each in shown for predictions in each.runs[0].sides.values()]
     for of_side, predictions in zip(axes, sides, strict=True):
         bins = reliability(predictions.outcomes)
         points = of_side.lines[-1]
@@ -270,7 +278,7 @@ def test_reliability_panels_draw_their_bins():
 def test_confidence_panels_draw_error_rates_and_counts():
     one = method("a")
     upper, lower = (panels.confidence_picture([one]).figure.axes[i] for i in (0, 3))
-    for i, predictions in enumerate(one.sides.values()):
+    for i, predictions in enumerate(one.runs[0].sides.values()):
         bins = [each for each in numbers.confidence_bins(predictions).errors if each.n]
         points, whiskers = upper.lines[2 * i + 1], upper.lines[2 * i].get_ydata()
         assert list(points.get_ydata()) == [each.value for each in bins]
@@ -281,16 +289,20 @@ def test_confidence_panels_draw_error_rates_and_counts():
 
 
 def test_cost_points_lie_at_cost_and_nll():
-    shown = [method("a"), method("b", seed=5)]
-    costs = {"a": Cost(100.0, 2.5), "b": Cost(1000.0, math.nan)}
-    axes = cost_picture(shown, costs).figure.axes
+    shown = [
+        replace(method("a"), seconds_training=100.0, seconds_per_sample=0.0025),
+        replace(method("b", seed=5), seconds_training=1000.0),
+    ]
+    axes = cost_picture(shown).figure.axes
     places = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes[0].lines]
-    assert places == [(100.0, nll(shown[0].unfamiliar)), (1000.0, nll(shown[1].unfamiliar))]
+    assert places == [
+        (cost, nll(each.runs[0].sides["unfamiliar"]))
+        for cost, each in zip((100.0, 1000.0), shown, strict=True)
+    ]
+    assert [float(line.get_xdata()[0]) for line in axes[1].lines] == [2.5]
     assert len(axes[1].lines) == 1
     assert [text.get_text() for text in axes[2].texts] == ["not measured"]
     assert [text.get_text() for text in axes[0].texts] == ["A", "B"]
-    with pytest.raises(InputError, match="no cost for method 'b'; have: a"):
-        cost_picture(shown, {"a": Cost()})
 
 
 def test_labels_do_not_lie_on_each_other():
@@ -305,7 +317,7 @@ def test_labels_do_not_lie_on_each_other():
 def test_predictions_without_a_known_label_still_make_pictures():
     one = draw_one_label(20, 2)
     unknown = replace(one, labels=one.labels * 0 - 100)
-    shown = [MethodRun("m", "m", one, unknown)]
+    shown = [of_sides("m", one, unknown)]
     for make in (
         pictures.e99_picture,
         pictures.temperature_picture,
@@ -343,12 +355,13 @@ def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
 
 def test_a_curve_ends_soon_after_it_is_worse_on_both_sides_than_uncalibrated():
     sure = draw_one_label(sharpness=1.0)  # calibrated as it is, so that every T above 1 is worse
-    curve = numbers.method_curves([MethodRun("sure", "Sure", sure, sure)], {})["sure"]
+    run = MethodRun.of_sides(0, sure, sure)
+    curve = numbers.method_curve(run)
     assert 1.0 in curve.temperature
     assert curve.temperature[-1] < 6
     worse = [
         t for t, nll in zip(curve.temperature, curve.familiar, strict=True) if nll > curve.uncalibrated[0]
     ]
     assert len(worse) == numbers.BEYOND_USE
-    fitted = numbers.method_curves([MethodRun("sure", "Sure", sure, sure)], {"sure": 4.1})["sure"]
+    fitted = numbers.method_curve(replace(run, calibration=divided_by(4.1)))
     assert fitted.temperature[-1] > 4.1, "and never before the T that was fitted"

@@ -10,7 +10,7 @@ from scipy import stats
 
 from surefoot import InputError, Predictions
 from surefoot.evaluation.compare import compare
-from surefoot.evaluation.comparison import MethodRuns, RunScore, Said
+from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.evaluation.scores_csv import comparison_from_scores
 from surefoot.metrics import METRICS
 from surefoot.report.comparison import (
@@ -212,7 +212,7 @@ def resampled():
         labels = (logits + rng.gumbel(size=(120, 2))).argmax(axis=1)
         noise = np.random.default_rng(run).standard_normal((120, 2))
         predictions = Predictions.from_logits(sharpness * (logits + 0.2 * noise), labels)
-        return Said(run, predictions, predictions)
+        return MethodRun.of_sides(run, predictions, predictions)
 
     methods = [
         replace(ABOUT[i], runs=tuple(said(run, s) for run in range(3))) for i, s in ((0, 6.0), (1, 1.0))

@@ -12,7 +12,7 @@ from surefoot.evaluation.comparison import Difference
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import BEYOND, PAIRS, QUESTIONS
 from surefoot.report.questions import answer, question_tables
-from surefoot.report.study_tables import setting_of
+from surefoot.report.study_tables import table_context
 from tests.report.studies import Row, by_hand
 
 
@@ -45,7 +45,7 @@ def test_questions_ask_of_honest_methods_and_each_pair_once():
 
 def test_a_study_answers_those_whose_methods_it_has(made):
     (part,) = made.study().parts
-    asked, not_in_paper = question_tables(part.comparison, setting_of(part))
+    asked, not_in_paper = question_tables(part.comparison, table_context(part))
     texts = [row[0].text for row in asked.rows]
     assert [text.split("?")[0] for text in texts] == [
         "Does T from familiar data help",
@@ -82,7 +82,7 @@ def notes_on_students(*ensembles, margin=0.1):
         for pair, of_pair in part.comparison.pairs.items()
     }
     comparison = replace(part.comparison, pairs=pairs, resamples=10)
-    (asked,) = question_tables(comparison, setting_of(part))
+    (asked,) = question_tables(comparison, table_context(part))
     return asked.notes[1:]
 
 
@@ -114,4 +114,4 @@ def test_nothing_is_kept_of_a_gain_that_is_not_certain():
 
 def test_without_a_bootstrap_nothing_is_answered(made):
     (part,) = made.study(resamples=0).parts
-    assert question_tables(part.comparison, setting_of(part)) == []
+    assert question_tables(part.comparison, table_context(part)) == []

@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy import stats
-from scipy.special import softmax
 
 from surefoot import InputError
 from surefoot.calibrators import load_calibration
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.results import Result, Run
+from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.experiments.run import Study
 from surefoot.predictions.labels import LabelKind
 from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
 from surefoot.report import study_figures
+from surefoot.report.figures import metric_definitions_picture
 from surefoot.report.gallery import part_gallery
-from surefoot.report.study import write_study
-from surefoot.report.study_figures import TEMPERATURES, all_drawn, part_pictures, slider_data
-from surefoot.report.study_tables import group_table, mean_score
+from surefoot.report.study_figures import drawable_methods, part_figures
+from surefoot.report.study_tables import mean_score, subgroups
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split, Task
 from tests.browser import ARGUMENTS, CHROMIUM
@@ -40,6 +38,7 @@ from tests.report.studies import (
     hostile,
     nll_by_hand,
     trained,
+    with_runs,
 )
 
 NAME = "script-script-alert-1-script"  # the hostile task's, as part of a path
@@ -51,6 +50,10 @@ FIGURES = (
     "risk-coverage-methods",
     "temperature-curves",
 )
+
+
+def write_study(study, folder):
+    return study_page.write_study(study, folder).page
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +75,14 @@ def report(shown, tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Drawing takes seconds, and is tested once."""
-    monkeypatch.setattr(study_page, "part_pictures", lambda *_: [])
+    monkeypatch.setattr(study_page, "part_figures", lambda *_: [])
 
 
 def test_hostile_names_are_text(report):
     text = report.read_text()
     assert HOSTILE not in text
     assert "<img src=x" not in text
-    assert text.count("<script") == 2  # the slider's numbers, and the one that moves it
+    assert "<script" not in text
     assert "&lt;/script&gt;&lt;script&gt;alert(1)" in text
     assert all(path.is_relative_to(report.parent) for path in report.parent.rglob("*"))
 
@@ -108,16 +111,14 @@ def test_every_figure_is_there_as_svg_and_png_and_in_the_page(report):
 def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, report):
     twin = json.loads((report.parent / "report.json").read_text())
     part, document = shown.parts[0], twin["parts"][0]
-    assert document["recommended"] in {
-        result.method.name for result in part.results if not result.method.oracle
-    }
+    assert document["recommended"] in {m.name for m in part.comparison.methods if not m.oracle}
     for method, scored in zip(document["methods"], part.comparison.methods, strict=True):
         assert method["scores"]["familiar"]["nll"]["mean"] == scored.cells["familiar", "nll"].mean
     files = {path.name: load_calibration(path) for path in (report.parent / "calibrations").glob("*.json")}
     fitted = {
-        f"{NAME}-{result.method.name}-run{run.run}.json": replace(run.calibration, evidence=None)
-        for result in part.results
-        for run in result.runs
+        f"{NAME}-{method.name}-run{run.run}.json": replace(run.calibration, evidence=None)
+        for method in part.comparison.methods
+        for run in method.runs
         if run.calibration is not None
     }
     assert files == fitted
@@ -125,34 +126,23 @@ def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, repo
     assert twin["reproduce"] == ["surefoot run experiment.toml"]
 
 
-def test_the_slider_moves_along_the_curve_of_the_divided_logits(found):
-    data = slider_data(found.parts[0])
-    assert [curve["title"] for curve in data["curves"]] == ["Single", "Ensemble"]
-    assert TEMPERATURES[data["start"]] == 1
-    said = next(r for r in found.parts[0].results if r.method.name == "single").runs[0].before[UNFAMILIAR]
-    labels = said.labels.numpy()
-    for at in (0, data["start"], len(TEMPERATURES) - 1):
-        p = softmax(said.logits[0].double().numpy() / TEMPERATURES[at], axis=1)[np.arange(said.n), labels]
-        assert data["curves"][0]["unfamiliar"][at] == pytest.approx(-np.log(np.clip(p, 0.001, 0.999)).mean())
-
-
 def test_subgroups_have_the_intervals_of_scipy(found):
-    table = group_table(found.parts[0], "ensemble")
-    assert table.titles == ("Single", "Ensemble")
-    assert {row.side for row in table.rows} == {"familiar", "unfamiliar"}
-    said = next(r for r in found.parts[0].results if r.method.name == "single").runs[0].after[UNFAMILIAR]
-    row = next(row for row in table.rows if row.side == "unfamiliar")
+    groups = subgroups(found.parts[0], "ensemble")
+    assert groups.titles == ("Single", "Ensemble")
+    assert {side for side, _ in groups.rows} == {"familiar", "unfamiliar"}
+    said = found.parts[0].comparison.method("single").runs[0].after[UNFAMILIAR]
+    row = next(scores[0] for side, scores in groups.rows if side == "unfamiliar")
     here = said.groups == row.group
     p = said.probs().numpy()[np.arange(said.n), said.labels.numpy()][here]
     losses = -np.log(np.clip(p, 0.001, 0.999))
     low, high = stats.t.interval(0.95, len(losses) - 1, losses.mean(), stats.sem(losses))
-    shown = row.scores[0]["nll"]
+    shown = row.metrics["nll"]
     assert (shown.value, shown.low, shown.high) == pytest.approx((losses.mean(), max(0, low), high))
-    error = row.scores[0]["label_error"]
+    error = row.metrics["label_error"]
     wrong = int((said.probs().numpy().argmax(1) != said.labels.numpy())[here].sum())
     exact = stats.binomtest(wrong, int(here.sum())).proportion_ci(method="exact")
     assert (error.k, error.n, error.low, error.high) == (wrong, here.sum(), *map(pytest.approx, exact))
-    assert group_table(found.parts[0], None).titles == ("Single",)
+    assert subgroups(found.parts[0], None).titles == ("Single",)
 
 
 def test_values_of_one_row_count_together():
@@ -188,14 +178,13 @@ def test_no_unfamiliar_set(tmp_path):
     text = write_study(alone.study(), tmp_path / "report").read_text()
     assert "There is no unfamiliar test set" in text
     assert "By subgroup" in text
-    assert 'class="slider"' not in text
 
 
 @pytest.fixture
 def pictures(monkeypatch):
     """A part of drawn predictions, and a task with an image for each of its samples."""
     part = drawn_part()
-    said = part.results[0].runs[0].after[UNFAMILIAR]
+    said = part.comparison.methods[0].runs[0].after[UNFAMILIAR]
     inputs = np.random.default_rng(0).integers(0, 255, size=(said.n, 8, 8, 3), dtype=np.uint8)
     order = np.random.default_rng(1).permutation(said.n)
     samples = Samples(said.ids.astype(str)[order], said.labels.numpy()[order], inputs[order])
@@ -208,18 +197,18 @@ def pictures(monkeypatch):
 def test_the_gallery_shows_the_surest_mistakes_before_and_after(pictures):
     part, inputs = pictures
     shown = part_gallery(part, "ensemble")
-    before, after = (result.runs[0].after[UNFAMILIAR] for result in part.results)
+    before, after = (method.runs[0].after[UNFAMILIAR] for method in part.comparison.methods)
     p, q, labels = before.probs().numpy(), after.probs().numpy(), before.labels.numpy()
     wrong = np.flatnonzero(p.argmax(1) != labels)
     surest = wrong[np.argsort(-p[wrong].max(1), kind="stable")][:12]
     assert len(shown.cards) == 12
-    assert [card.before for card in shown.cards] == pytest.approx(p[surest].max(1))
-    assert [card.confidence for card in shown.cards] == pytest.approx(q[surest, p[surest].argmax(1)])
+    assert [card.mistake.before for card in shown.cards] == pytest.approx(p[surest].max(1))
+    assert [card.mistake.confidence for card in shown.cards] == pytest.approx(q[surest, p[surest].argmax(1)])
     image = Image.open(io.BytesIO(base64.b64decode(shown.cards[0].image.split(",")[1])))
     assert (np.asarray(image) == inputs[surest[0]]).all()  # by id, though the task has another order
     assert (shown.before, shown.after) == ("Single", "Ensemble")
     assert shown.png[:4] == b"\x89PNG"
-    assert part_gallery(part, "single").cards[0].before is None
+    assert part_gallery(part, "single").cards[0].mistake.before is None
 
 
 def test_class_names_in_the_gallery_are_text(pictures, found, tmp_path, no_figures):
@@ -241,39 +230,46 @@ def test_where_the_images_are_gone_or_changed_a_sentence_says_so(
 
     monkeypatch.setattr(study_gallery, "task_named", gone)
     text = write_study(Study(found.experiment, (part,)), tmp_path).read_text()
-    assert "the images are not there any more: no such folder &lt;b&gt;" in text
+    assert "the images are not available any more: no such folder &lt;b&gt;" in text
 
 
 def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
-    assert not [each for each in part_pictures(found.parts[0], "x", None) if each.picture.name == "x-toy"]
+    assert study_figures.toy_planes(drawable_methods(found.parts[0], None)) is None
     task, part = task_named("toy/rings"), drawn_part()
     said = {}
     for split in TESTED:
         samples = task.splits[split]
         said[split] = draw_one_label(len(samples), 2, ids=samples.ids.tolist())
-    results = tuple(replace(result, runs=(Run(0, (), None, said, said),)) for result in part.results)
+    part = with_runs(part, dict.fromkeys(("single", "ensemble"), MethodRun(0, said)))
     part = replace(
         part,
         part=replace(part.part, task="toy/rings"),
         plan=replace(part.plan, task="toy/rings"),
-        results=results,
     )
-    shown = list(study_figures._toy(part))
-    assert len(shown) == 1
-    text = shown[0].picture.svg()
+    text = study_figures.toy_planes(drawable_methods(part, None)).picture.svg()
     assert all(name in text for name in ("rings", "Single 1", "Ensemble"))
+    assert [each.picture.name for each in part_figures(part, "x", None)][1] == "x-toy"
+
+
+def test_a_figure_is_a_function_and_a_line(monkeypatch):
+    def own(drawable):
+        picture = replace(metric_definitions_picture(), name="own")
+        return study_figures.CaptionedFigure(picture, f"Of {', '.join(drawable.methods)}.")
+
+    monkeypatch.setattr(study_figures, "FIGURES", (own, lambda _: None))
+    (figure,) = part_figures(drawn_part(), "x", None)
+    assert (figure.picture.name, figure.caption) == ("x-own", "Of single, ensemble.")
 
 
 def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     part = drawn_part()
     wild = draw_one_label(sharpness=60.0)
-    results = (
-        *part.results,
-        Result(METHODS.named("averaged-t"), (Run(0, (), None, *[dict.fromkeys(TESTED, wild)] * 2),)),
-    )
-    near, caption = study_figures._within_sight(all_drawn(replace(part, results=results)))
-    assert [method.name for method in near] == ["single", "ensemble"]
-    assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in caption
+    averaged = MethodRuns("averaged-t", "Weight-averaged + T", (MethodRun.of_sides(0, wild, wild),))
+    methods = (*part.comparison.methods, averaged)
+    part = replace(part, comparison=replace(part.comparison, methods=methods))
+    figure = study_figures.cost(drawable_methods(part, None))
+    assert len(figure.picture.figure.axes[0].lines) == 2
+    assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in figure.caption
 
 
 @pytest.mark.browser
@@ -292,18 +288,6 @@ def test_in_a_real_browser(report, width, scheme):
         page.goto(report.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".pictures svg").count() == len(FIGURES)
-        slider = page.locator(".slider input")
-        numbers = json.loads(page.locator(".slider script").inner_text())["curves"][0]
-        shown = page.locator(".slider tbody tr").first.locator("td")
-        dot = page.locator(".slider circle").first
-        places = set()
-        for at in (0, len(TEMPERATURES) - 1):
-            slider.fill(str(at))
-            assert page.locator(".slider output").inner_text() == f"{numbers['temperature'][at]:.2f}"
-            assert shown.nth(1).inner_text() == f"{numbers['familiar'][at]:.4f}"
-            assert shown.nth(2).inner_text() == f"{numbers['unfamiliar'][at]:.4f}"
-            places.add((dot.get_attribute("cx"), dot.get_attribute("cy")))
-        assert len(places) == 2
         for summary in page.locator("summary").all():
             summary.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -316,17 +300,3 @@ def test_in_a_real_browser(report, width, scheme):
         assert len(page.pdf()) > 10_000
         browser.close()
     assert problems == []
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_without_javascript_the_static_figures_are_there(report):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(java_script_enabled=False)
-        page.goto(report.as_uri())
-        assert not page.locator(".slider").is_visible()
-        assert page.locator(".pictures svg").first.is_visible()
-        browser.close()

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from surefoot.cli.terminal import print_method_tables
 from surefoot.evaluation.scores_csv import read_scores
 from surefoot.experiments.run import Study
-from surefoot.report.study_tables import headline_grids, part_names, safe_name, write_tables
+from surefoot.report.study import part_reports, write_part_tables
+from surefoot.report.study_tables import part_names, safe_name
 from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
+
+
+def headline_tables(study):
+    return [table for part in part_reports(study) for table in part.headline]
+
+
+def write_tables(study, folder):
+    return [path for part in part_reports(study) for path in write_part_tables(part, folder / "tables")]
 
 
 @given(st.text())
@@ -39,12 +48,12 @@ def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path
     assert [path.name for path in paths] == [f"toy-small-{ending}" for ending in endings]
     assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
     scores = read_scores(paths[3])
-    for result in found.parts[0].results:
-        values = [score.value for score in scores[result.method.name]["unfamiliar", "nll"]]
-        by_hand = [nll_by_hand(run.after[UNFAMILIAR]) for run in result.runs]
+    for method in found.parts[0].comparison.methods:
+        values = [score.value for score in scores[method.name]["unfamiliar", "nll"]]
+        by_hand = [nll_by_hand(run.after[UNFAMILIAR]) for run in method.runs]
         assert values == pytest.approx(by_hand, abs=1e-9)
     lines = list(csv.DictReader(io.StringIO(paths[4].read_text())))
-    assert {line["method"] for line in lines} == {result.method.name for result in found.parts[0].results}
+    assert {line["method"] for line in lines} == {method.name for method in found.parts[0].comparison.methods}
     assert {line["parameters"] for line in lines if line["method"] == "ensemble"} == {
         repr(2 * float(line["parameters"])) for line in lines if line["method"] == "single"
     }
@@ -52,12 +61,12 @@ def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path
 
 def test_the_headline_has_the_means_on_both_sides(made):
     found = made.study(resamples=0)
-    grid = headline_grids(found)[0]
+    grid = headline_tables(found)[0]
     assert grid.header[2:] == tuple(f"{m} {side}" for m in ("NLL", "Error", "ECE", "E99") for side in "FU")
-    runs = found.parts[0].results[0].runs
+    runs = found.parts[0].comparison.methods[0].runs
     mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)
     assert grid.rows[0][3].text == f"{mean:.4f}"
-    assert headline_grids(Study(made.experiment, (empty_part(),))) == []
+    assert headline_tables(Study(made.experiment, (empty_part(),))) == []
 
 
 def test_hostile_names_stay_text_in_every_format(made, tmp_path):
@@ -74,7 +83,7 @@ def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
         resamples=0
     )
-    assert [method.about.variance_from for method in found.parts[0].comparison.methods] == [None]
+    assert [method.variance_from for method in found.parts[0].comparison.methods] == [None]
 
 
 def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
@@ -82,7 +91,7 @@ def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
     shown.isatty = lambda: True
     monkeypatch.setattr("sys.stdout", shown)
     monkeypatch.setenv("COLUMNS", "80")
-    grids = headline_grids(made.study(resamples=0))
+    grids = headline_tables(made.study(resamples=0))
     print_method_tables(grids)
     text = shown.getvalue()
     for cell in grids[0].rows[0]:
@@ -91,7 +100,7 @@ def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
 
 
 def test_without_a_terminal_the_grids_are_markdown(made, capsys):
-    print_method_tables(headline_grids(made.study(resamples=0)))
+    print_method_tables(headline_tables(made.study(resamples=0)))
     shown = capsys.readouterr().out
     assert shown.startswith("**Methods on toy/small, mlp**")
     assert "| Single | 2 |" in shown

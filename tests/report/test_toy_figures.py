@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions
+from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import nll
 from surefoot.report import panels as toys
-from surefoot.report.curves import MethodRun
 from surefoot.tasks.task import Split
 from surefoot.tasks.toy import GRID, TOYS, load_toy
 from surefoot.tasks.toy import test_grid as grid_points
@@ -69,7 +69,9 @@ def test_the_picture_says_both_averages_and_is_small_and_the_same_every_time():
     task = load_toy("rings")
     both = sides(task)
     names = ("<script>", "$x", "ensemble", "distilled", "G-distilled")
-    rows = [toys.ToyRow("rings", tuple(MethodRun(name, name, *both) for name in names))]
+    rows = [
+        toys.ToyRow("rings", tuple(MethodRuns(name, name, (MethodRun.of_sides(0, *both),)) for name in names))
+    ]
     rows.append(toys.ToyRow("rings", rows[0].methods[:1], seed=4))
     picture = toys.toy_picture(rows)
     panels = picture.figure.axes

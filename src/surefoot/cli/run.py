@@ -293,12 +293,12 @@ def report(
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
     from surefoot.cli.terminal import print_method_tables
     from surefoot.report.comparison import headline_table
-    from surefoot.report.study_tables import scores_compared, scores_setting, write_score_tables
+    from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
 
-    setting, comparison = scores_setting(path, paper), scores_compared(path, method)
-    print_method_tables([headline_table(comparison, setting)])
+    context, comparison = scores_context(path, paper), scores_compared(path, method)
+    print_method_tables([headline_table(comparison, context)])
     if output is not None:
-        for written in write_score_tables(comparison, setting, output):
+        for written in write_score_tables(comparison, context, output):
             typer.echo(f"written: {written}")
 
 
@@ -307,19 +307,15 @@ def _report(
 ) -> None:
     from surefoot.cli.terminal import busy, print_method_tables
     from surefoot.experiments.run import read_folder, study
-    from surefoot.report.choice import verdict_of
     from surefoot.report.study import write_study
-    from surefoot.report.study_tables import headline_grids
 
     experiment, plans = _narrowed(*read_folder(folder), values, method)
     with busy("scoring, resampling and drawing"):
-        result = study(experiment, plans, store)
-        page = write_study(result, folder)
-    print_method_tables(headline_grids(result))
-    for part in result.parts:
-        for sentence in verdict_of(part):
-            typer.echo(sentence)
-    typer.echo(f"report: {page}")
+        written = write_study(study(experiment, plans, store), folder)
+    print_method_tables([table for part in written.parts for table in part.headline])
+    for sentence in (sentence for part in written.parts for sentence in part.verdict):
+        typer.echo(sentence)
+    typer.echo(f"report: {written.page}")
 
 
 def _narrowed(

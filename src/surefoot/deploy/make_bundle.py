@@ -21,13 +21,14 @@ from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.comparison import MethodRun
 from surefoot.evaluation.evaluate import Tick, evaluate, silently
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
 from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
-from surefoot.experiments.plan import Plan, Planned, replanned
-from surefoot.experiments.results import Reader, Run
+from surefoot.experiments.plan import MethodPlan, Plan, replanned
+from surefoot.experiments.results import Reader
 from surefoot.io import new_folder
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -179,7 +180,7 @@ class Chosen:
     opened: Opened
     part: Part
     plan: Plan
-    planned: Planned
+    planned: MethodPlan
 
 
 def chosen_method(opened: Opened, method: str, *, task: str | None, network: str | None) -> Chosen:
@@ -304,7 +305,7 @@ def remark_on_predictions(chosen: Chosen) -> str | None:
     return next((remark for remark in remarks if remark is not None), None)
 
 
-def _run(chosen: Chosen, run: int) -> Run:
+def _run(chosen: Chosen, run: int) -> MethodRun:
     planned = chosen.planned
     if not 0 <= run < len(planned.runs):
         raise InputError(f"run is {run}; allowed: 0 to {len(planned.runs) - 1}")
@@ -314,7 +315,7 @@ def _run(chosen: Chosen, run: int) -> Run:
     return result.runs[0]
 
 
-def _about(chosen: Chosen, selected: Run, shape: tuple[int, ...], run: int) -> dict[str, Any]:
+def _about(chosen: Chosen, selected: MethodRun, shape: tuple[int, ...], run: int) -> dict[str, Any]:
     plan, method, recipe = chosen.plan, chosen.planned.method, chosen.plan.recipe
     # As in testing: files are decoded to the recipe's size first; the images of built-in tasks are no files.
     name = chosen.part.task.partition("/")[0]
@@ -345,7 +346,7 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
     return image if first is None or first.shape[1] == math.prod(image) else (int(first.shape[1]),)
 
 
-def _familiar(novelty: Novelty, selected: Run, chosen: Chosen) -> Familiar:
+def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar:
     """Up to which novelty samples are familiar: from the validation split, measured on the test sets."""
     reader = Reader(chosen.opened.store)
     outputs = {Split.VAL: torch.cat([reader.predictions(spec, Split.VAL).logits for spec in selected.specs])}
@@ -354,7 +355,7 @@ def _familiar(novelty: Novelty, selected: Run, chosen: Chosen) -> Familiar:
     return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
 
 
-def _novelty(method: Method, selected: Run, store: Store) -> Novelty:
+def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:
     """The score that the method was fitted with, on the final networks' scale; else the variant's own."""
     (spec, *_) = selected.specs
     if selected.calibration is not None and selected.calibration.needs_novelty:

@@ -17,8 +17,8 @@ from surefoot.evaluation.comparison import (
     Cell,
     Comparison,
     Difference,
+    MethodRun,
     MethodRuns,
-    MethodScores,
     Pair,
     Place,
     RunScore,
@@ -43,10 +43,208 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
+BASELINE = "single"
+DECIDING = "nll"  # the metric by which all methods are compared with each other
+HEADLINE: tuple[Metric, ...] = tuple(
+    METRICS.named(name)
+    for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
+)
+SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
+ENOUGH_RESAMPLES = 200
+FEWEST_RESAMPLES = 100
 ANYWHERE = (-np.inf, np.inf)
 
-Replicates = Mapping[tuple[str, int], Array]  # by method and run
+RunKey = tuple[str, int]  # the method's name and the run
+Outputs = Mapping[RunKey, Predictions]  # of one side
+Replicates = Mapping[RunKey, Array]  # a metric's values on the resamples
+Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]  # by the method's name
 RunPair = tuple[RunScore, RunScore]
+
+
+def compare(
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric] = HEADLINE,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    baseline: str = BASELINE,
+    pairs: Sequence[Pair] = (),
+    tick: Tick = silently,
+) -> Comparison:
+    """Score every run of every method, test against the best, and resample the images of each side.
+
+    `pairs` are methods to be compared by every metric; by the deciding metric all methods but oracles are
+    compared in any case. `tick` is called for each set of predictions done. Without resamples there are no
+    differences.
+    """
+    outputs = {
+        side: {(m.name, run.run): run.sides[side] for m in methods for run in m.runs if side in run.sides}
+        for side in SIDES
+    }
+    sides = tuple(side for side in SIDES if outputs[side])
+    for side in sides:
+        _refuse_unpaired(side, outputs[side])
+    values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
+    for side in sides:
+        for (name, run), predictions in outputs[side].items():
+            for metric in metrics:
+                values[name].setdefault((side, metric.name), []).append(_score(run, metric, predictions))
+    comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
+    has_runs = {method.name for method in methods if method.runs}
+    competing = [method.name for method in methods if method.runs and not method.oracle]
+    every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
+    comparison = replace(comparison, pairs={pair: {} for pair in every})
+    if not resamples:
+        return comparison
+    for index, side in enumerate(sides):
+        rng = np.random.default_rng([seed, index])
+        comparison = _with_differences(comparison, side, outputs[side], resamples, rng, tick, set(pairs))
+    return replace(comparison, resamples=resamples)
+
+
+def tabulate(
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric],
+    sides: Sequence[str],
+    values: Values,
+    *,
+    baseline: str = BASELINE,
+) -> Comparison:
+    """Means, deviations and marks from the values alone; runs without predictions where none are given."""
+    _refuse_inconsistent(methods)
+    by_name = {method.name: method for method in methods}
+    cells: dict[str, dict[Place, Cell]] = {name: {} for name in by_name}
+    for side in sides:
+        for metric in metrics:
+            place = (side, metric.name)
+            column = {name: summary(values[name].get(place, ())) for name in by_name}
+            for name, cell in marked(column, by_name, metric.better).items():
+                cells[name][place] = cell
+    rows = []
+    for method in methods:
+        numbers = sorted({score.run for cell in cells[method.name].values() for score in cell.runs})
+        runs = method.runs or tuple(MethodRun(number) for number in numbers)
+        rows.append(replace(method, runs=runs, cells=cells[method.name]))
+    return Comparison(tuple(rows), tuple(metrics), tuple(sides), baseline if baseline in by_name else None)
+
+
+def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
+    count = metric.count(predictions) if metric.count else None
+    if count is None:
+        return RunScore(run, metric.function(predictions))
+    return RunScore(run, count.value, count.k, count.n)
+
+
+def _refuse_inconsistent(methods: Sequence[MethodRuns]) -> None:
+    """Names and run numbers must be unique, and a lender of variance must be among the methods."""
+    if not methods:
+        raise InputError("no methods to compare; needed: at least one")
+    names = [method.name for method in methods]
+    for method in methods:
+        if names.count(method.name) > 1:
+            raise InputError(f"method {method.name!r} is given twice; names must differ")
+        runs = [run.run for run in method.runs]
+        if len(set(runs)) < len(runs):
+            raise InputError(f"method {method.name!r} has runs {runs}; every run must have its own number")
+        if method.variance_from is not None and method.variance_from not in names:
+            raise InputError(
+                f"method {method.name!r} takes its variance from {method.variance_from!r}; "
+                f"have: {', '.join(names)}"
+            )
+
+
+def _refuse_unpaired(side: str, outputs: Outputs) -> None:
+    """All methods must have predicted the same rows in the same order."""
+    (first_name, first_run), first = next(iter(outputs.items()))
+    for (name, run), predictions in outputs.items():
+        if not same_rows(first, predictions):
+            raise InputError(
+                f"run {run} of {name!r} has other {side} rows or labels than run {first_run} of "
+                f"{first_name!r}; a comparison needs the same rows in the same order"
+            )
+
+
+def same_rows(one: Predictions, other: Predictions) -> bool:
+    """Whether both are of the same samples in the same order, as far as labels and ids tell."""
+    if one.kind is not other.kind or not torch.equal(one.labels, other.labels):
+        return False
+    return one.ids is None or other.ids is None or np.array_equal(one.ids, other.ids)
+
+
+def _with_differences(
+    comparison: Comparison,
+    side: str,
+    outputs: Outputs,
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick,
+    requested: set[Pair],
+) -> Comparison:
+    """The comparison with the differences of one side, from one draw of resamples for all methods."""
+    every = list(outputs.values())
+    first = next((predictions for predictions in every if predictions.groups is not None), every[0])
+    draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
+    slow_runs, few = _slow_share(outputs, comparison.metrics, resamples)
+
+    def drawn_of(key: RunKey) -> Array:
+        slow = few if key in slow_runs else 0
+        return resampled(outputs[key].outcomes, comparison.metrics, draw, slow_resamples=slow)
+
+    drawn: dict[RunKey, Array] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy releases the lock for most of it
+        for key, values in zip(outputs, pool.map(drawn_of, outputs), strict=True):
+            drawn[key] = values
+            tick(1)
+    factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
+    methods = {method.name: method for method in comparison.methods}
+    cells = {method.name: dict(method.cells) for method in comparison.methods}
+    pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
+
+    def gap_between(
+        name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
+    ) -> Difference | None:
+        crossed = other is not None and methods[name].is_ensemble != methods[other].is_ensemble
+        return difference(column, name, other, replicates, factor, crossed=crossed)
+
+    for index, metric in enumerate(comparison.metrics):
+        place = (side, metric.name)
+        column = {name: of_method[place] for name, of_method in cells.items()}
+        replicates = {key: values[index] for key, values in drawn.items()}
+        best = best_of(column, methods, metric.better)
+        for name, cell in column.items():
+            cells[name][place] = replace(
+                cell,
+                from_baseline=gap_between(name, comparison.baseline, column, replicates),
+                from_best=gap_between(name, best, column, replicates),
+            )
+        for pair, differences in pairs.items():
+            if (pair in requested or metric.name == DECIDING) and (
+                gap := gap_between(*pair, column, replicates)
+            ):
+                differences[place] = gap
+    rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
+    return replace(comparison, methods=rows, pairs=pairs)
+
+
+def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> tuple[set[RunKey], int]:
+    """Which runs, and how many resamples, the work allows for metrics that are not ratios of sums.
+
+    Fewer resamples first, but enough; then fewer runs (those that most methods share), at least one; then
+    fewer resamples again.
+    """
+    outcomes = next(iter(outputs.values())).outcomes
+    everything = set(outputs)
+    if all(metric.is_ratio(outcomes.kind) for metric in metrics):
+        return everything, resamples
+    allowed = SLOW_WORK / max(1, len(outcomes.row))
+    few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
+    runs_of, with_run = Counter(name for name, _ in everything), Counter(run for _, run in everything)
+    removable = Counter(run for name, run in everything if runs_of[name] > 1)
+    shared, left = sorted(with_run, key=lambda run: (-with_run[run], run)), len(everything)
+    while left * few > allowed and len(shared) > 1:
+        left -= removable[shared.pop()]
+    selected = {(name, run) for name, run in everything if run in set(shared) or runs_of[name] == 1}
+    return selected, min(few, max(FEWEST_RESAMPLES, int(allowed / len(selected))))
 
 
 def difference(
@@ -62,14 +260,16 @@ def difference(
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
-    Not `paired` are methods that were asked about different samples.
+    Methods that predicted different samples are not `paired`.
     """
     if other is None or other == name:
         return None
-    pairs = _pairs(column[name].runs, column[other].runs, crossed)
+    ours, theirs = column[name], column[other]
+    crossed = crossed or 1 in (len(ours.runs), len(theirs.runs))  # one run is compared with every other
+    pairs = _pairs(ours.runs, theirs.runs, crossed)
     if not pairs:
         return Difference(NAN)
-    gaps = [ours.value - theirs.value for ours, theirs in pairs]
+    gaps = [a.value - b.value for a, b in pairs]
     value = float(np.mean(gaps))
     drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
     drawn = [differences for differences in drawn if np.isfinite(differences).any()]
@@ -77,36 +277,30 @@ def difference(
     interval = centred_interval(value, spread, ANYWHERE, factor=factor)
     exact = _exact(pairs, paired)
     if exact is not None and np.isfinite(interval.low):
-        # No resample of 0 of n holds an error: ask the exact intervals too, and take the wider ends.
+        # No resample of 0 of n has an error: compute the exact intervals too, and use the wider ends.
         shift = value - exact.value
         low, high = min(interval.low, exact.low + shift), max(interval.high, exact.high + shift)
         interval = Interval(value, low, high)
-    unpaired = _each_with_each(column[name].runs, column[other].runs, crossed)
-    margin = margin_of_means(column[name], column[other]) if unpaired else margin_of_pairs(gaps)
+    margin = margin_of_means(ours, theirs) if crossed else margin_of_pairs(gaps)
     return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn), margin)
 
 
 def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> list[RunPair]:
-    """Runs of the same number, or each with each."""
-    if _each_with_each(ours, theirs, crossed):
-        paired = [(a, b) for a in ours for b in theirs]
+    """Runs of the same number, or each with each, in which the metric is defined."""
+    if crossed:
+        pairs = [(a, b) for a in ours for b in theirs]
     else:
         by_run = {b.run: b for b in theirs}
-        paired = [(a, by_run[a.run]) for a in ours if a.run in by_run]
-    return [(a, b) for a, b in paired if np.isfinite(a.value) and np.isfinite(b.value)]
-
-
-def _each_with_each(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> bool:
-    """A method run once stands against every run of the other."""
-    return crossed or 1 in (len(ours), len(theirs))
+        pairs = [(a, by_run[a.run]) for a in ours if a.run in by_run]
+    return [(a, b) for a, b in pairs if np.isfinite(a.value) and np.isfinite(b.value)]
 
 
 def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
-    """The difference of two proportions where resamples do not tell it; None where they do.
+    """The exact difference of two proportions where resamples cannot give it; None where they can.
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
     """
-    ours, theirs = (_mean_count([pair[side] for pair in pairs]) for side in (0, 1))
+    ours, theirs = (_mean_count([pair[index] for pair in pairs]) for index in (0, 1))
     if ours is None or theirs is None:
         return None
     if not needs_exact((ours.k, ours.n), (theirs.k, theirs.n), paired=paired):
@@ -125,206 +319,3 @@ def _mean_count(scores: Sequence[RunScore]) -> Proportion | None:
     if never or always:
         return Proportion.of(n if always else 0, n)
     return Proportion.of(min(max(k, 1), n - 1), n) if n > 1 else None
-
-
-BASELINE = "single"
-DECIDING = "nll"  # by which all methods are set against each other
-HEADLINE: tuple[Metric, ...] = tuple(
-    METRICS.named(name)
-    for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
-)
-SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
-ENOUGH_RESAMPLES = 200
-FEWEST_RESAMPLES = 100
-
-Spoken = tuple[str, int, Predictions]  # the method's name, the run, and what it said on a side
-Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]
-
-
-def compare(
-    methods: Sequence[MethodRuns],
-    metrics: Sequence[Metric] = HEADLINE,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    baseline: str = BASELINE,
-    pairs: Sequence[Pair] = (),
-    tick: Tick = silently,
-) -> Comparison:
-    """Score every run of every method, test against the best, and resample the images of each side.
-
-    `pairs` are methods to be set against each other by every metric; by the deciding one all honest methods
-    are anyway. `tick` is told of each set of predictions done. No resamples, no differences.
-    """
-    sides = tuple(side for side in SIDES if _spoken(methods, side))
-    for side in sides:
-        _refuse_unpaired(side, _spoken(methods, side))
-    values = {method.name: _values(method, metrics, sides) for method in methods}
-    found = tabulate(methods, metrics, sides, values, baseline=baseline)
-    there = {method.name for method in methods if method.runs}
-    honest = [method.name for method in methods if method.runs and not method.oracle]
-    every = [*(pair for pair in pairs if there.issuperset(pair)), *permutations(honest, 2)]
-    found = replace(found, pairs={pair: {} for pair in every})
-    if not resamples:
-        return found
-    for index, side in enumerate(sides):
-        rng = np.random.default_rng([seed, index])
-        found = _with_differences(found, side, _spoken(methods, side), resamples, rng, tick, asked=set(pairs))
-    return replace(found, resamples=resamples)
-
-
-def tabulate(
-    methods: Sequence[MethodRuns],
-    metrics: Sequence[Metric],
-    sides: Sequence[str],
-    values: Values,
-    *,
-    baseline: str = BASELINE,
-) -> Comparison:
-    """Means, deviations and marks from the values alone."""
-    about = {method.name: replace(method, runs=()) for method in methods}
-    _refuse_unknown(methods, about)
-    cells: dict[str, dict[Place, Cell]] = {name: {} for name in about}
-    for side in sides:
-        for metric in metrics:
-            place = (side, metric.name)
-            column = {name: summary(values[name].get(place, ())) for name in about}
-            for name, cell in marked(column, about, metric.better).items():
-                cells[name][place] = cell
-    rows = tuple(MethodScores(about[name], _runs(cells[name]), cells[name]) for name in about)
-    return Comparison(rows, tuple(metrics), tuple(sides), baseline if baseline in about else None)
-
-
-def _with_differences(
-    found: Comparison,
-    side: str,
-    spoken: Sequence[Spoken],
-    resamples: int,
-    rng: np.random.Generator,
-    tick: Tick,
-    *,
-    asked: set[Pair],
-) -> Comparison:
-    first = next((said for _, _, said in spoken if said.groups is not None), spoken[0][2])
-    draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
-    kept, few = _slow_share(spoken, found.metrics, resamples)
-
-    def drawn_of(each: Spoken) -> Array:
-        slow = few if each[:2] in kept else 0
-        return resampled(each[2].outcomes, found.metrics, draw, slow_resamples=slow)
-
-    spread: dict[tuple[str, int], Array] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the lock for most of it
-        for (name, run, _), drawn in zip(spoken, pool.map(drawn_of, spoken), strict=True):
-            spread[name, run] = drawn
-            tick(1)
-    factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
-    about = {method.about.name: method.about for method in found.methods}
-    cells = {method.about.name: dict(method.cells) for method in found.methods}
-    pairs = {pair: dict(of_pair) for pair, of_pair in found.pairs.items()}
-
-    def apart(
-        name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
-    ) -> Difference | None:
-        crossed = other is not None and about[name].is_ensemble != about[other].is_ensemble
-        return difference(column, name, other, replicates, factor, crossed=crossed)
-
-    for index, metric in enumerate(found.metrics):
-        place = (side, metric.name)
-        column = {name: of_method[place] for name, of_method in cells.items()}
-        replicates = {key: drawn[index] for key, drawn in spread.items()}
-        best = best_of(column, about, metric.better)
-        for name, cell in column.items():
-            cells[name][place] = replace(
-                cell,
-                from_baseline=apart(name, found.baseline, column, replicates),
-                from_best=apart(name, best, column, replicates),
-            )
-        for pair, of_pair in pairs.items():
-            if (pair in asked or metric.name == DECIDING) and (gap := apart(*pair, column, replicates)):
-                of_pair[place] = gap
-    rows = tuple(replace(method, cells=cells[method.about.name]) for method in found.methods)
-    return replace(found, methods=rows, pairs=pairs)
-
-
-def _slow_share(
-    spoken: Sequence[Spoken], metrics: Sequence[Metric], resamples: int
-) -> tuple[set[tuple[str, int]], int]:
-    """Which runs, and how many resamples, the work allows for metrics that are not ratios of sums.
-
-    Fewer resamples first, but enough; then fewer runs (those that most methods share), at least one; then
-    fewer resamples again.
-    """
-    outcomes = spoken[0][2].outcomes
-    everything = {(name, run) for name, run, _ in spoken}
-    if all(metric.is_ratio(outcomes.kind) for metric in metrics):
-        return everything, resamples
-    allowed = SLOW_WORK / max(1, len(outcomes.row))
-    few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
-    runs_of, with_run = Counter(name for name, _ in everything), Counter(run for _, run in everything)
-    can_go = Counter(run for name, run in everything if runs_of[name] > 1)
-    shared, left = sorted(with_run, key=lambda run: (-with_run[run], run)), len(everything)
-    while left * few > allowed and len(shared) > 1:
-        left -= can_go[shared.pop()]
-    stay = set(shared)
-    kept = {(name, run) for name, run in everything if run in stay or runs_of[name] == 1}
-    return kept, min(few, max(FEWEST_RESAMPLES, int(allowed / len(kept))))
-
-
-def _values(
-    method: MethodRuns, metrics: Sequence[Metric], sides: Sequence[str]
-) -> dict[Place, list[RunScore]]:
-    found: dict[Place, list[RunScore]] = {}
-    for said in method.runs:
-        for side in sides:
-            predictions = said.side(side)
-            if predictions is None:
-                continue
-            for metric in metrics:
-                found.setdefault((side, metric.name), []).append(_score(said.run, metric, predictions))
-    return found
-
-
-def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
-    count = metric.count(predictions) if metric.count else None
-    if count is None:
-        return RunScore(run, metric.function(predictions))
-    return RunScore(run, count.value, count.k, count.n)
-
-
-def _runs(cells: Mapping[Place, Cell]) -> tuple[int, ...]:
-    return tuple(sorted({score.run for cell in cells.values() for score in cell.runs}))
-
-
-def _spoken(methods: Sequence[MethodRuns], side: str) -> list[Spoken]:
-    every = ((method.name, said) for method in methods for said in method.runs)
-    return [(name, said.run, p) for name, said in every if (p := said.side(side)) is not None]
-
-
-def _refuse_unknown(methods: Sequence[MethodRuns], about: Mapping[str, MethodRuns]) -> None:
-    if not methods:
-        raise InputError("no methods to compare; needed: at least one")
-    names = [method.name for method in methods]
-    for method in methods:
-        if names.count(method.name) > 1:
-            raise InputError(f"method {method.name!r} is there twice; names must differ")
-        runs = [said.run for said in method.runs]
-        if len(set(runs)) < len(runs):
-            raise InputError(f"method {method.name!r} has runs {runs}; every run must have its own number")
-        if method.variance_from is not None and method.variance_from not in about:
-            have = ", ".join(names)
-            raise InputError(
-                f"method {method.name!r} has the spread of {method.variance_from!r}; have: {have}"
-            )
-
-
-def _refuse_unpaired(side: str, spoken: Sequence[Spoken]) -> None:
-    """All methods must have seen the same rows in the same order."""
-    _, _, first = spoken[0]
-    for name, run, said in spoken:
-        named = first.ids is None or said.ids is None or np.array_equal(first.ids, said.ids)
-        if not named or said.kind is not first.kind or not torch.equal(said.labels, first.labels):
-            raise InputError(
-                f"run {run} of {name!r} has other {side} rows or labels than run {spoken[0][1]} of "
-                f"{spoken[0][0]!r}; a comparison needs the same rows in the same order"
-            )

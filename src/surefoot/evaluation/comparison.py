@@ -4,55 +4,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from scipy.stats import t as t_distribution
 from scipy.stats import ttest_ind_from_stats
 
+from surefoot.calibrators import Calibration
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
 from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Spec
+from surefoot.tasks.task import Split
+
+TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), strict=True))
 
 Place = tuple[str, str]  # the side and the metric's name
 Pair = tuple[str, str]  # two methods' names
 
+SIGNIFICANCE = 0.05
+SAME = 1e-12  # relative: means that differ by rounding only are equal
 
-@dataclass(frozen=True, eq=False)
-class Said:
-    """What one run of one method said, after calibration."""
-
-    run: int
-    familiar: Predictions
-    unfamiliar: Predictions | None = None
-
-    def side(self, name: str) -> Predictions | None:
-        """The predictions of one side."""
-        return dict(zip(SIDES, (self.familiar, self.unfamiliar), strict=True))[name]
-
-
-@dataclass(frozen=True, eq=False)
-class MethodRuns:
-    """A method with its runs, and what a table says of it."""
-
-    name: str
-    title: str
-    runs: tuple[Said, ...] = ()
-    paper: str | None = None  # the row's name in the paper's complete table
-    variance_from: str | None = (
-        None  # for a method run once: the method whose runs' variance stands for its own
-    )
-    oracle: bool = False  # tuned on unfamiliar data: shown, never competing
-    not_in_paper: bool = False  # a method that the paper does not have
-    is_ensemble: bool = False  # its runs join networks, so a run's number means none of another method's
-    seconds_training: float | None = None
-    seconds_per_sample: float | None = None
-    parameters: float | None = None
-    missing: tuple[str, ...] = ()  # networks not there: counted and named, never averaged in
+Spread = tuple[float, int]  # standard deviation, and how many runs it is of
 
 
 class Mark(StrEnum):
-    """How a method stands against the best in one column."""
+    """How a method compares with the best of its column."""
 
     BEST = "best"
     LEVEL = "level"  # not significantly worse than the best
@@ -120,35 +98,73 @@ class Cell:
         return (sum(k for k, _ in counted), sum(n for _, n in counted)) if counted else None
 
 
-@dataclass(frozen=True)
-class MethodScores:
-    """A method's row: what it is, its runs, and a cell for every side and metric."""
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """One run of a method: its networks, their predictions of the test sets, and the fitted calibration."""
 
-    about: MethodRuns  # without the predictions
-    runs: tuple[int, ...]
+    run: int
+    before: Mapping[Split, Predictions] = field(default_factory=dict)  # uncalibrated; empty: scores only
+    calibration: Calibration | None = None
+    specs: tuple[Spec, ...] = ()
+    novelty_auroc: float | None = None  # of the novelty score: familiar against unfamiliar
+
+    @staticmethod
+    def of_sides(run: int, familiar: Predictions, unfamiliar: Predictions | None = None) -> "MethodRun":
+        """A run whose predictions are scored as they are."""
+        given = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
+        return MethodRun(run, {split: predictions for split, predictions in given if predictions is not None})
+
+    @cached_property
+    def after(self) -> Mapping[Split, Predictions]:
+        """The calibrated predictions; the same as before where nothing was fitted."""
+        if self.calibration is None:
+            return self.before
+        return {split: self.calibration(predictions) for split, predictions in self.before.items()}
+
+    @property
+    def sides(self) -> dict[str, Predictions]:
+        """The calibrated predictions by side."""
+        return {side: self.after[split] for side, split in TEST_SPLITS.items() if split in self.after}
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRuns:
+    """A method with its runs and their cost; once compared, with a cell for every side and metric."""
+
+    name: str
+    title: str
+    runs: tuple[MethodRun, ...] = ()
+    paper: str | None = None  # the row's name in the paper's complete table
+    variance_from: str | None = None  # for a method run once: the method whose variance over runs is used
+    oracle: bool = False  # tuned on the test sets: listed, but never the best
+    not_in_paper: bool = False
+    is_ensemble: bool = False  # a run joins several networks, so its number matches no other method's run
+    seconds_training: float | None = None  # of one run, teachers included
+    seconds_per_sample: float | None = None
+    parameters: float | None = None  # of all networks of a run
+    missing: tuple[str, ...] = ()  # networks that are not in the store: counted and named, not averaged in
     cells: Mapping[Place, Cell] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The title, marked where the method is an oracle."""
+        return f"{self.title} (oracle)" if self.oracle else self.title
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Every method in the given order, by every metric on every side."""
 
-    methods: tuple[MethodScores, ...]
+    methods: tuple[MethodRuns, ...]
     metrics: tuple[Metric, ...]
     sides: tuple[str, ...]
     baseline: str | None  # None where the baseline is not among the methods
     resamples: int = 0  # 0: without the bootstrap
     pairs: Mapping[Pair, Mapping[Place, Difference]] = field(default_factory=dict)  # first less second
 
-    def method(self, name: str) -> MethodScores:
-        """The method of that name, which must be there."""
-        return next(method for method in self.methods if method.about.name == name)
-
-
-SIGNIFICANCE = 0.05
-SAME = 1e-12  # relative: means that differ by rounding only are equal
-
-Spread = tuple[float, int]  # standard deviation, and how many runs it is of
+    def method(self, name: str) -> MethodRuns:
+        """The method of that name, which must be among them."""
+        return next(method for method in self.methods if method.name == name)
 
 
 def summary(runs: Sequence[RunScore]) -> Cell:
@@ -175,18 +191,14 @@ def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread)
 
 def margin_of_pairs(differences: Sequence[float]) -> float:
     """Half the 95% interval of the mean of paired runs' differences; NaN for fewer than two."""
-    return _margin([summary([RunScore(place, value) for place, value in enumerate(differences)])])
+    return margin_of_means(summary([RunScore(place, value) for place, value in enumerate(differences)]))
 
 
-def margin_of_means(cell: Cell, other: Cell) -> float:
-    """Half the 95% interval of the difference of two means over runs that are not paired, by Welch's t.
+def margin_of_means(*cells: Cell) -> float:
+    """Half the 95% interval of the difference of means over runs that are not paired, by Welch's t.
 
-    A method that was run once is taken as it is, its variance not being known; NaN where both are.
+    The unknown variance of a method that was run once is left out; NaN where no method was run twice.
     """
-    return _margin([cell, other])
-
-
-def _margin(cells: Sequence[Cell]) -> float:
     several = [cell for cell in cells if cell.defined > 1]
     variances = [cell.deviation**2 / cell.defined for cell in several]  # of each mean
     variance = sum(variances)
@@ -196,55 +208,52 @@ def _margin(cells: Sequence[Cell]) -> float:
     return float(t_distribution.ppf(1 - SIGNIFICANCE / 2, variance**2 / parts) * variance**0.5)
 
 
-def marked(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:
+def marked(cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:
     """The cells of one column, by the method's name, each with its mark.
 
-    Cheating methods do not compete. Where the best has no spread, or nobody to be tested against, no
-    significance is claimed: the best number alone is marked, and marked as untested.
+    Oracles do not compete. Where the best has no variance over runs, or no other method to be tested against,
+    no significance is claimed: only the best number is marked, as untested.
     """
-    best = best_of(cells, about, better)
+    best = best_of(cells, methods, better)
     if best is None:
         return dict(cells)
-    spreads = {name: _spread(name, cells, about) for name in cells}
-    rivals = [name for name in cells if name != best and _competes(name, cells, about)]
+    spreads = {name: _spread(name, cells, methods) for name in cells}
+    rivals = [name for name in cells if name != best and _competes(name, cells, methods)]
     tested = [name for name in rivals if spreads[name] and spreads[best]]
-    found = dict(cells)
+    result = dict(cells)
     for name in (best, *rivals):
-        lent = about[name].variance_from if spreads[name] and _borrows(cells[name]) else None
-        cell = replace(cells[name], borrowed=lent)
+        lender = methods[name].variance_from if spreads[name] and len(cells[name].runs) == 1 else None
+        cell = replace(cells[name], borrowed=lender)
         mark, p = Mark.BEST if tested else Mark.BEST_UNTESTED, NAN
         if name in tested:
             p = t_test(cell.mean, spreads[name] or (NAN, 0), cells[best].mean, spreads[best] or (NAN, 0))
             mark = Mark.LEVEL if p >= SIGNIFICANCE else Mark.WORSE
         elif name != best:
             mark = Mark.BEST_UNTESTED if _same(cell.mean, cells[best].mean) else Mark.UNTESTED
-        found[name] = replace(cell, mark=mark, p=p)
-    return found
+        result[name] = replace(cell, mark=mark, p=p)
+    return result
 
 
-def best_of(cells: Mapping[str, Cell], about: Mapping[str, MethodRuns], better: Better) -> str | None:
+def best_of(cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns], better: Better) -> str | None:
     """The name of the competing method with the best mean; None where there is no better or worse."""
-    competing = [name for name in cells if _competes(name, cells, about)]
+    competing = [name for name in cells if _competes(name, cells, methods)]
     if better not in ("lower", "higher") or not competing:
         return None
     sign = 1 if better == "lower" else -1
     return min(competing, key=lambda name: sign * cells[name].mean)
 
 
-def _competes(name: str, cells: Mapping[str, Cell], about: Mapping[str, MethodRuns]) -> bool:
-    return not about[name].oracle and bool(np.isfinite(cells[name].mean))
+def _competes(name: str, cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns]) -> bool:
+    return not methods[name].oracle and bool(np.isfinite(cells[name].mean))
 
 
-def _spread(name: str, cells: Mapping[str, Cell], about: Mapping[str, MethodRuns]) -> Spread | None:
-    """A method's own spread; for one run the spread of its stand-in; None if a run is undefined."""
-    lender = about[name].variance_from if _borrows(cells[name]) else name
+def _spread(name: str, cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns]) -> Spread | None:
+    """A method's own deviation over runs; for one run that of its lender; None if a run is undefined."""
+    lender = methods[name].variance_from if len(cells[name].runs) == 1 else name
     cell = None if lender is None else cells.get(lender)
-    whole = cell is not None and cell.defined == len(cell.runs) > 1
-    return (cell.deviation, cell.defined) if cell is not None and whole else None
-
-
-def _borrows(cell: Cell) -> bool:
-    return len(cell.runs) == 1
+    if cell is None or not cell.defined == len(cell.runs) > 1:
+        return None
+    return cell.deviation, cell.defined
 
 
 def _same(one: float, other: float) -> bool:

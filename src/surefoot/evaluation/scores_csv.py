@@ -10,7 +10,6 @@ from surefoot.evaluation.compare import BASELINE, Values, tabulate
 from surefoot.evaluation.comparison import Comparison, MethodRuns, Place, RunScore
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
-from surefoot.io import replacing
 from surefoot.metrics import METRICS, Metric
 from surefoot.text import csv_text, exact_text
 
@@ -24,14 +23,8 @@ def scores_text(comparison: Comparison) -> str:
         for (side, metric), cell in method.cells.items():
             for score in cell.runs:
                 numbers = (exact_text(score.value), exact_text(score.k), exact_text(score.n))
-                lines.append((method.about.name, score.run, side, metric, *numbers))
+                lines.append((method.name, score.run, side, metric, *numbers))
     return csv_text(HEADER, lines)
-
-
-def write_scores(comparison: Comparison, path: str | Path) -> None:
-    """Write `scores.csv`."""
-    with replacing(path) as temporary:
-        temporary.write_text(scores_text(comparison), encoding="utf-8")
 
 
 def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
@@ -45,7 +38,7 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
     header = tuple(next(lines, ()))
     if header != HEADER:
         raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(HEADER)}")
-    found: dict[str, dict[Place, list[RunScore]]] = {}
+    scores: dict[str, dict[Place, list[RunScore]]] = {}
     seen = set()
     for line in lines:
         try:
@@ -54,10 +47,10 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
             raise InputError(f"{path}, line {lines.line_num}: {error}") from error
         if (method, place, score.run) in seen:
             what = f"run {score.run} of {method!r}, {' '.join(place)}"
-            raise InputError(f"{path}, line {lines.line_num}: {what} is there twice; allowed: once")
+            raise InputError(f"{path}, line {lines.line_num}: {what} is given twice; allowed: once")
         seen.add((method, place, score.run))
-        found.setdefault(method, {}).setdefault(place, []).append(score)
-    return found
+        scores.setdefault(method, {}).setdefault(place, []).append(score)
+    return scores
 
 
 def comparison_from_scores(
@@ -67,22 +60,19 @@ def comparison_from_scores(
     *,
     baseline: str = BASELINE,
 ) -> Comparison:
-    """The comparison again, without the bootstrap, which needs the predictions.
+    """The comparison from its scores, without the bootstrap, which needs the predictions.
 
-    `about` says what the methods are, in the order of the rows; any other method goes by its name alone.
+    `about` describes the methods, in the order of the rows; of any other method only the name is known.
     """
     known = [method.name for method in about]
     methods = [*about, *(MethodRuns(name, name) for name in values if name not in known)]
     places = {place for of_method in values.values() for place in of_method}
     scores = {method.name: values.get(method.name, {}) for method in methods}
     sides = [side for side in SIDES if side in {side for side, _ in places}]
-    chosen = _metrics_named({name for _, name in places}) if metrics is None else metrics
-    return tabulate(methods, chosen, sides, scores, baseline=baseline)
-
-
-def _metrics_named(names: set[str]) -> tuple[Metric, ...]:
-    wanted = [METRICS.named(name) for name in sorted(names)]
-    return tuple(metric for metric in METRICS if metric in wanted)
+    if metrics is None:
+        named = [METRICS.named(name) for name in sorted({name for _, name in places})]
+        metrics = [metric for metric in METRICS if metric in named]
+    return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
 def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:

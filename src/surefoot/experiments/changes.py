@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, difference
-from surefoot.evaluation.comparison import Cell, Difference, MethodRuns, Place, Said
+from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, difference, same_rows
+from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.experiment import Experiment, Part
-from surefoot.experiments.methods import METHODS, Method
+from surefoot.experiments.experiment import Experiment
+from surefoot.experiments.methods import METHODS
 from surefoot.experiments.plan import Plan, replanned
-from surefoot.experiments.results import Result, as_runs
-from surefoot.experiments.run import read_folder, results_of
+from surefoot.experiments.results import results_of
+from surefoot.experiments.run import read_folder
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
@@ -26,10 +25,9 @@ from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 
 BEFORE, AFTER = "before", "after"
-ONE_SIDE = SIDES[0]  # a side by itself is compared as if it were the only one
+ONE_SIDE = SIDES[0]  # a single side is compared as if it were the familiar one
 
-
-Cells = Mapping[Place, Cell]
+Pair = tuple[Plan, Plan]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Change:
     before: float
     after: float
     difference: Difference
-    runs: int  # that the means are over, of the one with more
+    runs: int  # of the experiment with more of them
     paired: bool  # the same samples: resampled together
 
     @property
@@ -58,23 +56,31 @@ def changes(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Change, ...]:
-    """Every metric on each side that both have, over the runs that both have; one run stands against all."""
-    found: list[Change] = []
+    """Every metric on each side that both have, over the runs that both have.
+
+    A method that was run once is compared with every run of the other.
+    """
+    result: list[Change] = []
     for index, side in enumerate(SIDES):
-        pair = _shared(_one_side(before, BEFORE, side), _one_side(after, AFTER, side))
-        if all(each.runs for each in pair):
-            found += _on_side(side, *pair, metrics, resamples, [seed, index])
-    return tuple(found)
+        old, new = _one_side(before, BEFORE, side), _one_side(after, AFTER, side)
+        if 1 not in (len(old.runs), len(new.runs)):
+            shared = {run.run for run in old.runs} & {run.run for run in new.runs}
+            old, new = (
+                replace(each, runs=tuple(run for run in each.runs if run.run in shared))
+                for each in (old, new)
+            )
+        if old.runs and new.runs:
+            result += _changes_on_side(side, old, new, metrics, resamples, [seed, index])
+    return tuple(result)
 
 
-def same_rows(one: Predictions, other: Predictions) -> bool:
-    """Whether both are of the same samples in the same order, as far as labels and names tell."""
-    if one.kind is not other.kind or not torch.equal(one.labels, other.labels):
-        return False
-    return one.ids is None or other.ids is None or np.array_equal(one.ids, other.ids)
+def _one_side(method: MethodRuns, name: str, side: str) -> MethodRuns:
+    """A method under another name, with the predictions of one side as its only ones."""
+    runs = tuple(MethodRun.of_sides(run.run, run.sides[side]) for run in method.runs if side in run.sides)
+    return replace(method, name=name, runs=runs, variance_from=None)
 
 
-def _on_side(
+def _changes_on_side(
     side: str,
     before: MethodRuns,
     after: MethodRuns,
@@ -82,51 +88,44 @@ def _on_side(
     resamples: int,
     seed: list[int],
 ) -> list[Change]:
-    first = before.runs[0].familiar
-    paired = all(same_rows(first, said.familiar) for each in (before, after) for said in each.runs)
+    every = [run.sides[ONE_SIDE] for method in (before, after) for run in method.runs]
+    paired = all(same_rows(every[0], predictions) for predictions in every)
     if paired:
-        together = compare([before, after], metrics, resamples=resamples, seed=seed[1], baseline=BEFORE)
-        old, new = (together.method(name).cells for name in (BEFORE, AFTER))
-        gaps = [new[ONE_SIDE, metric.name].from_baseline for metric in metrics]
+        both = compare([before, after], metrics, resamples=resamples, seed=seed[1], baseline=BEFORE).methods
+        gaps = [both[1].cells[ONE_SIDE, metric.name].from_baseline for metric in metrics]
     else:
-        old, new = (compare([each], metrics, resamples=0).methods[0].cells for each in (before, after))
-        gaps = _unpaired(before, after, (old, new), metrics, resamples, seed)
+        both = tuple(compare([each], metrics, resamples=0).methods[0] for each in (before, after))
+        gaps = _unpaired(both, metrics, resamples, seed)
     runs = max(len(before.runs), len(after.runs))
-    found = []
+    result = []
     for metric, gap in zip(metrics, gaps, strict=True):
-        ours, theirs = (cells[ONE_SIDE, metric.name].mean for cells in (old, new))
-        found.append(Change(side, metric, ours, theirs, gap or Difference(theirs - ours), runs, paired))
-    return found
+        old, new = (method.cells[ONE_SIDE, metric.name].mean for method in both)
+        result.append(Change(side, metric, old, new, gap or Difference(new - old), runs, paired))
+    return result
 
 
 def _unpaired(
-    before: MethodRuns,
-    after: MethodRuns,
-    cells: tuple[Cells, Cells],
-    metrics: Sequence[Metric],
-    resamples: int,
-    seed: list[int],
+    methods: Sequence[MethodRuns], metrics: Sequence[Metric], resamples: int, seed: list[int]
 ) -> list[Difference | None]:
-    """Other samples before than after: each is resampled by itself."""
+    """Differences where the samples are not the same before and after: each set is resampled by itself."""
     if not resamples:
         return [None] * len(metrics)
-    spread: dict[tuple[str, int], Array] = {}
+    drawn: dict[tuple[str, int], Array] = {}
     factors = []
-    for index, method in enumerate((before, after)):
-        first = method.runs[0].familiar
+    for index, method in enumerate(methods):
+        outputs: list[Predictions] = [run.sides[ONE_SIDE] for run in method.runs]
         rng = np.random.default_rng([*seed, index])
-        draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
-        factors.append(few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row]))))
-        for said in method.runs:
+        draw = Draw.of(outputs[0].n, outputs[0].groups, resamples=resamples, rng=rng)
+        factors.append(few_samples_factor(len(np.unique(draw.unit_of[outputs[0].outcomes.row]))))
+        for run, predictions in zip(method.runs, outputs, strict=True):
             slow = min(resamples, ENOUGH_RESAMPLES)
-            drawn = resampled(said.familiar.outcomes, metrics, draw, slow_resamples=slow)
-            spread[method.name, said.run] = drawn
+            drawn[method.name, run.run] = resampled(predictions.outcomes, metrics, draw, slow_resamples=slow)
     return [
         difference(
-            {name: of[ONE_SIDE, metric.name] for name, of in zip((BEFORE, AFTER), cells, strict=True)},
+            {method.name: method.cells[ONE_SIDE, metric.name] for method in methods},
             AFTER,
             BEFORE,
-            {key: drawn[index] for key, drawn in spread.items()},
+            {key: values[index] for key, values in drawn.items()},
             max(factors),
             paired=False,
         )
@@ -134,28 +133,9 @@ def _unpaired(
     ]
 
 
-def _one_side(method: MethodRuns, name: str, side: str) -> MethodRuns:
-    """A method under another name, with one side alone."""
-    said = [(each.run, each.side(side)) for each in method.runs]
-    runs = tuple(Said(run, predictions) for run, predictions in said if predictions is not None)
-    return replace(method, name=name, runs=runs, variance_from=None)
-
-
-def _shared(before: MethodRuns, after: MethodRuns) -> tuple[MethodRuns, MethodRuns]:
-    """The runs that both have; one run stands against every run of the other."""
-    if 1 in (len(before.runs), len(after.runs)):
-        return before, after
-    shared = {said.run for said in before.runs} & {said.run for said in after.runs}
-    ours, theirs = (tuple(said for said in each.runs if said.run in shared) for each in (before, after))
-    return replace(before, runs=ours), replace(after, runs=theirs)
-
-
-Pair = tuple[Plan, Plan]
-
-
 @dataclass(frozen=True)
 class Opened:
-    """An experiment that was run, and where its networks are."""
+    """An experiment that was run, and the store of its networks."""
 
     folder: Path
     experiment: Experiment
@@ -189,12 +169,12 @@ class TaskChange:
     methods: tuple[MethodChange, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    missing: tuple[str, ...]  # networks that are not there, and so not averaged in
+    missing: tuple[str, ...]  # networks that are not in the store, and so not averaged in
 
 
 @dataclass(frozen=True)
 class ExperimentChange:
-    """All that changed."""
+    """All changes between two experiments."""
 
     before: Opened
     after: Opened
@@ -205,95 +185,87 @@ class ExperimentChange:
 
 
 def open_run(folder: Path) -> Opened:
-    """An experiment's folder, with the store that it lies in."""
+    """An experiment's folder, with the store that it is in."""
     return Opened(folder, *read_folder(folder), Store.containing(folder))
 
 
 @one_thread()
 def experiment_change(before: Opened, after: Opened, *, resamples: int) -> ExperimentChange:
     """Read both, fit, score, and resample what they share; no training, no data."""
-    asked = {*before.experiment.metrics, *after.experiment.metrics}
-    metrics = [metric for metric in METRICS if metric.name in asked]
+    names = {*before.experiment.metrics, *after.experiment.metrics}
+    metrics = [metric for metric in METRICS if metric.name in names]
     matched = _matched(before.plans, after.plans)
-    ours, theirs = ([id(pair[side]) for pair in matched] for side in (0, 1))
+    old, new = ({id(pair[index]) for pair in matched} for index in (0, 1))
     return ExperimentChange(
         before,
         after,
         _settings(before, after, matched),
-        tuple(_task((a, before.store), (b, after.store), metrics, resamples) for a, b in matched),
-        tuple(_called(plan) for plan in before.plans if id(plan) not in ours),
-        tuple(_called(plan) for plan in after.plans if id(plan) not in theirs),
+        tuple(_task_change(pair, (before.store, after.store), metrics, resamples) for pair in matched),
+        tuple(_plan_title(plan) for plan in before.plans if id(plan) not in old),
+        tuple(_plan_title(plan) for plan in after.plans if id(plan) not in new),
     )
 
 
 def _matched(before: Sequence[Plan], after: Sequence[Plan]) -> list[Pair]:
     """Plans of the same task; where one has several, those of the same network first."""
     left = list(after)
-    found: list[Pair] = []
-    for alike in (_called, lambda plan: plan.task):
+    matched: list[Pair] = []
+    for key in (_plan_title, lambda plan: plan.task):
         for plan in before:
-            taken = any(plan is ours for ours, _ in found)
-            other = next((each for each in left if not taken and alike(each) == alike(plan)), None)
+            is_taken = any(plan is old for old, _ in matched)
+            other = next((each for each in left if not is_taken and key(each) == key(plan)), None)
             if other is not None:
-                found.append((plan, other))
+                matched.append((plan, other))
                 left = [each for each in left if each is not other]
-    return sorted(found, key=lambda pair: [each is pair[0] for each in before].index(True))
+    return sorted(matched, key=lambda pair: [each is pair[0] for each in before].index(True))
 
 
-def _called(plan: Plan) -> str:
+def _plan_title(plan: Plan) -> str:
     return f"{plan.task} ({plan.recipe.network})"
 
 
-def _task(
-    before: tuple[Plan, Store], after: tuple[Plan, Store], metrics: Sequence[Metric], resamples: int
+def _task_change(
+    plans: Pair, stores: tuple[Store, Store], metrics: Sequence[Metric], resamples: int
 ) -> TaskChange:
-    names = [[planned.method.name for planned in plan.methods] for plan, _ in (before, after)]
+    names = [[planned.method.name for planned in plan.methods] for plan in plans]
     shared = [METHODS.named(name) for name in names[0] if name in names[1]]
-    pairs = list(zip(_results(before, shared), _results(after, shared), strict=True))
-    missing = [name for pair in pairs for result in pair for name in result.missing]
+    results = [
+        results_of(replanned(plan, shared)[0], store) for plan, store in zip(plans, stores, strict=True)
+    ]
+    pairs = list(zip(*results, strict=True))
     return TaskChange(
-        before[0].task,
-        tuple(_method(old, new, metrics, resamples) for old, new in pairs),
+        plans[0].task,
+        tuple(
+            MethodChange(old.name, old.label, changes(old, new, metrics, resamples=resamples))
+            for old, new in pairs
+        ),
         tuple(name for name in names[0] if name not in names[1]),
         tuple(name for name in names[1] if name not in names[0]),
-        tuple(dict.fromkeys(missing)),
+        tuple(dict.fromkeys(name for pair in pairs for method in pair for name in method.missing)),
     )
 
 
-def _results(side: tuple[Plan, Store], methods: Sequence[Method]) -> tuple[Result, ...]:
-    plan, store = side
-    return results_of(replanned(plan, methods)[0], store)
-
-
-def _method(old: Result, new: Result, metrics: Sequence[Metric], resamples: int) -> MethodChange:
-    found = changes(as_runs(old), as_runs(new), metrics, resamples=resamples)
-    title = f"{old.method.title} (cheating)" if old.method.oracle else old.method.title
-    return MethodChange(old.method.name, title, found)
-
-
 def _settings(before: Opened, after: Opened, matched: Sequence[Pair]) -> tuple[Setting, ...]:
-    """Of the experiments, then of each task that both have."""
-    found = _differing(_plain(before.experiment), _plain(after.experiment))
+    """The values that differ: those of the experiments, then those of each task that both have."""
+    differing = _differing(_plain(before.experiment), _plain(after.experiment))
     for name in ("methods", "metrics"):
         ours, theirs = getattr(before.experiment, name), getattr(after.experiment, name)
         old, new = (
             ", ".join(each for each in a if each not in b) for a, b in ((ours, theirs), (theirs, ours))
         )
-        found += [Setting(f"{name} only here", old or None, new or None)] if old or new else []
-    for old_plan, new_plan in matched:
-        prefix = f"{old_plan.task}: "
-        parts = (_part(before, old_plan), _part(after, new_plan))
-        found += _differing(*(_flat(part.as_dict(), prefix) for part in parts))
-    return tuple(found)
+        differing += [Setting(f"{name} only here", old or None, new or None)] if old or new else []
+    for pair in matched:
+        parts = [
+            next(part for part, own in zip(run.experiment.parts, run.plans, strict=True) if own is plan)
+            for run, plan in zip((before, after), pair, strict=True)
+        ]
+        differing += _differing(*(_flat(part.as_dict(), f"{pair[0].task}: ") for part in parts))
+    return tuple(differing)
 
 
 def _plain(experiment: Experiment) -> dict[str, str]:
-    """The values that are of the experiment as a whole, and no lists."""
+    """The values of the experiment as a whole that are no lists."""
     return {name: str(value) for name, value in experiment.as_dict().items() if not isinstance(value, list)}
-
-
-def _part(run: Opened, plan: Plan) -> Part:
-    return next(part for part, own in zip(run.experiment.parts, run.plans, strict=True) if own is plan)
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[Setting]:
@@ -303,10 +275,10 @@ def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[Setting]:
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, str]:
     """Every plain value under a dotted name; None is left out."""
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         elif value is not None:
-            found[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return found
+            flat[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return flat

@@ -1,4 +1,4 @@
-"""Experiments as frozen values, to and from TOML; and those that come with the house."""
+"""Experiments as frozen values, to and from TOML; and the built-in ones."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ from surefoot.variants import recipe_from
 PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)
 OURS = tuple(method.name for method in METHODS if not method.oracle)
 HEADLINES = ("nll", "brier", "label_error", "ece", "e99")
-NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,59}")  # of an experiment: it becomes a folder's
+NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,59}")  # of an experiment, and of its folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Part:
 
     task: str  # a name, or the path of a task's TOML
     recipe: Recipe
-    root: str | None = None  # where the task's published files lie
+    root: str | None = None  # the folder of the task's published files
     weights: str | None = None  # the pretrained weights' file
-    paper: str | None = None  # the paper's task whose numbers stand beside ours
+    paper: str | None = None  # the paper's task whose numbers are listed for comparison
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not self.task:
@@ -75,8 +75,8 @@ class Experiment:
         _check_names("methods", self.methods, METHODS.named)
         _check_names("metrics", self.metrics, METRICS.named)
         for name, least in NUMBERS:
-            whole = partial(_at_least, least)
-            require(name, getattr(self, name), whole, f"a whole number of at least {least}")
+            is_whole = partial(_is_at_least, least)
+            require(name, getattr(self, name), is_whole, f"a whole number of at least {least}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -101,7 +101,7 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
         parts = [{key: given.pop(key) for key in list(given) if key in own}]
     elif not isinstance(parts, list):
         raise InputError(f"parts is {parts!r}; allowed: tables under [[parts]]")
-    refuse_unknown("experiment value beside its parts", given, known)
+    refuse_unknown("experiment value next to its parts", given, known)
     lists: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
@@ -109,16 +109,16 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """An experiment from a TOML file; what it names lies relative to its folder."""
+    """An experiment from a TOML file; its paths are relative to the file's folder."""
     try:
-        found = experiment_from(read_toml(path), name=path.stem)
+        experiment = experiment_from(read_toml(path), name=path.stem)
     except InputError as error:
         raise InputError(error if str(path) in str(error) else f"{path}: {error}") from error
-    return replace(found, parts=tuple(placed(part, path.parent) for part in found.parts))
+    return replace(experiment, parts=tuple(placed(part, path.parent) for part in experiment.parts))
 
 
 def placed(part: Part, folder: Path) -> Part:
-    """With the paths of its files as seen from here."""
+    """The part with paths relative to a folder turned into paths from here."""
     task = str(folder / part.task) if part.task.lower().endswith(".toml") else part.task
     root, weights = (None if each is None else str(folder / each) for each in (part.root, part.weights))
     return replace(part, task=task, root=root, weights=weights)
@@ -154,7 +154,7 @@ def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
 
 
 def experiment_named(name: str) -> Experiment:
-    """One that comes with the house, or a TOML file."""
+    """A built-in experiment, or a TOML file."""
     if name.lower().endswith(".toml"):
         return read_experiment(Path(name))
     for experiment in EXPERIMENTS:
@@ -174,7 +174,7 @@ def _part(values: Any) -> Part:
     return Part(**{**values, "recipe": recipe_from(recipe)})
 
 
-def _at_least(least: int, value: Any) -> bool:
+def _is_at_least(least: int, value: Any) -> bool:
     return isinstance(value, int) and value >= least
 
 
@@ -188,7 +188,7 @@ def _check_names(what: str, names: Any, named: Callable[[str], object]) -> None:
             raise InputError(f"{what} has {name!r} twice; allowed: once")
 
 
-# The settings that the paper's authors found on validation.
+# The settings that the paper's authors chose on validation data.
 _GENDER = Recipe(learning_rate=0.008, epochs=24)
 _CAT_DOG = Recipe(learning_rate=0.06, epochs=128)
 _ANIMALS = Recipe(learning_rate=0.003, epochs=64)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from surefoot.experiments.methods import METHODS
 
-REFERENCE = "ensemble-of-t"  # the paper's strongest row, which those beyond the paper are set against
+REFERENCE = "ensemble-of-t"  # the paper's strongest method; methods not in the paper are compared with it
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Question:
     text: str
     method: str
     other: str
-    better: str = "yes"  # the answer where all that is likely is below 0
+    better: str = "yes"  # the answer where the interval is below 0
     same: str = "no: negligible difference"  # where the difference is too small to matter
-    level: str = "inconclusive"
+    level: str = "inconclusive"  # where the interval includes 0
     worse: str = "no: worse"
 
 
@@ -56,7 +56,7 @@ PAPER_TASKS = ("gender", "cat-dog", "animals", "objects")
 
 
 def paper_value(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
-    """What the complete tables say, by the row's name there; None where they say nothing.
+    """The number in the complete tables, by the row's name there; None where there is none.
 
     >>> paper_value("resnet18", "gender", "Single + T-scaling", "nll", "unfamiliar")
     0.39971
@@ -65,10 +65,10 @@ def paper_value(backbone: str, task: str, method: str | None, metric: str, side:
 
 
 def paper_choice(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
-    """What the paper compares by (its Table 1): students are divided by T only where T is 1 or more.
+    """The number that the paper compares by (its Table 1): T scales students only where T is at least 1.
 
-    The complete tables divide them everywhere and do not name T. It is inferred: below 1 it sharpens, and the
-    unfamiliar NLL is the higher for it.
+    The complete tables scale them everywhere and do not give T. It is inferred: T below 1 sharpens, which
+    raises the unfamiliar NLL.
 
     >>> paper_choice("resnet18", "gender", "Distill + T-scaling", "nll", "unfamiliar")
     0.36426
@@ -80,7 +80,7 @@ def paper_choice(backbone: str, task: str, method: str | None, metric: str, side
 
 
 def paper_entropy(backbone: str, task: str, method: str | None, metric: str, side: str) -> float | None:
-    """What the table of entropies says (nll, entropy, nll_minus_entropy), by the complete table's row names.
+    """The number in the table of entropies (nll, entropy, nll_minus_entropy), by the complete table's rows.
 
     >>> paper_entropy("resnet18", "cat-dog", "Ensemble of T-scaled models", "nll_minus_entropy", "familiar")
     -0.007

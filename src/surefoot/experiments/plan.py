@@ -1,4 +1,4 @@
-"""Which networks each method reads in each run: enough to make the results again without the data."""
+"""Which networks each method reads in each run: enough to recompute the results without the data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from surefoot.workers.jobs import Job
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A method, the networks of each of its runs, and those that hold subgroups out."""
+class MethodPlan:
+    """A method, the networks of each of its runs, and those trained without held-out subgroups."""
 
     method: Method
     runs: tuple[tuple[Spec, ...], ...]
@@ -29,34 +29,38 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done on one task."""
+    """The networks and methods of one task."""
 
     task: str
     task_identity: str
     kind: LabelKind
     class_names: tuple[str, ...]
     recipe: Recipe
-    methods: tuple[Planned, ...]
-    skipped: tuple[str, ...] = ()  # why a method that was asked for does not apply
+    methods: tuple[MethodPlan, ...]
+    skipped: tuple[str, ...] = ()  # why a requested method does not apply
 
     def spec(self, job: Job) -> Spec:
         """The network that a job makes."""
         return Spec(self.task, self.task_identity, job.recipe, job.seed)
 
     def jobs(self) -> tuple[Job, ...]:
-        """Every network once, teachers before students, with the novelty scores that are wanted of it."""
+        """Every network once, teachers before students, with the novelty scores that methods need of it."""
         scores: dict[Spec, dict[str, None]] = {}
         for planned in self.methods:
             for spec in planned.specs():
-                for teacher in _with_needs(spec):
-                    scores.setdefault(teacher, {})
+                for needed in _with_needs(spec):
+                    scores.setdefault(needed, {})
                 if planned.method.novelty is not None:
                     scores[spec][planned.method.novelty] = None
-        return tuple(Job(spec.recipe, spec.seed, tuple(wanted)) for spec, wanted in scores.items())
+        return tuple(Job(spec.recipe, spec.seed, tuple(names)) for spec, names in scores.items())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; a recipe is written once, however many networks have it."""
         recipes = {spec.recipe.digest: spec.recipe.as_dict() for p in self.methods for spec in p.specs()}
+
+        def short(spec: Spec) -> dict[str, Any]:
+            return {"recipe": spec.recipe.digest, "seed": spec.seed}
+
         return {
             "task": self.task,
             "task_identity": self.task_identity,
@@ -67,8 +71,8 @@ class Plan:
             "methods": [
                 {
                     "name": planned.method.name,
-                    "runs": [[_short(spec) for spec in run] for run in planned.runs],
-                    "held_out": [_short(spec) for spec in planned.held_out],
+                    "runs": [[short(spec) for spec in run] for run in planned.runs],
+                    "held_out": [short(spec) for spec in planned.held_out],
                 }
                 for planned in self.methods
             ],
@@ -77,15 +81,23 @@ class Plan:
 
 
 def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
-    """What the methods need on a task; those that do not apply are left out, and why is said."""
+    """What the methods need on a task; those that do not apply are skipped, with the reason."""
     reasons = {method.name: obstacle(method, setup) for method in methods}
+    planned = []
+    for method in (method for method in methods if reasons[method.name] is None):
+        runs = tuple(
+            tuple(setup.spec(*network) for network in method.networks(setup, run))
+            for run in range(method.count(setup))
+        )
+        held_out = tuple(setup.spec(*each) for each in held_out_networks(setup)) if method.held_out else ()
+        planned.append(MethodPlan(method, runs, held_out))
     return Plan(
         task=setup.task.name,
         task_identity=setup.task.identity,
         kind=setup.task.kind,
         class_names=setup.task.class_names,
         recipe=setup.recipe,
-        methods=tuple(_planned(method, setup) for method in methods if reasons[method.name] is None),
+        methods=tuple(planned),
         skipped=tuple(reason for reason in reasons.values() if reason is not None),
     )
 
@@ -100,7 +112,7 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             return Spec(document["task"], document["task_identity"], recipes[short["recipe"]], seed)
 
         methods = tuple(
-            Planned(
+            MethodPlan(
                 METHODS.named(each["name"]),
                 tuple(tuple(spec(short) for short in run) for run in each["runs"]),
                 tuple(spec(short) for short in each["held_out"]),
@@ -117,37 +129,25 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             tuple(document["skipped"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"no plan of an experiment: missing or wrong {error}") from error
+        raise InputError(f"not the plan of an experiment: missing or wrong {error}") from error
 
 
 def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, ...]]:
     """The plan for other methods that read the same networks, and the names of those it has none for."""
     known = {planned.method.name: planned for planned in plan.methods}
-    found, without = [], []
+    planned, without = [], []
     for method in methods:
         same = [p for p in plan.methods if p.method.has_networks_of(method) and not method.held_out]
         if method.name in known:
-            found.append(known[method.name])
+            planned.append(known[method.name])
         elif same:
-            found.append(Planned(method, same[0].runs))
+            planned.append(MethodPlan(method, same[0].runs))
         else:
             without.append(method.name)
-    return replace(plan, methods=tuple(found)), tuple(without)
-
-
-def _planned(method: Method, setup: Setup) -> Planned:
-    runs = tuple(
-        tuple(setup.spec(*each) for each in method.networks(setup, run)) for run in range(method.count(setup))
-    )
-    held_out = tuple(setup.spec(*each) for each in held_out_networks(setup)) if method.held_out else ()
-    return Planned(method, runs, held_out)
+    return replace(plan, methods=tuple(planned)), tuple(without)
 
 
 def _with_needs(spec: Spec) -> Iterator[Spec]:
     for teacher in spec.needs():
         yield from _with_needs(teacher)
     yield spec
-
-
-def _short(spec: Spec) -> dict[str, Any]:
-    return {"recipe": spec.recipe.digest, "seed": spec.seed}

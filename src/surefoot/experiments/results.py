@@ -1,18 +1,15 @@
-"""Predictions of each method from the networks in the store; calibrations are fitted anew each time."""
+"""Each method's runs, read from the networks in the store; calibrations are fitted anew each time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
-from surefoot.evaluation.comparison import MethodRuns, Said
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.experiments.methods import KNN, ODIN, FitData, Method
-from surefoot.experiments.plan import Planned
-from surefoot.metrics import Metric
+from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
@@ -22,33 +19,8 @@ from surefoot.variants import variant_of
 from surefoot.variants.held_out import HELD_OUT
 from surefoot.workers.produce import stored_novelty
 
-SCORED_APART = (ODIN, KNN)  # not from the prediction's own pass
-TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run of a method: what was fitted, and what it says before and after."""
-
-    run: int
-    specs: tuple[Spec, ...]
-    calibration: Calibration | None
-    before: dict[Split, Predictions]
-    after: dict[Split, Predictions]
-    novelty_auroc: float | None = None  # of the novelty score: familiar against unfamiliar
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A method's runs, what they cost, and the networks that were not there."""
-
-    method: Method
-    runs: tuple[Run, ...]
-    missing: tuple[str, ...] = ()
-    seconds_training: float | None = None  # of one run, teachers and all
-    seconds_per_sample: float | None = None
-    parameters: float | None = None  # of all networks that answer
-    interpolation: dict[str, Any] | None = None  # of averaged networks: the loss between two of them
+SCORED_APART = (ODIN, KNN)  # novelty scores that do not come from the prediction's own pass
+TESTED = tuple(TEST_SPLITS.values())
 
 
 @dataclass(eq=False)
@@ -56,84 +28,90 @@ class Reader:
     """Reads a store, each file once."""
 
     store: Store
-    kept: dict[tuple[Spec, str], Predictions] = field(default_factory=dict)
+    cache: dict[tuple[Spec, str], Predictions] = field(default_factory=dict)
 
     def predictions(self, spec: Spec, split: str) -> Predictions:
-        """What a network said of a split."""
-        if (spec, split) not in self.kept:
-            self.kept[spec, split] = self.store.predictions(spec, split)
-        return self.kept[spec, split]
+        """A network's predictions of a split."""
+        if (spec, split) not in self.cache:
+            self.cache[spec, split] = self.store.predictions(spec, split)
+        return self.cache[spec, split]
 
-    def result(self, planned: Planned) -> Result:
-        """All runs that the store has the networks for."""
-        runs, missing = [], []
-        for run, specs in enumerate(planned.runs):
-            lacking = self._lacking(planned, specs)
-            if lacking:
-                missing += [name for name in lacking if name not in missing]
-            else:
-                runs.append(self._run(planned, run, specs))
+    def result(self, planned: MethodPlan) -> MethodRuns:
+        """All runs of a method whose networks are in the store, with their cost."""
+        runs: list[MethodRun] = []
+        missing: dict[str, None] = {}
+        for number, specs in enumerate(planned.runs):
+            lacking = self._missing(planned, specs)
+            missing |= dict.fromkeys(lacking)
+            if not lacking:
+                runs.append(self._run(planned, number, specs))
+        result = replace(described(planned.method), runs=tuple(runs), missing=tuple(missing))
         if not runs:
-            return Result(planned.method, (), tuple(missing))
+            return result
         training, per_sample = self._cost(planned, [run.specs for run in runs])
-        parameters = self._parameters(runs[0].specs)
-        barrier = self.store.facts(runs[0].specs[0]).get("interpolation")
-        return Result(planned.method, tuple(runs), tuple(missing), training, per_sample, parameters, barrier)
+        counts = [self.store.parameters(spec) for spec in runs[0].specs]
+        known = [count for count in counts if count is not None]
+        return replace(
+            result,
+            seconds_training=training,
+            seconds_per_sample=per_sample,
+            parameters=float(sum(known)) if len(known) == len(counts) else None,
+        )
 
-    def _lacking(self, planned: Planned, specs: Sequence[Spec]) -> list[str]:
-        lacking = [called(spec) for spec in (*specs, *planned.held_out) if not self.store.is_done(spec)]
-        if planned.method.oracle and not lacking:
-            lacking = [
-                f"{s} of {called(specs[0])}" for s in TESTED if not self.store.has_predictions(specs[0], s)
-            ]
+    def _missing(self, planned: MethodPlan, specs: Sequence[Spec]) -> list[str]:
+        """The networks, or else the scores, that a run needs and the store does not have."""
+        networks = [described_spec(s) for s in (*specs, *planned.held_out) if not self.store.is_done(s)]
+        if networks:
+            return networks
+        if planned.method.oracle:
+            untested = [split for split in TESTED if not self.store.has_predictions(specs[0], split)]
+            if untested:
+                return [f"{split} of {described_spec(specs[0])}" for split in untested]
         novelty = planned.method.novelty
-        if novelty is not None and not lacking:
-            lacking = [
-                f"{novelty} scores of {called(spec)}"
-                for spec in specs
-                if stored_novelty(spec, self.store, novelty, Split.VAL) is None
-            ]
-        return lacking
+        return [
+            f"{novelty} scores of {described_spec(spec)}"
+            for spec in specs
+            if novelty is not None and stored_novelty(spec, self.store, novelty, Split.VAL) is None
+        ]
 
-    def _run(self, planned: Planned, run: int, specs: tuple[Spec, ...]) -> Run:
+    def _run(self, planned: MethodPlan, number: int, specs: tuple[Spec, ...]) -> MethodRun:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
-        before = {split: self._said(method, specs, split) for split in tested}
-        calibration = method.calibration(self._shown(planned, specs, before))
-        after = before if calibration is None else {s: calibration(said) for s, said in before.items()}
-        return Run(run, specs, calibration, before, after, self._auroc(method, specs[0], before))
+        before = {split: self._joined(method, specs, split) for split in tested}
+        calibration = method.calibration(self._fit_data(planned, specs, before))
+        novelty_auroc = None
+        if method.novelty is not None and len(tested) == len(TESTED):
+            scores = [stored_novelty(specs[0], self.store, method.novelty, split) for split in TESTED]
+            novelty_auroc = auroc(*(stored[0] for stored in scores if stored is not None))
+        return MethodRun(number, before, calibration, specs, novelty_auroc)
 
-    def _shown(self, planned: Planned, specs: tuple[Spec, ...], tested: dict[Split, Predictions]) -> FitData:
-        """The one place that hands data to a fit: validation, unless the row is there to cheat."""
+    def _fit_data(
+        self, planned: MethodPlan, specs: tuple[Spec, ...], tested: Mapping[Split, Predictions]
+    ) -> FitData:
+        """The only place that gives data to a fit: validation data, or for an oracle the test sets."""
         if planned.method.oracle:
             return FitData(concatenated(list(tested.values())))
         held_out = None
         if planned.held_out:
             held_out = concatenated([self.predictions(spec, HELD_OUT) for spec in planned.held_out])
-        return FitData(self._said(planned.method, specs, Split.VAL), held_out)
+        return FitData(self._joined(planned.method, specs, Split.VAL), held_out)
 
-    def _said(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
+    def _joined(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
+        """The predictions of all networks of a run as members, with the novelty that the method needs."""
         parts = [self.predictions(spec, split) for spec in specs]
-        said = parts[0].with_logits(torch.cat([part.logits for part in parts]))
+        joined = parts[0].with_logits(torch.cat([part.logits for part in parts]))
         if method.novelty is None:
-            return said
-        found = stored_novelty(specs[0], self.store, method.novelty, split)
-        if found is None:
-            raise InputError(f"{method.novelty} scores of {called(specs[0])} are missing for {split}")
-        scores, scale = found
-        return replace(said, novelty=torch.from_numpy(scale(scores)))
+            return joined
+        stored = stored_novelty(specs[0], self.store, method.novelty, split)
+        if stored is None:
+            raise InputError(f"{method.novelty} scores of {described_spec(specs[0])} are missing for {split}")
+        scores, scale = stored
+        return replace(joined, novelty=torch.from_numpy(scale(scores)))
 
-    def _auroc(self, method: Method, spec: Spec, tested: dict[Split, Predictions]) -> float | None:
-        if method.novelty is None or len(tested) < 2:
-            return None
-        scores = [stored_novelty(spec, self.store, method.novelty, split) for split in TESTED]
-        familiar, unfamiliar = (found[0] for found in scores if found is not None)
-        return auroc(familiar, unfamiliar)
-
-    def _cost(self, planned: Planned, runs: Sequence[Sequence[Spec]]) -> tuple[float, float | None]:
+    def _cost(self, planned: MethodPlan, runs: Sequence[Sequence[Spec]]) -> tuple[float, float | None]:
         """Seconds of training for a run with all that it needs, and seconds a sample for its networks.
 
-        The median over runs: the first of a process has a compiler's time in it.
+        The median over runs: the first run of a process includes the compiler's time.
         """
         training, per_sample = [], []
         for specs in runs:
@@ -141,18 +119,19 @@ class Reader:
             training.append(sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed))
             each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
             per_sample += [sum(each)] if all(each) else []
-        scored_apart = planned.method.novelty in SCORED_APART  # and what that takes is not measured
-        known = per_sample and not scored_apart
-        return float(np.median(training)), float(np.median(per_sample)) if known else None
+        # What a novelty score of its own pass takes is not measured.
+        is_known = per_sample and planned.method.novelty not in SCORED_APART
+        return float(np.median(training)), float(np.median(per_sample)) if is_known else None
 
-    def _parameters(self, specs: Sequence[Spec]) -> float | None:
-        found = [self.store.parameters(spec) for spec in specs]
-        known = [count for count in found if count is not None]
-        return float(sum(known)) if len(known) == len(found) else None
+
+def results_of(plan: Plan, store: Store) -> tuple[MethodRuns, ...]:
+    """What the store has of every method of a plan."""
+    reader = Reader(store)
+    return tuple(reader.result(planned) for planned in plan.methods)
 
 
 def described(method: Method) -> MethodRuns:
-    """A method as the comparison takes it, without its runs."""
+    """A method without runs, as the comparison takes it."""
     return MethodRuns(
         name=method.name,
         title=method.title,
@@ -164,50 +143,12 @@ def described(method: Method) -> MethodRuns:
     )
 
 
-def as_runs(result: Result) -> MethodRuns:
-    """A method's runs as the comparison takes them."""
-    return replace(
-        described(result.method),
-        runs=tuple(
-            Said(run.run, run.after[Split.TEST_FAMILIAR], run.after.get(Split.TEST_UNFAMILIAR))
-            for run in result.runs
-        ),
-        seconds_training=result.seconds_training,
-        seconds_per_sample=result.seconds_per_sample,
-        parameters=result.parameters,
-        missing=result.missing,
-    )
+def without_absent_lenders(methods: Sequence[MethodRuns]) -> list[MethodRuns]:
+    """The methods without a variance that would come from a method that is not among them."""
+    names = {method.name for method in methods}
+    return [m if m.variance_from in names else replace(m, variance_from=None) for m in methods]
 
 
-def called(spec: Spec) -> str:
-    """A network's name for people."""
+def described_spec(spec: Spec) -> str:
+    """A network in words."""
     return f"{variant_of(spec.recipe).label} network of {spec.task}, seed {spec.seed}"
-
-
-@dataclass(frozen=True)
-class SizeScores:
-    """An ensemble of the first so many members: each metric's value on each side."""
-
-    members: int
-    values: dict[tuple[str, str], float]  # by side and metric
-
-
-def by_size(run: Run, metrics: Sequence[Metric]) -> list[SizeScores]:
-    """One run of an ensemble whose members are calibrated each by itself, or not at all; by growing size."""
-    sides = {str(split).removeprefix("test_"): said for split, said in run.after.items()}
-    largest = next(iter(sides.values())).members
-    return [
-        SizeScores(
-            size,
-            {
-                (side, metric.name): metric.function(_first(said, size))
-                for side, said in sides.items()
-                for metric in metrics
-            },
-        )
-        for size in range(1, largest + 1)
-    ]
-
-
-def _first(predictions: Predictions, members: int) -> Predictions:
-    return predictions.with_logits(predictions.logits[:members])

@@ -1,4 +1,4 @@
-"""An experiment from its values to its results: plan, have the networks made, read the store, compare."""
+"""An experiment from its values to its comparison: plan, train, read the store, compare."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,8 +12,7 @@ from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.io import make_folder, replacing
-from surefoot.metrics import METRICS, Metric
-from surefoot.recipes.recipe import Spec
+from surefoot.metrics import METRICS
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
@@ -22,8 +21,7 @@ from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job, WorkOrder
 
 if TYPE_CHECKING:  # torch is imported where results are read: listing runs must be fast
-    from surefoot.evaluation.comparison import Comparison, MethodRuns
-    from surefoot.experiments.results import Result
+    from surefoot.evaluation.comparison import Comparison
 
 EXPERIMENT = "experiment.toml"
 PLANS = "plans.json"
@@ -31,37 +29,49 @@ PLANS = "plans.json"
 
 @dataclass(frozen=True, eq=False)
 class PartStudy:
-    """What came out on one task."""
+    """The result on one task: every method's runs, compared."""
 
     part: Part
     plan: Plan
-    results: "tuple[Result, ...]"
     comparison: "Comparison"
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What came out of an experiment."""
+    """The result of an experiment."""
 
     experiment: Experiment
     parts: tuple[PartStudy, ...]
 
 
 def resolved(experiment: Experiment) -> Experiment:
-    """With the hash of each pretrained weights file in its recipe, and with paths in full."""
+    """With the hash of each pretrained weights file in its recipe, and with absolute paths."""
     return replace(
         experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts)
     )
 
 
+def _with_weights(part: Part) -> Part:
+    if part.weights is None and part.recipe.pretrained is None:
+        return part
+    from surefoot.training.initial import right_weights, weights_digest
+
+    path = None if part.weights is None else Path(part.weights)
+    if part.recipe.pretrained is not None:
+        right_weights(part.recipe.pretrained, path)  # or an error that says which file is needed
+    if path is None:
+        return part
+    return replace(part, recipe=recipe_from({"pretrained": weights_digest(path)}, base=part.recipe))
+
+
 def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
-    """A plan per part. A task whose data are not there says what it needs."""
+    """A plan per part; an error says which data a task needs."""
     methods = [METHODS.named(name) for name in experiment.methods]
     plans = []
     for part in experiment.parts:
         task = task_named(part.task, root=None if part.root is None else Path(part.root))
         if Split.TEST_FAMILIAR not in task.splits:
-            raise InputError(f"task {task.name!r} has no familiar test samples; needed: some, to compare on")
+            raise InputError(f"task {task.name!r} has no familiar test samples; needed: at least one")
         setup = Setup(
             task,
             part.recipe,
@@ -78,18 +88,19 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
 
 
 def undone(plan: Plan, store: Store) -> tuple[Job, ...]:
-    """The jobs of a plan that leave something to do: a network, or novelty scores of one."""
-    return tuple(job for job in plan.jobs() if not _is_done(job, plan.spec(job), store))
-
-
-def _is_done(job: Job, spec: Spec, store: Store) -> bool:
-    return store.is_done(spec) and all(store.has_novelty(spec, name) for name in job.novelty)
+    """The jobs of a plan that are not done: a network, or novelty scores of one, is missing."""
+    jobs = []
+    for job in plan.jobs():
+        spec = plan.spec(job)
+        if not (store.is_done(spec) and all(store.has_novelty(spec, name) for name in job.novelty)):
+            jobs.append(job)
+    return tuple(jobs)
 
 
 def order_for(
     part: Part, plan: Plan, *, store: Store, cache: Path | None, device: str, remote: str | None = None
 ) -> WorkOrder:
-    """All networks of a part that are not done, for an engine; a teacher that is done is not among them."""
+    """The order for an engine: all networks of a part that are not done."""
     return WorkOrder(
         task=part.task,
         root=part.root,
@@ -105,7 +116,7 @@ def order_for(
 def open_folder(experiment: Experiment, plans: Sequence[Plan], store: Store) -> Path:
     """The experiment's folder in the store, with its values and plans written.
 
-    Another experiment of the same name stays where it is; this one then has its hash in its folder's name.
+    If another experiment has the name, the folder of this one has its hash in the name.
     """
     folder = store.experiment_folder(experiment.name)
     if (folder / EXPERIMENT).is_file() and read_experiment(folder / EXPERIMENT) != experiment:
@@ -139,21 +150,21 @@ def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
 def with_methods(
     experiment: Experiment, plans: Sequence[Plan], names: Sequence[str]
 ) -> tuple[Experiment, tuple[Plan, ...]]:
-    """An experiment that was run, for other methods that can be had from its networks.
+    """An experiment that was run, with other methods that read the same networks.
 
-    A part that has networks for none of them is left out; a method that no part has any for is refused.
+    A part without networks for any of them is left out; a method without networks in any part is refused.
     """
-    asked = replace(experiment, methods=tuple(names))
-    methods = [METHODS.named(name) for name in asked.methods]
-    found = [replanned(plan, methods) for plan in plans]
-    for name in asked.methods:
-        if all(name in without for _, without in found):
+    requested = replace(experiment, methods=tuple(names))
+    methods = [METHODS.named(name) for name in requested.methods]
+    changed = [replanned(plan, methods) for plan in plans]
+    for name in requested.methods:
+        if all(name in without for _, without in changed):
             have = ", ".join(dict.fromkeys(p.method.name for plan in plans for p in plan.methods))
             raise InputError(
                 f"experiment {experiment.name!r} has no networks for {name!r}; it was run with: {have}"
             )
-    kept = [(part, plan) for part, (plan, _) in zip(experiment.parts, found, strict=True) if plan.methods]
-    return replace(asked, parts=tuple(part for part, _ in kept)), tuple(plan for _, plan in kept)
+    used = [(part, plan) for part, (plan, _) in zip(experiment.parts, changed, strict=True) if plan.methods]
+    return replace(requested, parts=tuple(part for part, _ in used)), tuple(plan for _, plan in used)
 
 
 @one_thread()
@@ -165,51 +176,14 @@ def study(
     tick: Callable[[int], None] = lambda _: None,
 ) -> Study:
     """Read what the store has, fit, score and compare; no training."""
-    from surefoot.evaluation.compare import compare
-    from surefoot.experiments.results import as_runs
+    from surefoot.evaluation.compare import HEADLINE, compare
+    from surefoot.experiments.results import results_of, without_absent_lenders
 
-    metrics = _metrics(experiment)
+    requested = [METRICS.named(name) for name in experiment.metrics]
+    metrics = [*requested, *(metric for metric in HEADLINE if metric not in requested)]
     parts = []
     for part, plan in zip(experiment.parts, plans, strict=True):
-        results = results_of(plan, store)
-        runs = [_among(as_runs(result), results) for result in results]
-        comparison = compare(runs, metrics, resamples=experiment.resamples, pairs=PAIRS, tick=tick)
-        parts.append(PartStudy(part, plan, results, comparison))
+        methods = without_absent_lenders(results_of(plan, store))
+        comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS, tick=tick)
+        parts.append(PartStudy(part, plan, comparison))
     return Study(experiment, tuple(parts))
-
-
-def results_of(plan: Plan, store: Store) -> "tuple[Result, ...]":
-    """What the store has of every method of a plan."""
-    from surefoot.experiments.results import Reader
-
-    reader = Reader(store)
-    return tuple(reader.result(planned) for planned in plan.methods)
-
-
-def _metrics(experiment: Experiment) -> tuple[Metric, ...]:
-    """Those asked for, and those that the tables of entropy need."""
-    from surefoot.evaluation.compare import HEADLINE
-
-    asked = [METRICS.named(name) for name in experiment.metrics]
-    return (*asked, *(metric for metric in HEADLINE if metric not in asked))
-
-
-def _among(runs: "MethodRuns", results: "Sequence[Result]") -> "MethodRuns":
-    """Without a variance lent by a method that is not compared."""
-    lender = runs.variance_from
-    return replace(runs, variance_from=lender if lender in {each.method.name for each in results} else None)
-
-
-def _with_weights(part: Part) -> Part:
-    if part.weights is None and part.recipe.pretrained is None:
-        return part
-    from surefoot.training.initial import right_weights, weights_digest
-
-    if part.weights is None:
-        if part.recipe.pretrained is not None:
-            right_weights(part.recipe.pretrained, None)  # which says what is needed
-        return part
-    path = Path(part.weights)
-    if part.recipe.pretrained is not None:
-        right_weights(part.recipe.pretrained, path)
-    return replace(part, recipe=recipe_from({"pretrained": weights_digest(path)}, base=part.recipe))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from surefoot.errors import InputError
-from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodScores
+from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns
 from surefoot.experiments.paper import ENTROPY_ROWS, STUDENTS, paper_choice, paper_entropy, paper_value
 from surefoot.metrics import Metric
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
@@ -38,7 +38,7 @@ DIFFERENCE = (
     "Bold: the interval excludes 0. It covers variation between images, not between training runs."
 )
 
-CellOf = Callable[[MethodScores, Metric, str], TableCell]
+CellOf = Callable[[MethodRuns, Metric, str], TableCell]
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class TableContext:
         """For people."""
         return ", ".join(filter(None, (self.task, BACKBONES.get(self.backbone, self.backbone))))
 
-    def paper(self, method: MethodScores, metric: Metric, side: str) -> float | None:
+    def paper(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
         """The paper's number, from its complete table or else from its table of entropies."""
-        key = (self.backbone, self.paper_task or self.task, method.about.paper, metric.name, side)
+        key = (self.backbone, self.paper_task or self.task, method.paper, metric.name, side)
         complete = paper_value(*key)
         return paper_entropy(*key) if complete is None else complete
 
-    def paper_choice(self, method: MethodScores, metric: Metric, side: str) -> float | None:
+    def paper_choice(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
         """The number that the paper itself compares the method by."""
         task = self.paper_task or self.task
-        return paper_choice(self.backbone, task, method.about.paper, metric.name, side)
+        return paper_choice(self.backbone, task, method.paper, metric.name, side)
 
     def paper_baseline(self, metric: Metric, side: str) -> float | None:
         """The number of the paper's own baseline."""
@@ -86,7 +86,7 @@ def reduction_table(comparison: Comparison, context: TableContext) -> Table:
         raise InputError("the baseline is not among the methods; the table of reductions needs it")
     baseline, absolute = comparison.method(comparison.baseline), _absolute(context, 3)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         if method is baseline:
             return absolute(method, metric, side)
         place = (side, metric.name)
@@ -95,21 +95,21 @@ def reduction_table(comparison: Comparison, context: TableContext) -> Table:
         paper = None if before is None or after is None else percent_reduction(before, after)
         return _marked(method.cells[place], metric, reduction, paper)
 
-    title = f"{baseline.about.title}, and percent reduction by the others: {context.title}"
+    title = f"{baseline.title}, and percent reduction by the others: {context.title}"
     return replace(_table(comparison, title, ERRORS, comparison.methods, cell), number=1)
 
 
 def calibration_table(comparison: Comparison, context: TableContext) -> Table:
     """Table 2: single networks and ensembles, without and with temperature scaling."""
     title = f"Single and ensemble, without and with T-scaling: {context.title}"
-    methods = [method for method in comparison.methods if method.about.paper in CALIBRATION_ROWS]
+    methods = [method for method in comparison.methods if method.paper in CALIBRATION_ROWS]
     metrics = ("nll", "brier", "ece")
     return replace(_table(comparison, title, metrics, methods, _absolute(context, 3)), number=2)
 
 
 def entropy_table(comparison: Comparison, context: TableContext) -> Table:
     """Table 3: entropy and NLL; an NLL above the entropy is overconfidence."""
-    methods = [method for method in comparison.methods if method.about.paper in ENTROPY_ROWS]
+    methods = [method for method in comparison.methods if method.paper in ENTROPY_ROWS]
     title = f"Entropy and NLL: {context.title}"
     return replace(_table(comparison, title, ENTROPIES, methods, _absolute(context, 3)), number=3)
 
@@ -118,7 +118,7 @@ def complete_table(comparison: Comparison, context: TableContext) -> Table:
     """Table 4, or 5 for another backbone: every method's errors, with the spread over runs."""
     absolute = _absolute(context, 5)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         scores = method.cells[side, metric.name]
         details = [
             "" if math.isnan(scores.deviation) else f"±{scores.deviation:.5f}",
@@ -129,7 +129,7 @@ def complete_table(comparison: Comparison, context: TableContext) -> Table:
 
     metrics = (*ERRORS, *_additional_metrics(comparison))
     table = _table(comparison, f"All methods: {context.title}", metrics, comparison.methods, cell)
-    has_students = any(method.about.paper in STUDENTS for method in comparison.methods)
+    has_students = any(method.paper in STUDENTS for method in comparison.methods)
     notes = (*table.notes, SHARPENED) if has_students and PAPER in table.notes else table.notes
     return replace(table, number=4 if context.backbone == "resnet18" else 5, notes=notes)
 
@@ -138,7 +138,7 @@ def headline_table(comparison: Comparison, context: TableContext) -> Table:
     """The most important errors, without spreads, counts and the paper's numbers."""
     absolute = _absolute(context, 4)
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         return replace(absolute(method, metric, side), detail=None, paper=None)
 
     def short(column: Column) -> Column:
@@ -155,12 +155,12 @@ def headline_table(comparison: Comparison, context: TableContext) -> Table:
 def difference_table(comparison: Comparison, context: TableContext) -> Table:
     """Each method minus the baseline, by the paired bootstrap."""
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
-        if method.about.name == comparison.baseline:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        if method.name == comparison.baseline:
             return TableCell("baseline")
         return difference_cell(method.cells[side, metric.name].from_baseline)
 
-    baseline = comparison.baseline and comparison.method(comparison.baseline).about.title
+    baseline = comparison.baseline and comparison.method(comparison.baseline).title
     title = f"Difference from {baseline}, paired bootstrap over images: {context.title}"
     return _table(comparison, title, ERRORS, comparison.methods if baseline else (), cell)
 
@@ -168,7 +168,7 @@ def difference_table(comparison: Comparison, context: TableContext) -> Table:
 def best_difference_table(comparison: Comparison, context: TableContext) -> Table:
     """Each method minus the best of each column, by the paired bootstrap."""
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         scores = method.cells[side, metric.name]
         is_best = scores.from_best is None and not math.isnan(scores.mean)
         return TableCell("best") if is_best else difference_cell(scores.from_best)
@@ -181,8 +181,7 @@ def cost_table(comparison: Comparison, context: TableContext) -> Table:
     """The cost of each method, where it is known."""
     rows = []
     for method in comparison.methods:
-        about = method.about
-        costs = (about.seconds_training, about.seconds_per_sample, about.parameters)
+        costs = (method.seconds_training, method.seconds_per_sample, method.parameters)
         if any(cost is not None for cost in costs):
             cells = tuple(TableCell(DASH if cost is None else f"{cost:.4g}") for cost in costs)
             rows.append((method, cells))
@@ -213,7 +212,7 @@ def _additional_metrics(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _table(
-    comparison: Comparison, title: str, names: Sequence[str], methods: Sequence[MethodScores], cell: CellOf
+    comparison: Comparison, title: str, names: Sequence[str], methods: Sequence[MethodRuns], cell: CellOf
 ) -> Table:
     """A row per method, a column per metric and side."""
     metrics = [metric for name in names for metric in comparison.metrics if metric.name == name]
@@ -224,21 +223,21 @@ def _table(
     return Table(title, columns, _sections(rows), notes)
 
 
-def _sections(rows: Sequence[tuple[MethodScores, Row]]) -> tuple[Section, ...]:
+def _sections(rows: Sequence[tuple[MethodRuns, Row]]) -> tuple[Section, ...]:
     """The paper's methods first, then those that are not in the paper, then the oracles."""
     sections: dict[str | None, list[Row]] = {None: [], NOT_IN_PAPER: [], ORACLE: []}
     for method, cells in rows:
-        about, missing = method.about, len(method.about.missing)
-        label = ORACLE if about.oracle else NOT_IN_PAPER if about.not_in_paper else None
+        missing = len(method.missing)
+        label = ORACLE if method.oracle else NOT_IN_PAPER if method.not_in_paper else None
         runs = f"{len(method.runs)}, {missing} missing" if missing else str(len(method.runs))
-        sections[label].append((TableCell(about.title), TableCell(runs), *cells))
+        sections[label].append((TableCell(method.title), TableCell(runs), *cells))
     return tuple(Section(label, tuple(of_label)) for label, of_label in sections.items() if of_label)
 
 
 def _absolute(context: TableContext, decimals: int) -> CellOf:
     """Cells with the mean over runs, and the paper's number."""
 
-    def cell(method: MethodScores, metric: Metric, side: str) -> TableCell:
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
         scores, paper = method.cells[side, metric.name], context.paper(method, metric, side)
         theirs = None if paper is None else number_text(paper, decimals)
         return _marked(scores, metric, number_text(scores.mean, decimals), theirs)
@@ -256,15 +255,15 @@ def _count(cell: Cell, metric: Metric) -> str | None:
 
 def _notes(
     comparison: Comparison,
-    methods: Sequence[MethodScores],
+    methods: Sequence[MethodRuns],
     metrics: Sequence[Metric],
     cells: Sequence[TableCell],
 ) -> tuple[str, ...]:
     """The notes that the cells need."""
     missing = [
-        f"{m.about.title}: {len(m.about.missing)} missing, not averaged in: {', '.join(m.about.missing)}."
+        f"{m.title}: {len(m.missing)} missing, not averaged in: {', '.join(m.missing)}."
         for m in methods
-        if m.about.missing
+        if m.missing
     ]
     if any((cell.detail or "").startswith("[") for cell in cells):
         return (DIFFERENCE, *_fewer_runs(comparison, methods, metrics), *missing)
@@ -278,13 +277,13 @@ def _notes(
 
 
 def _untested(
-    comparison: Comparison, methods: Sequence[MethodScores], metrics: Sequence[Metric]
+    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
 ) -> Iterable[str]:
     """Which methods are not bold because there was no test, rather than because they are worse."""
     places = [(side, m.name) for m in metrics if m.better in ("lower", "higher") for side in comparison.sides]
-    competing = [method for method in methods if not method.about.oracle]
+    competing = [method for method in methods if not method.oracle]
     names = [
-        method.about.title
+        method.title
         for method in competing
         if any(
             method.cells[place].mark is Mark.UNTESTED and not math.isnan(method.cells[place].mean)
@@ -298,7 +297,7 @@ def _untested(
 
 
 def _fewer_runs(
-    comparison: Comparison, methods: Sequence[MethodScores], metrics: Sequence[Metric]
+    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
 ) -> Iterable[str]:
     """Which intervals were computed from some of the runs only, to save time."""
     for metric in metrics:
@@ -309,12 +308,12 @@ def _fewer_runs(
             yield f"{metric.title}: the values use all runs, the intervals as few as {min(fewer)} of them."
 
 
-def _borrowed_variance(comparison: Comparison, methods: Sequence[MethodScores]) -> Iterable[str]:
+def _borrowed_variance(comparison: Comparison, methods: Sequence[MethodRuns]) -> Iterable[str]:
     for method in methods:
         lender = next((cell.borrowed for cell in method.cells.values() if cell.borrowed), None)
         if lender is not None:
-            title = comparison.method(lender).about.title
-            yield f"{method.about.title} was run once; its variance is taken from {title}, as in the paper."
+            title = comparison.method(lender).title
+            yield f"{method.title} was run once; its variance is taken from {title}, as in the paper."
 
 
 DIFFERENCES = ("baseline", "best")
@@ -331,14 +330,15 @@ def summary_csv(comparison: Comparison, context: TableContext) -> str:
     """Means, tests, differences, the paper's numbers and the cost; empty where undefined or not known."""
     lines = []
     for method in comparison.methods:
-        about = method.about
-        flags = ("yes" if flag else "no" for flag in (about.oracle, about.not_in_paper))
-        names = (context.task, context.backbone, about.name, about.title, *flags)
-        cost = [exact_text(v) for v in (about.seconds_training, about.seconds_per_sample, about.parameters)]
+        flags = ("yes" if flag else "no" for flag in (method.oracle, method.not_in_paper))
+        names = (context.task, context.backbone, method.name, method.title, *flags)
+        cost = [
+            exact_text(v) for v in (method.seconds_training, method.seconds_per_sample, method.parameters)
+        ]
         for metric in comparison.metrics:
             for side in comparison.sides:
                 cell = method.cells[side, metric.name]
-                runs = (len(cell.runs), cell.defined, "; ".join(about.missing))
+                runs = (len(cell.runs), cell.defined, "; ".join(method.missing))
                 numbers = (exact_text(v) for v in (cell.mean, cell.deviation, *(cell.count or (None, None))))
                 paper = exact_text(context.paper(method, metric, side))
                 test = (cell.mark.value, exact_text(cell.p), cell.borrowed or "", paper)

@@ -1,7 +1,7 @@
-"""The data of every curve, as a few hundred numbers however many the predictions are."""
+"""The data of every curve: a few hundred numbers, however many predictions there are."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +9,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
-from surefoot.evaluation.scores import number
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
@@ -24,14 +26,20 @@ Numbers = tuple[float, ...]
 
 HISTOGRAM_BINS = 25
 CURVE_POINTS = 200
-CURVE_ROWS = 20_000  # rows read for the temperature curve: it is a picture, and each point is a reading
+CURVE_ROWS = 20_000  # rows used for a temperature curve: each point of it reads them all
 TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, *np.arange(2.0, 8.01, 0.25).tolist())
 CLASSES_SHOWN = 30
+
+CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
+DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
+CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
+BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is visible
+BAND_COVERAGES = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Equal-mass bins, ties kept whole: how many decisions, their confidence, accuracy, its exact interval.
+    """Equal-mass bins, ties not split: how many decisions, their confidence, accuracy, its exact interval.
 
     `band_low` and `band_high` hold the middle 95% of accuracies that a calibrated model would show.
     """
@@ -55,7 +63,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Error rate among the most confident share, read where a confidence threshold can stop."""
+    """Error rate among the most confident share, at every confidence that can be a threshold."""
 
     coverage: Numbers
     risk: Numbers
@@ -68,13 +76,13 @@ class TemperatureCurve:
     temperature: Numbers
     familiar: Numbers
     unfamiliar: Numbers
-    rows: int  # the most rows read of a side
+    rows: int  # used, of the larger side
     fitted: tuple[float, float, float] | None  # T and the NLL of both sides there
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One true class: how many, how often wrong, how much too sure."""
+    """One true class: how many, how often wrong, how overconfident."""
 
     name: str
     n: int
@@ -136,7 +144,7 @@ def temperature_curve(
 
 
 def nll_by_temperature(predictions: Predictions, temperatures: Sequence[float]) -> list[float]:
-    """What the metric `nll` is as the averaged logits are divided by each T; only p(true) is worked out."""
+    """The metric `nll` with the averaged logits divided by each T; only p(true) is computed."""
     one = predictions.average()
     logits, labels = one.logits[0].double(), one.labels
     known = labels >= 0
@@ -166,55 +174,23 @@ def class_scores(predictions: Predictions) -> list[ClassScores]:
         )
     n = np.bincount(true, minlength=predictions.classes)
     right = np.bincount(true, outcomes.correct, minlength=predictions.classes)
-    sure = np.bincount(true, outcomes.confidence, minlength=predictions.classes)
-    shown = sorted(np.argsort(-n, kind="stable")[:CLASSES_SHOWN].tolist())
+    confidence = np.bincount(true, outcomes.confidence, minlength=predictions.classes)
+    largest = sorted(np.argsort(-n, kind="stable")[:CLASSES_SHOWN].tolist())
     return [
-        ClassScores(names[i], int(n[i]), float(1 - right[i] / n[i]), float((sure[i] - right[i]) / n[i]))
-        for i in shown
+        ClassScores(names[i], int(n[i]), float(1 - right[i] / n[i]), float((confidence[i] - right[i]) / n[i]))
+        for i in largest
         if n[i]
     ]
 
 
 def some_rows(predictions: Predictions) -> Predictions:
-    """At most CURVE_ROWS of them, evenly spread."""
+    """At most CURVE_ROWS of the rows, evenly spaced."""
     stride = -(-predictions.n // CURVE_ROWS)
     return predictions if stride == 1 else predictions.take(slice(None, None, stride))
 
 
 def _numbers(values: object) -> Numbers:
     return tuple(float(value) for value in np.asarray(values))
-
-
-SIDES = ("familiar", "unfamiliar")
-CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the last bin is what E99 counts
-DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
-CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
-BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is seen
-BAND_COVERAGES = np.linspace(0, 1, 101)
-
-
-@dataclass(frozen=True, eq=False)
-class MethodRun:
-    """One run of a method: both sides as scored, and as they were before calibration where it had one.
-
-    `runs` holds both sides of every run, this one too, where a figure is to show how far they lie apart.
-    """
-
-    name: str
-    title: str
-    familiar: Predictions
-    unfamiliar: Predictions
-    uncalibrated: tuple[Predictions, Predictions] | None = None
-    runs: tuple[tuple[Predictions, Predictions], ...] = ()
-
-    @property
-    def sides(self) -> dict[str, Predictions]:
-        return {"familiar": self.familiar, "unfamiliar": self.unfamiliar}
-
-    @property
-    def before(self) -> tuple[Predictions, Predictions]:
-        """Both sides without calibration."""
-        return self.uncalibrated or (self.familiar, self.unfamiliar)
 
 
 @dataclass(frozen=True)
@@ -227,7 +203,7 @@ class ConfidenceBins:
 
 @dataclass(frozen=True)
 class MethodCurve:
-    """NLL of both sides while T varies, at T = 1, and as calibrated on val where there is such a point."""
+    """NLL of both sides while T varies, at T = 1, and as calibrated on validation data where it was."""
 
     temperature: tuple[float, ...]
     familiar: tuple[float, ...]
@@ -236,17 +212,8 @@ class MethodCurve:
     calibrated: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a method costs; NaN where it was not measured."""
-
-    training_seconds: float = math.nan
-    inference_ms: float = math.nan  # for one image
-    parameters: float = math.nan
-
-
-def check_methods(methods: Sequence[MethodRun]) -> None:
-    """At least one method, no more than letters to name them by, no name twice."""
+def check_methods(methods: Sequence[MethodRuns]) -> None:
+    """At least one method, not more than there are letters to label them, no name twice."""
     if not 1 <= len(methods) <= len(LETTERS):
         raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
     names = [method.name for method in methods]
@@ -256,90 +223,59 @@ def check_methods(methods: Sequence[MethodRun]) -> None:
 
 
 def lowest_confidence(predictions: Predictions) -> float:
-    """The lowest confidence that an answer can have."""
+    """The lowest confidence that a prediction can have."""
     return 0.5 if predictions.kind is LabelKind.MANY_LABELS else 1 / predictions.classes
 
 
 def confidence_bins(predictions: Predictions) -> ConfidenceBins:
-    """The error rate by confidence, in bins that are narrow where the model is sure."""
+    """The error rate by confidence, in bins that are narrow at high confidence."""
     lowest = lowest_confidence(predictions)
     edges = tuple(edge for edge in CONFIDENCE_EDGES if edge > lowest)
     start = max(edge for edge in CONFIDENCE_EDGES if edge <= lowest)
     outcomes = predictions.outcomes
-    place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin holds its upper edge
+    place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin includes its upper edge
     n = np.bincount(place, minlength=len(edges)).tolist()
     k = np.bincount(place[~outcomes.correct], minlength=len(edges)).tolist()
     errors = tuple(Proportion.of(wrong, count) for wrong, count in zip(k, n, strict=True))
     return ConfidenceBins((start, *edges), errors)
 
 
-def e99_bars(methods: Sequence[MethodRun]) -> dict[str, dict[str, Proportion]]:
-    """E99 of each method on each side, as k wrong of n sure."""
-    return {m.name: {side: e99_count(p) for side, p in m.sides.items()} for m in methods}
+def e99_bars(methods: Sequence[MethodRuns]) -> dict[str, dict[str, Proportion]]:
+    """E99 of each method's first run on each side, as k wrong of n above 0.99 confidence."""
+    return {m.name: {side: e99_count(p) for side, p in m.runs[0].sides.items()} for m in methods}
 
 
-def temperature_curve_data(
-    familiar: Predictions, unfamiliar: Predictions, temperatures: Sequence[float]
-) -> dict[str, list[float | None]]:
-    """Clipped NLL of both sides as the averaged logits are divided by each T; None where undefined.
+def single_temperature(calibration: Calibration | None) -> float | None:
+    """The T of a calibration that divides the averaged logits by one number; None for any other."""
+    return None if calibration is None else calibration.single_temperature
 
-    At most CURVE_ROWS rows a side are read. For a slider: the point at `temperature[i]` is
-    (`familiar[i]`, `unfamiliar[i]`).
+
+def method_curve(run: MethodRun) -> MethodCurve:
+    """The T-curve of a run's uncalibrated predictions, with the calibrated point.
+
+    Where the calibration is not a single T, the point is that of the calibrated predictions, which may be
+    off the curve (a T for each member, a T that depends on novelty).
     """
-    for temperature in temperatures:
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise InputError(f"temperature is {temperature}; allowed: above 0 and finite")
-    shown: dict[str, list[float | None]] = {"temperature": [float(t) for t in temperatures]}
-    for side, predictions in zip(SIDES, (familiar, unfamiliar), strict=True):
-        shown[side] = [number(value) for value in nll_by_temperature(some_rows(predictions), temperatures)]
-    return shown
-
-
-def method_curves(methods: Sequence[MethodRun], fitted: Mapping[str, float]) -> dict[str, MethodCurve]:
-    """The T-curve of each method, with the T that was fitted on val by method name.
-
-    Where no T is named but the method was calibrated, its calibrated point is that of its predictions,
-    which need not lie on the curve (a T for each member, a T that depends on novelty).
-    """
-    unknown = sorted(set(fitted) - {method.name for method in methods})
-    if unknown:
-        raise InputError(f"unknown method {unknown[0]!r}; have: {', '.join(m.name for m in methods)}")
-    return {method.name: _method_curve(method, fitted.get(method.name)) for method in methods}
-
-
-def _method_curve(method: MethodRun, fitted: float | None) -> MethodCurve:
-    temperatures = _reaching(fitted)
-    along = temperature_curve_data(*method.before, [*temperatures, 1.0 if fitted is None else fitted])
-    x, y = ([math.nan if v is None else v for v in along[side]] for side in SIDES)
+    fitted = single_temperature(run.calibration)
+    temperatures = CURVE_TEMPERATURES
+    first, last = temperatures[0], temperatures[-1]
+    if fitted is not None and not first <= fitted <= last:  # extend the curve to the fitted T
+        beyond: list[float] = np.geomspace(first if fitted < first else last, fitted, 8)[1:-1].tolist()
+        temperatures = tuple(sorted({*CURVE_TEMPERATURES, *beyond, fitted}))
+    few = [some_rows(run.before[split]) for split in TEST_SPLITS.values()]
+    x, y = (nll_by_temperature(side, [*temperatures, 1.0 if fitted is None else fitted]) for side in few)
     calibrated = None
     if fitted is not None:
         calibrated = (x[-1], y[-1])
-    elif method.uncalibrated is not None:
-        calibrated = (nll(some_rows(method.familiar)), nll(some_rows(method.unfamiliar)))
+    elif run.calibration is not None:
+        familiar, unfamiliar = (nll(some_rows(run.sides[side])) for side in SIDES)
+        calibrated = (familiar, unfamiliar)
     one = temperatures.index(1.0)
-    end = _end(temperatures, x, y, fitted)
-    return MethodCurve(
-        temperatures[:end], tuple(x[:-1][:end]), tuple(y[:-1][:end]), (x[one], y[one]), calibrated
-    )
-
-
-def _end(temperatures: Sequence[float], x: Sequence[float], y: Sequence[float], fitted: float | None) -> int:
-    """Where a curve ends: a little after the last T that is fitted, or no worse than T = 1 on either side.
-
-    What comes later is worse on both, and would make the rest of the figure small.
-    """
-    one = temperatures.index(1.0)
+    # The curve ends a little after the last T that is fitted, or no worse than T = 1 on either side: what
+    # comes later is worse on both, and would make the rest of the figure small.
     good = [i for i, t in enumerate(temperatures) if x[i] <= x[one] or y[i] <= y[one] or t <= (fitted or 1.0)]
-    return max(good, default=len(temperatures)) + 1 + BEYOND_USE
-
-
-def _reaching(fitted: float | None) -> tuple[float, ...]:
-    """The curve's temperatures, drawn on to the fitted one where that lies outside them."""
-    first, last = CURVE_TEMPERATURES[0], CURVE_TEMPERATURES[-1]
-    if fitted is None or first <= fitted <= last:
-        return CURVE_TEMPERATURES
-    beyond: list[float] = np.geomspace(first if fitted < first else last, fitted, 8)[1:-1].tolist()
-    return tuple(sorted({*CURVE_TEMPERATURES, *beyond, fitted}))
+    end = min(len(temperatures), max(good, default=len(temperatures)) + 1 + BEYOND_USE)
+    return MethodCurve(temperatures[:end], tuple(x[:end]), tuple(y[:end]), (x[one], y[one]), calibrated)
 
 
 def risk_curve(outcomes: Outcomes) -> RiskCoverage:

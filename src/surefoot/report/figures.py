@@ -13,24 +13,22 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from surefoot.errors import InputError
+from surefoot.evaluation.comparison import MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion
 from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
 from surefoot.report.curves import (
     BAND_COVERAGES,
     DOTS,
-    SIDES,
-    Cost,
     Histogram,
     MethodCurve,
-    MethodRun,
     Reliability,
     RiskCoverage,
     TemperatureCurve,
     check_methods,
     e99_bars,
-    method_curves,
+    method_curve,
     risk_band,
     risk_curve,
 )
@@ -59,20 +57,29 @@ from surefoot.report.style import (
 )
 from surefoot.text import short_number
 
+HATCHES = {"familiar": "", "unfamiliar": "////"}
+Point = tuple[float, float]
+
+COSTS = (  # of MethodRuns: the field, the factor to the axis's unit, the label
+    ("seconds_training", 1, "training time, seconds"),
+    ("seconds_per_sample", 1000, "time per image, ms"),
+    ("parameters", 1, "parameters"),
+)
+
 
 def reliability_figure(side: str, calibrated: Reliability, before: Reliability | None) -> str:
     """Accuracy against confidence, ten equal-mass bins, counts below, the noise band around the diagonal."""
     with rc_context(STYLE):
         figure = Figure(figsize=(4.6, 5.0), layout="constrained")
         upper, lower = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
-        shown = calibrated
-        order = sorted(range(len(shown.number)), key=lambda i: shown.confidence[i])
-        sorted_confidence = [shown.confidence[i] for i in order]
+        bins = calibrated
+        order = sorted(range(len(bins.number)), key=lambda i: bins.confidence[i])
+        sorted_confidence = [bins.confidence[i] for i in order]
         upper.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         upper.fill_between(
             sorted_confidence,
-            [shown.band_low[i] for i in order],
-            [shown.band_high[i] for i in order],
+            [bins.band_low[i] for i in order],
+            [bins.band_high[i] for i in order],
             color=GREY,
             alpha=0.3,
             linewidth=0,
@@ -81,47 +88,53 @@ def reliability_figure(side: str, calibrated: Reliability, before: Reliability |
         if before is not None:
             label = "before calibration"
             upper.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
-        down = [max(0.0, a - low) for a, low in zip(shown.accuracy, shown.low, strict=True)]
-        up = [max(0.0, high - a) for a, high in zip(shown.accuracy, shown.high, strict=True)]
+        down = [max(0.0, a - low) for a, low in zip(bins.accuracy, bins.low, strict=True)]
+        up = [max(0.0, high - a) for a, high in zip(bins.accuracy, bins.high, strict=True)]
         upper.errorbar(
-            shown.confidence,
-            shown.accuracy,
+            bins.confidence,
+            bins.accuracy,
             yerr=(down, up),
             fmt=MARKERS[side],
             color=COLOURS[side],
             capsize=2,
             label=side,
         )
-        upper.set(ylabel="accuracy", xlim=(_lowest(shown, before), 1.01), ylim=(-0.02, 1.02))
+        lowest = min(value for each in (bins, before) if each is not None for value in each.confidence)
+        upper.set(ylabel="accuracy", xlim=(max(0.0, lowest - 0.03), 1.01), ylim=(-0.02, 1.02))
         figure.legend(loc="outside upper left", ncols=3, fontsize=9, columnspacing=1, handletextpad=0.4)
-        lower.vlines(shown.confidence, 0, shown.number, color=COLOURS[side], linewidth=4)
-        lower.set(xlabel="confidence", ylabel="count", ylim=(0, max(shown.number) * 1.1))
-        lower.set_title(f"n = {sum(shown.number):,.0f} in {len(shown.number)} bins", loc="left", fontsize=9)
+        lower.vlines(bins.confidence, 0, bins.number, color=COLOURS[side], linewidth=4)
+        lower.set(xlabel="confidence", ylabel="count", ylim=(0, max(bins.number) * 1.1))
+        lower.set_title(f"n = {sum(bins.number):,.0f} in {len(bins.number)} bins", loc="left", fontsize=9)
         return svg_of(figure, f"reliability-{side}", f"Reliability diagram, {side}")
 
 
 def histogram_figure(sides: Mapping[str, Histogram]) -> str:
-    """How often the model is how sure."""
+    """The share of predictions at each confidence."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
-        for side, shown in sides.items():
+        for side, histogram in sides.items():
             axes.stairs(
-                shown.share, shown.edges, color=COLOURS[side], linestyle=LINES[side], linewidth=2, label=side
+                histogram.share,
+                histogram.edges,
+                color=COLOURS[side],
+                linestyle=LINES[side],
+                linewidth=2,
+                label=side,
             )
-        axes.set(xlabel="confidence", ylabel="share of answers")
+        axes.set(xlabel="confidence", ylabel="share of predictions")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
         return svg_of(figure, "histogram", "Histogram of confidences")
 
 
 def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
-    """The error rate left when only the most confident share is answered."""
+    """The error rate when only the most confident share is accepted."""
     with rc_context(STYLE):
         figure, axes = _one_axes()
-        for side, shown in sides.items():
+        for side, curve in sides.items():
             style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": side}
-            axes.plot(shown.coverage, shown.risk, **style)
-        axes.set(xlabel="coverage: share answered, most confident first", ylabel="error among the answered")
+            axes.plot(curve.coverage, curve.risk, **style)
+        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1), ylim=(0, None))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
@@ -141,9 +154,14 @@ def temperature_figure(curve: TemperatureCurve) -> str:
         here = curve.familiar[one], curve.unfamiliar[one]
         axes.plot(*here, "^", color=COLOURS["unfamiliar"], markersize=10, label="uncalibrated, T = 1")
         if curve.fitted is not None:
-            t, x, y = curve.fitted
-            axes.plot(x, y, "X", color=COLOURS["familiar"], markersize=10, label=f"calibrated, T = {t:.2f}")
-        _label_temperatures(axes, curve)
+            fitted, *point = curve.fitted
+            label = f"calibrated, T = {fitted:.2f}"
+            axes.plot(*point, "X", color=COLOURS["familiar"], markersize=10, label=label)
+        for i, t in enumerate(curve.temperature):
+            if t in (0.5, 2, 4, 8):
+                place = curve.familiar[i], curve.unfamiliar[i]
+                offset: Any = {"xytext": (5, 5), "textcoords": "offset points"}
+                axes.annotate(f"{t:g}", place, color=GREY, fontsize=9, **offset)
         axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
         axes.legend(loc="best")
         return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
@@ -154,23 +172,8 @@ def _one_axes() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _lowest(*shown: Reliability | None) -> float:
-    lowest = min(value for each in shown if each is not None for value in each.confidence)
-    return max(0.0, lowest - 0.03)
-
-
-def _label_temperatures(axes: Axes, curve: TemperatureCurve) -> None:
-    for i, t in enumerate(curve.temperature):
-        if t in (0.5, 2, 4, 8):
-            place = curve.familiar[i], curve.unfamiliar[i]
-            axes.annotate(f"{t:g}", place, xytext=(5, 5), textcoords="offset points", color=GREY, fontsize=9)
-
-
-HATCHES = {"familiar": "", "unfamiliar": "////"}
-
-
 def metric_definitions_picture() -> Picture:
-    """What each metric charges one answer to a yes-or-no question, by the probability of the truth."""
+    """The penalty of each metric for one prediction of two classes, by the probability of the true label."""
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -188,8 +191,8 @@ def metric_definitions_picture() -> Picture:
         return finished(figure, "metric-definitions", title)
 
 
-def e99_picture(methods: Sequence[MethodRun]) -> Picture:
-    """E99 of every method on both sides, with exact intervals and k of n beside each bar."""
+def e99_picture(methods: Sequence[MethodRuns]) -> Picture:
+    """E99 of every method on both sides, with exact intervals and k of n next to each bar."""
     check_methods(methods)
     bars = e99_bars(methods)
     with rc_context(SMALL):
@@ -201,23 +204,23 @@ def e99_picture(methods: Sequence[MethodRun]) -> Picture:
             for side, offset in zip(SIDES, (-0.19, 0.19), strict=True):
                 _e99_bar(axes, row + offset, bars[method.name][side], side)
         axes.axvline(0.01, color=GREY, linewidth=1, linestyle=(0, (1, 1)))
-        axes.set_yticks(range(len(methods)), [plain_text(method.title) for method in methods])
+        axes.set_yticks(range(len(methods)), [plain_text(method.label) for method in methods])
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("error rate among answers above 0.99 confidence")
+        axes.set_xlabel("error rate among predictions above 0.99 confidence")
         percent_ticks(axes.xaxis)
         handles: list[Any] = [
             Patch(facecolor=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, label=side) for side in SIDES
         ]
         allowed = Line2D([], [], color=GREY, linestyle=(0, (1, 1)), label="1%, the most that 0.99 allows")
         key_below(figure, [*handles, allowed], columns=3)
-        title = "How often each method is wrong when it is more than 99% sure, with exact 95% intervals."
+        title = "How often each method is wrong above 99% confidence, with exact 95% intervals."
         return finished(figure, "e99", title)
 
 
-def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float] | None = None) -> Picture:
-    """NLL of both sides while T varies, a curve per method; `fitted` is the T from val by method name."""
+def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
+    """NLL of both sides while T varies, a curve per method, with the point that was fitted."""
     check_methods(methods)
-    curves = method_curves(methods, fitted or {})
+    curves = {method.name: method_curve(method.runs[0]) for method in methods}
     styles = method_styles(len(methods))
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
@@ -232,7 +235,7 @@ def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float
             Line2D([], [], marker=".", markersize=5, label="T = 2, 2.25, ..., at most 6", **marks),
         ]
         axes.legend(handles=marked, loc="best")
-        key_below(figure, [line_key(style, m.title) for m, style in zip(methods, styles, strict=True)])
+        key_below(figure, [line_key(style, m.label) for m, style in zip(methods, styles, strict=True)])
         title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
         lay_out(figure, title)
         starts = {s.letter: curves[m.name].uncalibrated for m, s in zip(methods, styles, strict=True)}
@@ -241,8 +244,8 @@ def temperature_picture(methods: Sequence[MethodRun], fitted: Mapping[str, float
         return finished(figure, "temperature-curves", title)
 
 
-def risk_coverage_picture(methods: Sequence[MethodRun]) -> Picture:
-    """The error left when only the most confident share is answered; bands where several runs are given."""
+def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
+    """The error rate when only the most confident share is accepted; bands where there are several runs."""
     check_methods(methods)
     styles = method_styles(len(methods))
     with rc_context(SMALL):
@@ -253,39 +256,37 @@ def risk_coverage_picture(methods: Sequence[MethodRun]) -> Picture:
             for i, side in enumerate(SIDES)
         }
         for axes, side in zip(panels, SIDES, strict=True):
-            axes.set(xlabel="share answered, most confident first", xlim=(0, 1), ylim=(0, None))
+            axes.set(xlabel="share accepted, most confident first", xlim=(0, 1), ylim=(0, None))
             axes.set_title(f"{side} data", loc="left", fontsize=9)
             for axis in (axes.xaxis, axes.yaxis):
                 percent_ticks(axis)
-        panels[0].set_ylabel("error rate among the answered")
+        panels[0].set_ylabel("error rate among the accepted")
         key_below(
-            figure, [line_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
+            figure, [line_key(style, method.label) for method, style in zip(methods, styles, strict=True)]
         )
-        bands = "; bands hold all runs" if any(len(method.runs) > 1 for method in methods) else ""
-        title = (
-            f"The error rate that is left when each method answers only where it is most confident{bands}."
-        )
+        bands = "; bands cover all runs" if any(len(method.runs) > 1 for method in methods) else ""
+        title = f"The error rate when only each method's most confident predictions are accepted{bands}."
         lay_out(figure, title)
         for axes, side in zip(panels, SIDES, strict=True):
-            shown = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
-            label_ends(axes, [end for end, _ in shown], [style.letter for _, style in shown])
+            drawn = [(end, style) for end, style in zip(ends[side], styles, strict=True) if end is not None]
+            label_ends(axes, [end for end, _ in drawn], [style.letter for _, style in drawn])
         return finished(figure, "risk-coverage-methods", title)
 
 
-def _e99_bar(axes: Axes, row: float, shown: Proportion, side: str) -> None:
-    if not shown.n:
-        _beside(axes, 0, row, "no sample above 0.99").set_fontstyle("italic")
+def _e99_bar(axes: Axes, row: float, error: Proportion, side: str) -> None:
+    if not error.n:
+        _text_right_of(axes, 0, row, "no sample above 0.99").set_fontstyle("italic")
         return
     axes.barh(
-        row, shown.value, height=0.36, color=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, linewidth=0.6
+        row, error.value, height=0.36, color=COLOURS[side], hatch=HATCHES[side], edgecolor=INK, linewidth=0.6
     )
-    ends = [[max(0.0, shown.value - shown.low)], [max(0.0, shown.high - shown.value)]]
-    axes.errorbar(shown.value, row, xerr=ends, fmt="none", color=INK, capsize=2, linewidth=1)
-    _beside(axes, shown.high, row, f"{shown.k:,} of {shown.n:,}")
+    ends = [[max(0.0, error.value - error.low)], [max(0.0, error.high - error.value)]]
+    axes.errorbar(error.value, row, xerr=ends, fmt="none", color=INK, capsize=2, linewidth=1)
+    _text_right_of(axes, error.high, row, f"{error.k:,} of {error.n:,}")
 
 
-def _beside(axes: Axes, x: float, y: float, text: str) -> Annotation:
-    """Small text a little to the right; by an offset, as a page drops the spaces that begin a text."""
+def _text_right_of(axes: Axes, x: float, y: float, text: str) -> Annotation:
+    """Small text to the right of a point; by an offset, as HTML drops leading spaces."""
     away: Any = {"xytext": (6, 0), "textcoords": "offset points"}
     return axes.annotate(text, (x, y), va="center", fontsize=8, **away)
 
@@ -301,46 +302,35 @@ def _temperature_curve(axes: Axes, curve: MethodCurve, style: MethodStyle) -> No
         axes.plot(*curve.calibrated, "X", **marks)
 
 
-def _risk_line(axes: Axes, method: MethodRun, style: MethodStyle, side: str) -> tuple[float, float] | None:
-    """Draw a method's curve; where its letter belongs."""
-    shown = risk_curve(method.sides[side].outcomes)
-    runs = [run[SIDES.index(side)].outcomes for run in method.runs]
+def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) -> tuple[float, float] | None:
+    """Draw the curve of a method's first run, with a band of all runs; the place of its letter."""
+    curve = risk_curve(method.runs[0].sides[side].outcomes)
+    runs = [run.sides[side].outcomes for run in method.runs if side in run.sides]
     if len([outcomes for outcomes in runs if outcomes.total]) > 1:
         low, high = risk_band(runs)
         axes.fill_between(BAND_COVERAGES, low, high, color=style.colour, alpha=0.15, linewidth=0)
-    if not shown.coverage:
+    if not curve.coverage:
         return None
-    axes.plot(shown.coverage, shown.risk, **style.of_line)
-    return shown.coverage[-1], shown.risk[-1]
+    axes.plot(curve.coverage, curve.risk, **style.of_line)
+    return curve.coverage[-1], curve.risk[-1]
 
 
-Point = tuple[float, float]
-
-COSTS = (
-    ("training_seconds", "training time, seconds"),
-    ("inference_ms", "time per image, ms"),
-    ("parameters", "parameters"),
-)
-
-
-def cost_picture(methods: Sequence[MethodRun], costs: Mapping[str, Cost]) -> Picture:
+def cost_picture(methods: Sequence[MethodRuns]) -> Picture:
     """NLL on unfamiliar data against training time, inference time and size, a point per method."""
     check_methods(methods)
-    missing = [method.name for method in methods if method.name not in costs]
-    if missing:
-        raise InputError(f"no cost for method {missing[0]!r}; have: {', '.join(costs) or 'none'}")
     styles = method_styles(len(methods))
-    heights = [nll(method.unfamiliar) for method in methods]
+    heights = [nll(method.runs[0].sides["unfamiliar"]) for method in methods]
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 3.1 + 0.17 * -(-len(methods) // 2)), layout="constrained")
         panels: Any = figure.subplots(1, 3, sharey=True)
         panels[0].set_ylabel("NLL on unfamiliar data, nats")
         key_below(
-            figure, [point_key(style, method.title) for method, style in zip(methods, styles, strict=True)]
+            figure, [point_key(style, method.label) for method, style in zip(methods, styles, strict=True)]
         )
         places = []
-        for axes, (field, label) in zip(panels, COSTS, strict=True):
-            values = [getattr(costs[method.name], field) for method in methods]
+        for axes, (field, factor, label) in zip(panels, COSTS, strict=True):
+            costs = [getattr(method, field) for method in methods]
+            values = [math.nan if cost is None else factor * cost for cost in costs]
             places.append(_cost_panel(axes, label, list(zip(values, heights, strict=True)), styles))
         title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
         lay_out(figure, title)
@@ -354,7 +344,8 @@ def _cost_panel(
 ) -> dict[str, Point]:
     """Draw the methods whose cost is known; their points by letter."""
     axes.set_xlabel(label)
-    known = [(point, style) for point, style in zip(points, styles, strict=True) if _can_be_drawn(*point)]
+    every = zip(points, styles, strict=True)
+    known = [((x, y), style) for (x, y), style in every if x > 0 and math.isfinite(x) and math.isfinite(y)]
     if not known:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
         axes.set_xticks([])
@@ -370,7 +361,3 @@ def _cost_panel(
     for (x, y), style in known:
         axes.plot(x, y, markersize=6, **style.of_point)
     return {style.letter: point for point, style in known}
-
-
-def _can_be_drawn(cost: float, height: float) -> bool:
-    return cost > 0 and math.isfinite(cost) and math.isfinite(height)

@@ -1,4 +1,4 @@
-"""The most confident mistakes, as pictures."""
+"""The most confident mistakes of a method, with their images."""
 
 import base64
 import io
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from surefoot.errors import InputError
-from surefoot.experiments.results import Result
 from surefoot.experiments.run import PartStudy
 from surefoot.images.cache import read_pixels
 from surefoot.images.decode import Size
@@ -27,36 +26,47 @@ from surefoot.tasks.task import ImageFiles, Samples, Split
 from surefoot.text import confidence_text
 
 THUMBNAIL = 160  # pixels along the longer side
-SMALL_IMAGE = 64  # up to here a picture is kept as it is, as PNG
+SMALL_IMAGE = 64  # up to here an image is not compressed, but written as PNG
 ACROSS = 6
+COUNT = 12
+UNFAMILIAR = Split.TEST_UNFAMILIAR
+Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer: which row, what was true, what was said, how surely, and before calibration."""
+    """A wrong prediction. The text is as the user's file has it: escape it."""
 
     row: int
     true: str
-    said: str
+    predicted: str
     confidence: float
-    before: float | None = None
+    before: float | None = None  # the confidence in the same label before calibration
 
 
 @dataclass(frozen=True)
 class Card:
-    """A mistake with its picture as a data URI. The text is as the user's file has it: escape it."""
+    """A mistake with its image as a data URI."""
 
     image: str
-    true: str
-    said: str
-    confidence: float
-    before: float | None
+    mistake: Mistake
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Cards, or the reason why there are none."""
+
+    cards: tuple[Card, ...] = ()
+    png: bytes | None = None
+    before: str = ""  # the method whose mistakes they are
+    after: str | None = None  # the method whose confidence is given as well
+    absent: str | None = None
 
 
 def most_confident_mistakes(
     predictions: Predictions, count: int, *, uncalibrated: Predictions | None = None
 ) -> list[Mistake]:
-    """The wrong answers with the highest confidence, ties by row; `before` is the same answer's."""
+    """The wrong predictions with the highest confidence, ties by row."""
     if uncalibrated is not None and uncalibrated.logits.shape[1:] != predictions.logits.shape[1:]:
         before, after = (tuple(each.logits.shape[1:]) for each in (uncalibrated, predictions))
         raise InputError(f"uncalibrated predictions have shape {before}; allowed: {after}, as calibrated")
@@ -74,16 +84,13 @@ def most_confident_mistakes(
     ]
 
 
-def gallery_cards(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]) -> list[Card]:
+def gallery_cards(images: Sequence[Pixels], mistakes: Sequence[Mistake]) -> list[Card]:
     """A card for each mistake, from its image (height x width x 3)."""
     _check(images, mistakes)
-    return [
-        Card(data_uri(image), m.true, m.said, m.confidence, m.before)
-        for image, m in zip(images, mistakes, strict=True)
-    ]
+    return [Card(data_uri(image), mistake) for image, mistake in zip(images, mistakes, strict=True)]
 
 
-def gallery_png(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake], *, dpi: int = 150) -> bytes:
+def gallery_png(images: Sequence[Pixels], mistakes: Sequence[Mistake], *, dpi: int = 150) -> bytes:
     """All of them in one PNG, the most confident first."""
     _check(images, mistakes)
     if not mistakes:
@@ -96,11 +103,11 @@ def gallery_png(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]
             axes.set_axis_off()
         for axes, image, mistake in zip(panels.flat, images, mistakes, strict=False):
             _panel(axes, image, mistake)
-        title = "The most confident mistakes: what was said, what is true, and how sure the model was."
+        title = "The most confident mistakes: the predicted label, the true label, and the confidence."
         return finished(figure, "gallery", title).png(dpi=dpi)
 
 
-def data_uri(image: NDArray[np.uint8]) -> str:
+def data_uri(image: Pixels) -> str:
     """A thumbnail to put into a page: PNG for small pictures, JPEG for others."""
     picture = _thumbnail(image)
     out = io.BytesIO()
@@ -116,30 +123,30 @@ def data_uri(image: NDArray[np.uint8]) -> str:
 def _one_label(
     predictions: Predictions, uncalibrated: Predictions | None, row: int, _: int, confidence: float
 ) -> Mistake:
-    said = int(predictions.take([row]).probs()[0].argmax())
-    before = None if uncalibrated is None else float(uncalibrated.take([row]).probs()[0, said])
+    label = int(predictions.take([row]).probs()[0].argmax())
+    before = None if uncalibrated is None else float(uncalibrated.take([row]).probs()[0, label])
     true = int(predictions.labels[row])
-    return Mistake(row, _name(predictions, true), _name(predictions, said), confidence, before)
+    return Mistake(row, _name(predictions, true), _name(predictions, label), confidence, before)
 
 
 def _many_labels(
     predictions: Predictions, uncalibrated: Predictions | None, row: int, label: int, confidence: float
 ) -> Mistake:
     name = _name(predictions, label)
-    there, absent = f"{name} is there", f"no {name}"
-    true, said = (there, absent) if int(predictions.labels[row, label]) == 1 else (absent, there)
+    present, absent = f"{name} is there", f"no {name}"
+    true, predicted = (present, absent) if int(predictions.labels[row, label]) == 1 else (absent, present)
     before = None
     if uncalibrated is not None:
         p = float(uncalibrated.take([row]).probs()[0, label])
-        before = p if said == there else 1 - p
-    return Mistake(row, true, said, confidence, before)
+        before = p if predicted == present else 1 - p
+    return Mistake(row, true, predicted, confidence, before)
 
 
 def _name(predictions: Predictions, label: int) -> str:
     return f"class {label}" if predictions.class_names is None else predictions.class_names[label]
 
 
-def _check(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]) -> None:
+def _check(images: Sequence[Pixels], mistakes: Sequence[Mistake]) -> None:
     if len(images) != len(mistakes):
         raise InputError(f"{len(images)} images for {len(mistakes)} mistakes; allowed: one each")
     for image in images:
@@ -150,13 +157,13 @@ def _check(images: Sequence[NDArray[np.uint8]], mistakes: Sequence[Mistake]) -> 
             )
 
 
-def _thumbnail(image: NDArray[np.uint8]) -> Image.Image:
+def _thumbnail(image: Pixels) -> Image.Image:
     picture = Image.fromarray(np.ascontiguousarray(image))
     picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
     return picture
 
 
-def _panel(axes: Axes, image: NDArray[np.uint8], mistake: Mistake) -> None:
+def _panel(axes: Axes, image: Pixels, mistake: Mistake) -> None:
     pixels = np.asarray(_thumbnail(image))
     height, width = pixels.shape[:2]
     side = max(height, width)
@@ -164,83 +171,54 @@ def _panel(axes: Axes, image: NDArray[np.uint8], mistake: Mistake) -> None:
     axes.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", anchor="N")
     before = "" if mistake.before is None else f"before: {confidence_text(mistake.before)}"
     lines = (
-        f"said {plain_text(mistake.said, 16)}",
+        f"as {plain_text(mistake.predicted, 18)}",
         f"is {plain_text(mistake.true, 18)}",
-        f"{confidence_text(mistake.confidence)} sure",
+        f"confidence {confidence_text(mistake.confidence)}",
         before,
     )
     axes.set_title("\n".join(lines), fontsize=7, loc="left", y=-0.02, va="top", pad=0)
 
 
-COUNT = 12
-UNFAMILIAR = Split.TEST_UNFAMILIAR
-Pixels = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Cards with their pictures, or a sentence why there are none."""
-
-    cards: tuple[Card, ...] = ()
-    png: bytes | None = None
-    before: str = ""  # whose mistakes they are
-    after: str | None = None  # whose confidence stands beside theirs
-    absent: str | None = None
-
-
 def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:
-    """The gallery of a task of images; None where the samples are no images or none is unfamiliar."""
-    results = {result.method.name: result for result in part.results if _is_tested(result)}
-    first = results.get("single") or next(iter(results.values()), None)
+    """The gallery of a task of images; None where the samples are no images or none is unfamiliar.
+
+    Mistakes of the single network (or the first method), with the recommended method's confidence.
+    """
+    methods = {m.name: m for m in part.comparison.methods if m.runs and UNFAMILIAR in m.runs[0].after}
+    first = methods.get("single") or next(iter(methods.values()), None)
     if first is None or part.part.task.partition("/")[0] == "toy":
         return None
-    after = results.get(recommended or "")
+    after = methods.get(recommended or "")
     after = None if after is first else after
-    mistakes = _mistakes(first, after)
+    predictions = first.runs[0].after[UNFAMILIAR]
+    other = None if after is None else after.runs[0].after[UNFAMILIAR]
+    mistakes = [
+        mistake
+        if mistake.before is None  # else `before` is the other method's confidence, which comes second
+        else replace(mistake, confidence=mistake.before, before=mistake.confidence)
+        for mistake in most_confident_mistakes(predictions, COUNT, uncalibrated=other)
+    ]
     if not mistakes:
         return Gallery(absent="There are no mistakes on unfamiliar images to show.")
     try:
         samples = _samples(part)
     except InputError as error:
-        return Gallery(absent=f"No pictures, as the images are not there any more: {error}")
+        return Gallery(absent=f"No pictures, as the images are not available any more: {error}")
     if not isinstance(samples.inputs, ImageFiles) and samples.inputs.ndim < 3:
         return None
-    return _gallery(mistakes, samples, first, after)
-
-
-def _gallery(mistakes: list[Mistake], samples: Samples, first: Result, after: Result | None) -> Gallery:
-    said = first.runs[0].after[UNFAMILIAR]
-    names = [str(row) for row in samples.ids] if said.ids is None else said.ids.astype(str).tolist()
-    place = {name: row for row, name in enumerate(samples.ids.tolist())}
-    found = [(m, _pixels(samples, place[names[m.row]])) for m in mistakes if names[m.row] in place]
-    there = [(mistake, pixels) for mistake, pixels in found if pixels is not None]
-    if not there:
+    ids = (samples.ids if predictions.ids is None else predictions.ids).astype(str).tolist()
+    row_of = {name: row for row, name in enumerate(samples.ids.tolist())}
+    images = [(m, _pixels(samples, row_of[ids[m.row]])) for m in mistakes if ids[m.row] in row_of]
+    readable = [(mistake, pixels) for mistake, pixels in images if pixels is not None]
+    if not readable:
         return Gallery(absent="No pictures, as none of the image files can be read any more.")
-    shown, images = [mistake for mistake, _ in there], [pixels for _, pixels in there]
+    drawn, pictures = [mistake for mistake, _ in readable], [pixels for _, pixels in readable]
     return Gallery(
-        cards=tuple(gallery_cards(images, shown)),
-        png=gallery_png(images, shown),
-        before=first.method.title,
-        after=None if after is None else after.method.title,
+        cards=tuple(gallery_cards(pictures, drawn)),
+        png=gallery_png(pictures, drawn),
+        before=first.title,
+        after=None if after is None else after.title,
     )
-
-
-def _is_tested(result: Result) -> bool:
-    return bool(result.runs) and UNFAMILIAR in result.runs[0].after
-
-
-def _mistakes(first: Result, after: Result | None) -> list[Mistake]:
-    """The first method's mistakes, with the other's confidence in the same answers where there is another."""
-    said = first.runs[0].after[UNFAMILIAR]
-    if after is None:
-        return most_confident_mistakes(said, COUNT)
-    other = after.runs[0].after[UNFAMILIAR]
-    found = most_confident_mistakes(said, COUNT, uncalibrated=other)
-    return [
-        replace(each, confidence=each.before, before=each.confidence)
-        for each in found
-        if each.before is not None
-    ]
 
 
 def _samples(part: PartStudy) -> Samples:
@@ -251,9 +229,9 @@ def _samples(part: PartStudy) -> Samples:
 
 
 def _pixels(samples: Samples, row: int) -> Pixels | None:
-    """A picture of a row with three colours; None if its file cannot be read."""
+    """The image of a row with three colours; None if its file cannot be read."""
     if isinstance(samples.inputs, ImageFiles):
-        found = read_pixels(str(samples.inputs.file(row)), Size(THUMBNAIL))
-        return None if isinstance(found, str) else found
+        pixels = read_pixels(str(samples.inputs.file(row)), Size(THUMBNAIL))
+        return None if isinstance(pixels, str) else pixels
     pixels = np.asarray(samples.inputs[row], dtype=np.uint8)
     return np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels

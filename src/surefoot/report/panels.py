@@ -15,14 +15,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.curves import (
-    SIDES,
     ConfidenceBins,
     Histogram,
-    MethodRun,
     Reliability,
     check_methods,
     confidence_bins,
@@ -52,28 +52,43 @@ ACROSS = 3  # methods side by side in the figure of errors by confidence
 PAIRS = 2  # and in the reliability diagrams, which have two panels each
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 
+Map = NDArray[np.float64]
 
-def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
+PLANE = (-1.0, 1.0, -1.0, 1.0)
+IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
+CLASS_COLOURS = ("#0072b2", "#d55e00")
+CLASS_MARKERS = ("o", "^")
+PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
+WORST = float(-np.log(CLIP[0]))
+LEVELS = 12  # few enough colours that a map stays small, and that a reader can distinguish them
+
+
+def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
     check_methods(methods)
-    bins = [{side: confidence_bins(p) for side, p in method.sides.items()} for method in methods]
+    bins = [{side: confidence_bins(p) for side, p in method.runs[0].sides.items()} for method in methods]
     rows = -(-len(methods) // ACROSS)
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 1.1 + 2.5 * rows), layout="constrained")
         grid: Any = figure.subplots(2 * rows, ACROSS, height_ratios=[3, 1] * rows, squeeze=False)
-        _empty_rest(grid, len(methods))
-        most = max(p.n for of_method in bins for shown in of_method.values() for p in shown.errors)
+        for unused in range(len(methods), rows * ACROSS):
+            row, column = divmod(unused, ACROSS)
+            for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
+                axes.set_axis_off()
+        most = max(p.n for of_method in bins for side_bins in of_method.values() for p in side_bins.errors)
         highest = max(
-            (p.high for m in bins for shown in m.values() for p in shown.errors if p.n), default=1.0
+            (p.high for m in bins for side_bins in m.values() for p in side_bins.errors if p.n), default=1.0
         )
-        for index, (method, shown) in enumerate(zip(methods, bins, strict=True)):
+        for index, (method, method_bins) in enumerate(zip(methods, bins, strict=True)):
             row, column = divmod(index, ACROSS)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             if index:
-                _behind(upper, bins[0])
-            _error_panel(upper, shown, first=column == 0, highest=highest)
-            upper.set_title(plain_text(method.title, 30), loc="left", fontsize=9)
-            _count_panel(lower, shown, first=column == 0, most=most)
+                for side, first_method in bins[0].items():
+                    values = [p.value for p in first_method.errors]
+                    upper.plot(_middles(first_method), values, color=GREY, linewidth=1, linestyle=LINES[side])
+            _error_panel(upper, method_bins, first=column == 0, highest=highest)
+            upper.set_title(plain_text(method.label, 30), loc="left", fontsize=9)
+            _count_panel(lower, method_bins, first=column == 0, most=most)
             if index + ACROSS >= len(methods):
                 lower.set_xlabel("confidence")
         first = (
@@ -81,15 +96,15 @@ def confidence_picture(methods: Sequence[MethodRun]) -> Picture:
         )
         calibrated = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated")
         key_below(figure, [*(_side_key(side) for side in SIDES), calibrated, *first], columns=4)
-        title = "How often each method is wrong at each confidence, and how many answers that is."
+        title = "How often each method is wrong at each confidence, and how many predictions that is."
         return finished(figure, "error-by-confidence", title)
 
 
-def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
+def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
     check_methods(methods)
     rows = -(-len(methods) // PAIRS)
-    lowest = min(lowest_confidence(p) for method in methods for p in method.sides.values())
+    lowest = min(lowest_confidence(p) for method in methods for p in method.runs[0].sides.values())
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 0.9 + 2.1 * rows), layout="constrained")
         panels: Any = figure.subplots(rows, 2 * PAIRS, sharex=True, sharey=True, squeeze=False)
@@ -98,9 +113,9 @@ def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
         for index, method in enumerate(methods):
             for place, side in enumerate(SIDES):
                 axes = panels.flat[2 * index + place]
-                outcomes = method.sides[side].outcomes
+                outcomes = method.runs[0].sides[side].outcomes
                 _reliability_panel(axes, reliability(outcomes), histogram(outcomes, lowest), side)
-                name = plain_text(method.title, 38) if place == 0 else ""
+                name = plain_text(method.label, 38) if place == 0 else ""
                 axes.set_title(f"{name}\n{side}, n = {outcomes.total:,.0f}", loc="left", fontsize=8.5)
         for axes in panels[:, 0]:
             axes.set_ylabel("accuracy")
@@ -110,30 +125,20 @@ def reliability_picture(methods: Sequence[MethodRun]) -> Picture:
         band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
         counts = Patch(color=GREY, alpha=0.8, label="counts by confidence")
         key_below(figure, [*(_side_key(side) for side in SIDES), band, counts], columns=4)
-        title = "Accuracy in ten bins of equal size by confidence; below the diagonal a method is too sure."
+        title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
         return finished(figure, "reliability-methods", title)
 
 
-def _empty_rest(grid: Any, used: int) -> None:
-    for index in range(used, grid.shape[0] // 2 * ACROSS):
-        row, column = divmod(index, ACROSS)
-        for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
-            axes.set_axis_off()
+def _side_style(side: str) -> Any:
+    return {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
 
 
 def _side_key(side: str) -> Line2D:
-    style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
-    return Line2D([], [], label=side, **style)
+    return Line2D([], [], label=side, **_side_style(side))
 
 
-def _middles(shown: ConfidenceBins) -> Any:
-    return np.arange(len(shown.errors)) + 0.5
-
-
-def _behind(axes: Axes, first: dict[str, ConfidenceBins]) -> None:
-    for side, shown in first.items():
-        values = [p.value for p in shown.errors]
-        axes.plot(_middles(shown), values, color=GREY, linewidth=1, linestyle=LINES[side])
+def _middles(bins: ConfidenceBins) -> Any:
+    return np.arange(len(bins.errors)) + 0.5
 
 
 def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, highest: float) -> None:
@@ -146,12 +151,13 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         alpha=0.3,
         linewidth=0,
     )
-    for (side, shown), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
-        found = [(x + nudge, p) for x, p in zip(_middles(shown), shown.errors, strict=True) if p.n]
-        places = [x for x, _ in found]
-        _upright(axes, places, [p.low for _, p in found], [p.high for _, p in found], COLOURS[side], 0.8)
-        style: Any = {"color": COLOURS[side], "marker": MARKERS[side], "linestyle": LINES[side]}
-        axes.plot(places, [p.value for _, p in found], markersize=4, linewidth=1.3, **style)
+    for (side, bins), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
+        points = [(x + nudge, p) for x, p in zip(_middles(bins), bins.errors, strict=True) if p.n]
+        places = [x for x, _ in points]
+        _vertical_strokes(
+            axes, places, [p.low for _, p in points], [p.high for _, p in points], COLOURS[side], 0.8
+        )
+        axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **_side_style(side))
     axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
     axes.set_xticks([])
     percent_ticks(axes.yaxis)
@@ -162,9 +168,9 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
 
 def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, most: int) -> None:
     edges = sides["familiar"].edges
-    for (side, shown), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
-        counts = [max(p.n, 0.1) for p in shown.errors]
-        _upright(axes, _middles(shown) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
+    for (side, bins), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
+        counts = [max(p.n, 0.1) for p in bins.errors]
+        _vertical_strokes(axes, _middles(bins) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
     axes.set_yscale("log")
     axes.set(xlim=(0, len(edges) - 1), ylim=(0.5, max(2, 2 * most)))
     axes.set_xticks(range(len(edges)), [f"{edge:g}".removeprefix("0") or "0" for edge in edges], fontsize=8)
@@ -173,43 +179,29 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
     axes.minorticks_off()
     axes.tick_params(labelleft=first)
     if first:
-        axes.set_ylabel("answers")
+        axes.set_ylabel("predictions")
 
 
-def _reliability_panel(axes: Axes, shown: Reliability, counts: Histogram, side: str) -> None:
+def _reliability_panel(axes: Axes, bins: Reliability, counts: Histogram, side: str) -> None:
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axes.set(xlim=(counts.edges[0] - 0.02, 1.02), ylim=(-0.02, 1.02))
     axes.set_yticks([0, 0.5, 1])
-    if not shown.number:
+    if not bins.number:
         return
     heights = np.asarray(counts.share) * COUNT_SHARE / max(counts.share)
     axes.stairs(heights, counts.edges, color=GREY, fill=True, alpha=0.8)
-    order = np.argsort(shown.confidence)
-    x, low, high = (
-        np.asarray(values)[order] for values in (shown.confidence, shown.band_low, shown.band_high)
-    )
+    order = np.argsort(bins.confidence)
+    x, low, high = (np.asarray(values)[order] for values in (bins.confidence, bins.band_low, bins.band_high))
     axes.fill_between(x, low, high, color=GREY, alpha=0.3, linewidth=0)
-    _upright(axes, shown.confidence, shown.low, shown.high, COLOURS[side], 0.8)
-    axes.plot(shown.confidence, shown.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
+    _vertical_strokes(axes, bins.confidence, bins.low, bins.high, COLOURS[side], 0.8)
+    axes.plot(bins.confidence, bins.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
 
 
-def _upright(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
-    """Upright strokes as one line with gaps: a tenth of the SVG that as many lines would be."""
+def _vertical_strokes(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
+    """Vertical strokes as one line with gaps: a tenth of the SVG size of separate lines."""
     gap = np.full(len(x), np.nan)
     across, up = np.column_stack([x, x, gap]).ravel(), np.column_stack([low, high, gap]).ravel()
     axes.plot(across, up, color=colour, linewidth=width, solid_capstyle="butt")
-
-
-Map = NDArray[np.float64]
-
-TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-PLANE = (-1.0, 1.0, -1.0, 1.0)
-IMAGE: Any = {"origin": "lower", "extent": PLANE, "interpolation": "none"}
-CLASS_COLOURS = ("#0072b2", "#d55e00")
-CLASS_MARKERS = ("o", "^")
-PALE = ("#a9cbe2", "#fdf0e8")  # the truth behind the points
-WORST = float(-np.log(CLIP[0]))
-LEVELS = 12  # few enough colours that a map stays small, and that a reader can tell them apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,25 +209,27 @@ class ToyRow:
     """One of the toy data sets by name, its methods, and the seed its training points were drawn from."""
 
     name: str
-    methods: tuple[MethodRun, ...]
+    methods: tuple[MethodRuns, ...]
     seed: int = 0
 
 
 def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
-    """Clipped NLL at every point of the test grid, from the bottom row up; by id, in whatever order."""
-    both = zip(TESTS, (familiar, unfamiliar), strict=True)
+    """Clipped NLL at every point of the test grid, from the bottom row up; the rows are matched by id."""
+    both = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
     return _over_grid(task, {split: _penalties(task, split, predictions) for split, predictions in both})
 
 
 def familiar_map(task: Task) -> Map:
     """1 where the test grid is familiar, 0 where it is not."""
-    familiar, unfamiliar = (len(task.splits[split].ids) for split in TESTS)
-    return _over_grid(task, dict(zip(TESTS, (np.ones(familiar), np.zeros(unfamiliar)), strict=True)))
+    values = zip(TEST_SPLITS.values(), (1.0, 0.0), strict=True)
+    return _over_grid(task, {split: np.full(len(task.splits[split].ids), value) for split, value in values})
 
 
 def truth_map(task: Task) -> Map:
     """The true class at every point of the test grid."""
-    return _over_grid(task, {split: task.splits[split].labels.astype(float) for split in TESTS})
+    return _over_grid(
+        task, {split: task.splits[split].labels.astype(float) for split in TEST_SPLITS.values()}
+    )
 
 
 def toy_picture(rows: Sequence[ToyRow]) -> Picture:
@@ -259,8 +253,8 @@ def toy_picture(rows: Sequence[ToyRow]) -> Picture:
             for axes in of_row[1 + len(row.methods) :]:
                 axes.set_axis_off()
             for axes, method in zip(of_row[1:], row.methods, strict=False):
-                shown = _map_panel(axes, task, method)
-        bar = figure.colorbar(shown, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+                image = _map_panel(axes, task, method)
+        bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
         bar.set_label("NLL at a point, nats")
         title = (
             "Where each method goes wrong in the plane: darker is worse; training points come only from "
@@ -303,8 +297,8 @@ def outline(task: Task) -> list[tuple[Map, Map]]:
     """The edge of the familiar region as lines, every fourth corner of the grid's stairs."""
     centres = (np.arange(GRID) + 0.5) / GRID * 2 - 1
     drawn = Figure().subplots().contour(centres, centres, familiar_map(task), levels=[0.5])
-    kept = [np.concatenate([line[:-1:4], line[-1:]]) for line in drawn.allsegs[0]]
-    return [(line[:, 0], line[:, 1]) for line in kept]
+    lines = [np.concatenate([line[:-1:4], line[-1:]]) for line in drawn.allsegs[0]]
+    return [(line[:, 0], line[:, 1]) for line in lines]
 
 
 def _truth_panel(axes: Axes, task: Task, name: str) -> None:
@@ -319,13 +313,13 @@ def _truth_panel(axes: Axes, task: Task, name: str) -> None:
     axes.set_xlabel(f"{len(points):,}\ntraining points", fontsize=8)
 
 
-def _map_panel(axes: Axes, task: Task, method: MethodRun) -> Any:
-    shown = nll_map(task, method.familiar, method.unfamiliar)
+def _map_panel(axes: Axes, task: Task, method: MethodRuns) -> Any:
+    familiar, unfamiliar = (method.runs[0].sides[side] for side in SIDES)
     colours = colormaps["Greys"].resampled(LEVELS)
-    image = axes.imshow(shown, cmap=colours, norm=Normalize(0, WORST), **IMAGE)
+    image = axes.imshow(nll_map(task, familiar, unfamiliar), cmap=colours, norm=Normalize(0, WORST), **IMAGE)
     for x, y in outline(task):
         axes.plot(x, y, color=CLASS_COLOURS[1], linewidth=1.2)
     axes.set(xlim=PLANE[:2], ylim=PLANE[2:])
-    axes.set_title(plain_text(method.title, 18), fontsize=8)
-    axes.set_xlabel(f"F {nll(method.familiar):.3f}\nU {nll(method.unfamiliar):.3f}", fontsize=8, color=INK)
+    axes.set_title(plain_text(method.label, 18), fontsize=8)
+    axes.set_xlabel(f"F {nll(familiar):.3f}\nU {nll(unfamiliar):.3f}", fontsize=8, color=INK)
     return image

@@ -71,7 +71,7 @@ def _question_row(question: Question, comparison: Comparison, context: TableCont
     papers = [context.paper_choice(each, metric, UNFAMILIAR) for each in (other, method)]
     gap = comparison.pairs[question.method, question.other][PLACE]
     return (
-        TableCell(f"{question.text} ({method.about.title} compared with {other.about.title})"),
+        TableCell(f"{question.text} ({method.title} compared with {other.title})"),
         TableCell(str(gap.pairs)),
         TableCell(answer(question, gap, without)),
         TableCell(f"{with_it:.4f}"),
@@ -116,8 +116,8 @@ def _not_in_paper(comparison: Comparison, context: TableContext) -> Table:
         if (name, other) in comparison.pairs:
             method, gaps = comparison.method(name), comparison.pairs[name, other]
             cells = (difference_cell(gaps.get((UNFAMILIAR, metric.name))) for metric in metrics)
-            rows.append((TableCell(method.about.title), TableCell(str(len(method.runs))), *cells))
-    reference = comparison.method(REFERENCE).about.title if rows else ""
+            rows.append((TableCell(method.title), TableCell(str(len(method.runs))), *cells))
+    reference = comparison.method(REFERENCE).title if rows else ""
     return Table(
         f"Not in the paper, difference from {reference} on unfamiliar data: {context.title}",
         (*METHOD_COLUMNS, *(Column(metric.title) for metric in metrics)),

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -10,126 +11,156 @@ from typing import Any
 from markupsafe import Markup
 
 from surefoot import __version__
+from surefoot.calibrators import save_calibration
+from surefoot.evaluation.scores_csv import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.io import make_folder, replacing, toml_text
-from surefoot.report.choice import choice_of, verdict_of
-from surefoot.report.comparison import comparison_tables
+from surefoot.report.choice import Choice, choice_of, verdict_of
+from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
 from surefoot.report.questions import question_tables
-from surefoot.report.study_figures import part_pictures, slider_data
+from surefoot.report.study_figures import part_figures
 from surefoot.report.study_tables import (
-    Fitted,
-    GroupTable,
-    fitted_rows,
-    group_table,
-    headline_of,
+    Subgroups,
+    fitted_table,
+    headline_tables,
     part_document,
     part_names,
-    setting_of,
-    size_tables,
-    value_text,
-    write_calibrations,
-    write_tables,
+    safe_name,
+    subgroup_table,
+    subgroups,
+    table_context,
+    write_table_files,
+    write_texts,
 )
 from surefoot.report.style import template_named
-from surefoot.report.tables import to_html
+from surefoot.report.tables import Table, to_html
 from surefoot.runtime import one_thread
-from surefoot.text import confidence_text, interval_text
+from surefoot.text import confidence_text
 
-GROUPS_SHOWN = 60
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
+
+Figures = list[tuple[Markup, str]]  # SVG and caption
 
 
 @dataclass(frozen=True, eq=False)
-class PartPage:
-    """Everything that the page says of one task, ready for the template."""
+class PartReport:
+    """What is reported of one task, computed once for the terminal, the page, the JSON and the files."""
 
-    name: str  # of its files, and its anchor
-    title: str
+    name: str  # of its files, and its anchor in the page
+    study: PartStudy
+    context: TableContext
+    choice: Choice | None
     verdict: list[str]
-    headline: Markup
-    questions: Markup
-    tables: Markup
-    figures: list[tuple[str, Markup, str]]  # title, SVG, caption
-    slider: dict[str, Any] | None
+    headline: list[Table]
+    questions: list[Table]
+    tables: list[Table]
+    groups: Subgroups | None
     gallery: Gallery | None
-    groups: GroupTable | None
-    fitted: list[Fitted]
-    sizes: Markup
-    skipped: tuple[str, ...]
-    missing: dict[str, tuple[str, ...]]
-    two_sided: bool
-    count: int  # of methods compared
+
+    @property
+    def recommended(self) -> str | None:
+        """The name of the method to use."""
+        return None if self.choice is None else self.choice.chosen.name
+
+
+@dataclass(frozen=True, eq=False)
+class StudyReport:
+    """The report of each part, and the page that was written."""
+
+    parts: tuple[PartReport, ...]
+    page: Path
+
+
+def part_reports(study: Study) -> tuple[PartReport, ...]:
+    """Choice, verdict, tables, subgroups and gallery of every part."""
+    reports = []
+    for name, part in zip(part_names(study), study.parts, strict=True):
+        choice, context = choice_of(part), table_context(part)
+        recommended = None if choice is None else choice.chosen.name
+        reports.append(
+            PartReport(
+                name=name,
+                study=part,
+                context=context,
+                choice=choice,
+                verdict=verdict_of(part, choice),
+                headline=headline_tables(part.comparison, context),
+                questions=question_tables(part.comparison, context),
+                tables=comparison_tables(part.comparison, context),
+                groups=subgroups(part, recommended),
+                gallery=part_gallery(part, recommended),
+            )
+        )
+    return tuple(reports)
 
 
 @one_thread()
-def write_study(study: Study, folder: Path) -> Path:
-    """Write `report.html`, `report.json`, tables, figures and calibrations into a folder; the page's path."""
+def write_study(study: Study, folder: Path) -> StudyReport:
+    """Write `report.html`, `report.json`, tables, figures and calibrations into a folder."""
     make_folder(folder)
-    pages, documents = [], []
-    for name, part in zip(part_names(study), study.parts, strict=True):
-        page, document = _part(part, name, folder)
-        pages.append(page)
-        documents.append(document)
-    write_tables(study, folder)
-    write_calibrations(study, folder)
-    about = _about(study.experiment)
-    twin = json.dumps({**about, "experiment": study.experiment.as_dict(), "parts": documents}, indent=1)
-    for name, text in (("report.json", twin), ("report.html", _page(study.experiment, about, pages))):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return folder / "report.html"
+    parts = part_reports(study)
+    figures = {}
+    for part in parts:
+        write_part_tables(part, folder / "tables")
+        _write_calibrations(part, folder / "calibrations")
+        figures[part.name] = _write_figures(part, folder / "figures")
+    experiment = study.experiment
+    # By name where the experiment is built in, else from the resolved file in the report's folder.
+    name = experiment.name if experiment in EXPERIMENTS else "experiment.toml"
+    about = {
+        "surefoot": __version__,
+        "versions": {
+            "Python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
+        "reproduce": [f"surefoot run {name}"],
+    }
+    documents = [
+        part_document(part.study, part.name, part.verdict, part.choice, part.groups) for part in parts
+    ]
+    document = {**about, "experiment": experiment.as_dict(), "parts": documents}
+    page = _page(experiment, about, parts, figures)
+    for file, text in (("report.json", json.dumps(document, indent=1)), ("report.html", page)):
+        _write(folder / file, text.encode())
+    return StudyReport(parts, folder / "report.html")
 
 
-def _part(part: PartStudy, name: str, folder: Path) -> tuple[PartPage, dict[str, Any]]:
-    choice = choice_of(part)
-    recommended = None if choice is None else choice.chosen.about.name
-    verdict = verdict_of(part)
-    groups = group_table(part, recommended)
-    gallery = part_gallery(part, recommended)
-    figures = _figures(part, name, recommended, folder)
-    if gallery is not None and gallery.png is not None:
-        _write(folder / "figures" / f"{name}-gallery.png", gallery.png)
-    slider = slider_data(part)
-    page = PartPage(
-        name=name,
-        title=setting_of(part).title,
-        verdict=verdict,
-        headline=to_html(headline_of(part)),
-        questions=to_html(question_tables(part.comparison, setting_of(part))),
-        tables=to_html(comparison_tables(part.comparison, setting_of(part))),
-        figures=figures,
-        slider=slider,
-        gallery=gallery,
-        groups=groups,
-        fitted=fitted_rows(part),
-        sizes=to_html(size_tables(part)),
-        skipped=part.plan.skipped,
-        missing={result.method.title: result.missing for result in part.results if result.missing},
-        two_sided="unfamiliar" in part.comparison.sides,
-        count=len(part.comparison.methods),
-    )
-    return page, {**part_document(part, name, verdict, choice, groups), "slider": slider}
+def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
+    """A part's tables as Markdown, LaTeX, HTML and CSV; their paths."""
+    texts = {
+        "scores.csv": scores_text(part.study.comparison),
+        "summary.csv": summary_csv(part.study.comparison, part.context),
+    }
+    tables = write_table_files([*part.questions, *part.tables], folder, part.name)
+    return [*tables, *write_texts(texts, folder, part.name)]
 
 
-def _figures(
-    part: PartStudy, name: str, recommended: str | None, folder: Path
-) -> list[tuple[str, Markup, str]]:
-    """Each figure as SVG and PNG below `folder/figures`, and for the page."""
-    make_folder(folder / "figures")
-    found = []
-    for shown in part_pictures(part, name, recommended):
-        svg = shown.picture.svg()
-        _write(folder / "figures" / f"{shown.picture.name}.svg", _standing_alone(svg).encode())
-        _write(folder / "figures" / f"{shown.picture.name}.png", shown.picture.png())
-        found.append((shown.picture.title, Markup(svg), shown.caption))
-    return found
+def _write_calibrations(part: PartReport, folder: Path) -> None:
+    """Every fitted calibration as `<part>-<method>-run<k>.json`."""
+    make_folder(folder)
+    for method in part.study.comparison.methods:
+        for run in method.runs:
+            if run.calibration is not None:
+                file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
+                save_calibration(run.calibration, folder / file)
 
 
-def _standing_alone(svg: str) -> str:
-    """An SVG that is a file of its own: on white, in ink that does not depend on a page."""
-    return svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
+def _write_figures(part: PartReport, folder: Path) -> Figures:
+    """Each figure as SVG and PNG, and for the page; the gallery as PNG."""
+    make_folder(folder)
+    if part.gallery is not None and part.gallery.png is not None:
+        _write(folder / f"{part.name}-gallery.png", part.gallery.png)
+    figures = []
+    for figure in part_figures(part.study, part.name, part.recommended):
+        svg = figure.picture.svg()
+        # A file of its own has a white background, and ink that does not depend on a page.
+        alone = svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
+        _write(folder / f"{figure.picture.name}.svg", alone.encode())
+        _write(folder / f"{figure.picture.name}.png", figure.picture.png())
+        figures.append((Markup(svg), figure.caption))
+    return figures
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -137,28 +168,17 @@ def _write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _about(experiment: Experiment) -> dict[str, Any]:
-    return {
-        "surefoot": __version__,
-        "versions": {"Python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
-        "reproduce": _commands(experiment),
-    }
-
-
-def _commands(experiment: Experiment) -> list[str]:
-    """How to get the same again: by name where it comes with the house, else from the resolved file."""
-    known = any(experiment == each for each in EXPERIMENTS)
-    return [f"surefoot run {experiment.name if known else 'experiment.toml'}"]
-
-
-def _page(experiment: Experiment, about: dict[str, Any], parts: list[PartPage]) -> str:
+def _page(
+    experiment: Experiment, about: dict[str, Any], parts: Sequence[PartReport], figures: dict[str, Figures]
+) -> str:
     return template_named("study.html").render(
         experiment=experiment,
         about=about,
         parts=parts,
+        figures=figures,
         configuration=toml_text(experiment.as_dict()),
-        groups_shown=GROUPS_SHOWN,
-        value_text=value_text,
-        interval_text=interval_text,
+        to_html=to_html,
+        subgroup_table=subgroup_table,
+        fitted_table=fitted_table,
         percent=confidence_text,
     )

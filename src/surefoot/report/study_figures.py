@@ -1,131 +1,25 @@
-"""The figures of one task of a study."""
+"""The figures of one task of a study. To add one: write a function, and add it to FIGURES."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from surefoot.errors import InputError
-from surefoot.experiments.results import Result, Run
+from surefoot.evaluation.comparison import MethodRuns
+from surefoot.evaluation.scores import SIDES
+from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
 from surefoot.metrics import nll
-from surefoot.predictions.predictions import Predictions
-from surefoot.report.curves import Cost, MethodRun, temperature_curve_data
+from surefoot.report.curves import single_temperature
 from surefoot.report.figures import cost_picture, e99_picture, risk_coverage_picture, temperature_picture
 from surefoot.report.panels import ToyRow, confidence_picture, reliability_picture, toy_picture
 from surefoot.report.style import LETTERS, Picture
-from surefoot.tasks.task import Split
 
-BOTH = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-FEW = ("single", "single-t", "ensemble", "ensemble-of-t", "g-distill", "bayesian")  # drawn in every figure
-CURVES = (  # a curve for each kind of network: the first of a line that is there
-    ("single-t", "single"),
-    ("t-of-ensemble", "ensemble-of-t", "ensemble"),
-    ("distill-t", "distill"),
-    ("g-distill-t", "g-distill"),
-    ("bayesian-t", "bayesian"),
-)
-
-
-def drawable(part: PartStudy) -> list[Result]:
-    """Methods with a run that was tested on both sides."""
-    return [result for result in part.results if result.runs and set(result.runs[0].after) >= set(BOTH)]
-
-
-def all_drawn(part: PartStudy) -> list[MethodRun]:
-    """The first run of every method; rows that cheat say so."""
-    return [drawn(result) for result in drawable(part)]
-
-
-def few_drawn(part: PartStudy, recommended: str | None) -> list[MethodRun]:
-    """The methods that a figure with room for few shows; the recommended one is among them."""
-    wanted = {*FEW, recommended}
-    return [drawn(result) for result in drawable(part) if result.method.name in wanted]
-
-
-def curves_drawn(part: PartStudy) -> tuple[list[MethodRun], dict[str, float]]:
-    """A method for each kind of network, and the T that was fitted on validation."""
-    results = {result.method.name: result for result in drawable(part)}
-    found = [next((results[name] for name in line if name in results), None) for line in CURVES]
-    there = [result for result in found if result is not None]
-    fitted = {}
-    for result in there:
-        used = result.runs[0].calibration
-        if used is not None and used.single_temperature is not None:
-            fitted[result.method.name] = used.single_temperature
-    return [drawn(result) for result in there], fitted
-
-
-def drawn(result: Result, run: int = 0, title: str | None = None) -> MethodRun:
-    """One run of a method, with all of them for bands."""
-    shown = result.runs[run]
-    name = title or (f"{result.method.title} (cheating)" if result.method.oracle else result.method.title)
-    before = None if shown.calibration is None else (shown.before[BOTH[0]], shown.before[BOTH[1]])
-    familiar, unfamiliar = _sides(shown)
-    return MethodRun(
-        f"{result.method.name}-{run}" if run else result.method.name,
-        name,
-        familiar,
-        unfamiliar,
-        before,
-        tuple(_sides(each) for each in result.runs if set(each.after) >= set(BOTH)),
-    )
-
-
-def toy_drawn(part: PartStudy) -> list[MethodRun]:
-    """Two single networks, the ensemble and the distilled, as in the paper's panels."""
-    results = {result.method.name: result for result in drawable(part)}
-    shown = []
-    if "single" in results:
-        singles = range(min(2, len(results["single"].runs)))
-        shown += [drawn(results["single"], run, f"Single {run + 1}") for run in singles]
-    return shown + [drawn(results[name]) for name in ("ensemble", "distill", "g-distill") if name in results]
-
-
-def costs_of(results: Sequence[Result]) -> dict[str, Cost]:
-    """What each method costs, as far as it was measured."""
-    return {
-        result.method.name: Cost(
-            _number(result.seconds_training),
-            1000 * _number(result.seconds_per_sample),
-            _number(result.parameters),
-        )
-        for result in results
-    }
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _sides(run: Run) -> tuple[Predictions, Predictions]:
-    return run.after[BOTH[0]], run.after[BOTH[1]]
-
-
-STEPS = 48
-TEMPERATURES = tuple(sorted({1.0, *np.geomspace(0.5, 5.0, STEPS + 1).round(4).tolist()}))
-SLIDER_CURVES = (("single", "single-t"), ("ensemble", "t-of-ensemble"))  # a method, and who fits a T to it
-
-
-def slider_data(part: PartStudy) -> dict[str, Any] | None:
-    """Curves of the first run by T, and the T that validation chose; None without both sides."""
-    results = {result.method.name: result for result in drawable(part)}
-    curves = []
-    for name, scaled in SLIDER_CURVES:
-        if name not in results:
-            continue
-        before = results[name].runs[0].before
-        curve: dict[str, Any] = temperature_curve_data(before[BOTH[0]], before[BOTH[1]], TEMPERATURES)
-        used = results[scaled].runs[0].calibration if scaled in results else None
-        fitted = None if used is None else used.single_temperature
-        curves.append({**curve, "title": results[name].method.title, "fitted": fitted})
-    return {"curves": curves, "start": TEMPERATURES.index(1.0)} if curves else None
-
-
+FEW = ("single", "single-t", "ensemble", "ensemble-of-t", "g-distill", "bayesian")  # for little space
+TOY_METHODS = ("ensemble", "distill", "g-distill")  # after two single networks, as in the paper
 FAR_ABOVE = 1.8  # times the median NLL
-FIRST_RUN = "The first run is drawn."
+FIRST_RUN = "Values of the first run."
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,58 +30,125 @@ class CaptionedFigure:
     caption: str
 
 
-def part_pictures(part: PartStudy, name: str, recommended: str | None) -> list[CaptionedFigure]:
+@dataclass(frozen=True, eq=False)
+class Drawable:
+    """What a figure may draw: the methods with a run that was tested on both sides."""
+
+    part: PartStudy
+    methods: dict[str, MethodRuns]  # by name
+    recommended: str | None  # the name of the method to use
+
+    @property
+    def every(self) -> list[MethodRuns]:
+        """As many methods as there are letters to label them."""
+        return list(self.methods.values())[: len(LETTERS)]
+
+    @property
+    def few(self) -> list[MethodRuns]:
+        """For a figure with little space: the usual methods and the recommended one, or else the first."""
+        few = [m for name, m in self.methods.items() if name in (*FEW, self.recommended)]
+        return few or self.every[:1]
+
+
+def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
+    """NLL of both sides while T varies, for each kind of network that the paper has."""
+    by_networks: dict[object, list[MethodRuns]] = {}
+    for method in drawable.methods.values():
+        if not (method.oracle or method.not_in_paper):
+            by_networks.setdefault(METHODS.named(method.name).networks, []).append(method)
+
+    def rank(method: MethodRuns) -> tuple[bool, bool, bool]:
+        """First a method with one fitted T, which is on the curve; then without novelty; then calibrated."""
+        calibration = method.runs[0].calibration
+        uses_novelty = METHODS.named(method.name).novelty is not None
+        return single_temperature(calibration) is None, uses_novelty, calibration is None
+
+    methods = [min(of_networks, key=rank) for of_networks in by_networks.values()]
+    if not methods:
+        return None
+    caption = (
+        "A curve for each kind of network. Moving along it trades one side for the other; it ends "
+        f"soon after it is worse on both than T = 1. {FIRST_RUN}"
+    )
+    return CaptionedFigure(temperature_picture(methods), caption)
+
+
+def toy_planes(drawable: Drawable) -> CaptionedFigure | None:
+    """The paper's panels, where the predictions are those of the whole plane."""
+    kind, _, variant = drawable.part.plan.task.partition("/")
+    singles = [drawable.methods["single"]] if "single" in drawable.methods else []
+    methods = [
+        replace(single, name=f"single-{number}", title=f"Single {number + 1}", runs=(run,))
+        for single in singles
+        for number, run in enumerate(single.runs[:2])
+    ]
+    methods += [drawable.methods[name] for name in TOY_METHODS if name in drawable.methods]
+    if kind != "toy" or not drawable.part.part.task.startswith("toy") or not methods:
+        return None
+    try:
+        picture = toy_picture([ToyRow(variant, tuple(methods))])
+    except InputError:  # a user's own task of that name
+        return None
+    return CaptionedFigure(picture, "As in the supplement of Li & Hoiem, with our own four data sets.")
+
+
+def e99(drawable: Drawable) -> CaptionedFigure:
+    """E99 of every method."""
+    return CaptionedFigure(e99_picture(drawable.every), f"Every method. {FIRST_RUN}")
+
+
+def cost(drawable: Drawable) -> CaptionedFigure:
+    """Cost against NLL, without methods so far above the others that they would flatten the figure."""
+    methods = drawable.every
+    heights = {method.name: nll(method.runs[0].sides["unfamiliar"]) for method in methods}
+    limit = FAR_ABOVE * float(np.nanmedian(list(heights.values())))
+    caption = "As measured in training; the time of a novelty score is not in the time per image."
+    too_high = [f"{m.label} (NLL {heights[m.name]:.2f})" for m in methods if heights[m.name] > limit]
+    if too_high:
+        caption += f" Too high to draw: {', '.join(too_high)}."
+    return CaptionedFigure(cost_picture([m for m in methods if not heights[m.name] > limit]), caption)
+
+
+def reliability(drawable: Drawable) -> CaptionedFigure:
+    """Reliability diagrams of a few methods."""
+    picture = reliability_picture(drawable.few)
+    return CaptionedFigure(picture, f"Bars are exact 95% intervals. {FIRST_RUN}")
+
+
+def error_by_confidence(drawable: Drawable) -> CaptionedFigure:
+    """The error rate of a few methods by confidence."""
+    picture = confidence_picture(drawable.few)
+    return CaptionedFigure(picture, f"Bars are exact 95% intervals. {FIRST_RUN}")
+
+
+def risk_coverage(drawable: Drawable) -> CaptionedFigure:
+    """Risk-coverage curves of a few methods."""
+    return CaptionedFigure(risk_coverage_picture(drawable.few), "Lines are of the first run.")
+
+
+FIGURES: tuple[Callable[[Drawable], CaptionedFigure | None], ...] = (
+    temperature_curves,
+    toy_planes,
+    e99,
+    cost,
+    reliability,
+    error_by_confidence,
+    risk_coverage,
+)
+
+
+def part_figures(part: PartStudy, name: str, recommended: str | None) -> list[CaptionedFigure]:
     """Every figure that the part has the predictions for, named after the part; none without both sides."""
-    if not drawable(part):
-        return []
-    found = [*_curves(part), *_toy(part), *_methods(part, recommended)]
+    drawable = drawable_methods(part, recommended)
+    figures = [draw(drawable) for draw in FIGURES] if drawable.methods else []
     return [
-        replace(each, picture=replace(each.picture, name=f"{name}-{each.picture.name}")) for each in found
+        replace(figure, picture=replace(figure.picture, name=f"{name}-{figure.picture.name}"))
+        for figure in figures
+        if figure is not None
     ]
 
 
-def _curves(part: PartStudy) -> Iterator[CaptionedFigure]:
-    methods, fitted = curves_drawn(part)
-    if methods:
-        caption = (
-            f"A curve for each kind of network. Moving along it trades one side for the other; it ends "
-            f"soon after it is worse on both than T = 1. {FIRST_RUN}"
-        )
-        yield CaptionedFigure(temperature_picture(methods, fitted), caption)
-
-
-def _methods(part: PartStudy, recommended: str | None) -> Iterator[CaptionedFigure]:
-    everything = all_drawn(part)[: len(LETTERS)]
-    few = few_drawn(part, recommended) or everything[:1]
-    yield CaptionedFigure(e99_picture(everything), f"Every method. {FIRST_RUN}")
-    near, caption = _within_sight(everything)
-    yield CaptionedFigure(cost_picture(near, costs_of(drawable(part))), caption)
-    yield CaptionedFigure(reliability_picture(few), f"Bars are exact 95% intervals. {FIRST_RUN}")
-    yield CaptionedFigure(confidence_picture(few), f"Bars are exact 95% intervals. {FIRST_RUN}")
-    yield CaptionedFigure(risk_coverage_picture(few), "Lines are the first run's.")
-
-
-def _within_sight(methods: list[MethodRun]) -> tuple[list[MethodRun], str]:
-    """Those that are not so far above the others that they would flatten them; the caption names the rest."""
-    heights = {method.name: nll(method.unfamiliar) for method in methods}
-    limit = FAR_ABOVE * float(np.nanmedian(list(heights.values())))
-    far = [method for method in methods if heights[method.name] > limit]
-    caption = (
-        "As measured when the networks were trained; what a novelty score takes is not in the time per image."
-    )
-    if far:
-        caption += f" Too high to draw: {', '.join(f'{m.title} (NLL {heights[m.name]:.2f})' for m in far)}."
-    return [method for method in methods if method not in far], caption
-
-
-def _toy(part: PartStudy) -> Iterator[CaptionedFigure]:
-    """The paper's panels, where the predictions are those of the whole plane."""
-    kind, _, variant = part.plan.task.partition("/")
-    methods = toy_drawn(part)
-    if kind != "toy" or not part.part.task.startswith("toy") or not methods:
-        return
-    try:
-        picture = toy_picture([ToyRow(variant, tuple(methods))])
-    except InputError:  # a toy of somebody's own
-        return
-    yield CaptionedFigure(picture, "As in the supplement of Li & Hoiem, with our own four data sets.")
+def drawable_methods(part: PartStudy, recommended: str | None) -> Drawable:
+    """The methods of a part whose first run was tested on both sides."""
+    methods = [m for m in part.comparison.methods if m.runs and len(m.runs[0].sides) == len(SIDES)]
+    return Drawable(part, {method.name: method for method in methods}, recommended)

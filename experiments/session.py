@@ -1,17 +1,17 @@
-"""The study on real photographs, in sittings on a machine with a GPU and little else.
+"""The study on real photographs, in sessions on a machine with a GPU.
 
-    python experiments/sitting.py tune --packs DATA --store RUNS --out FOLDER gender animals objects cat-dog
-    python experiments/sitting.py run --packs DATA --store RUNS --out FOLDER --minutes 20 gender objects
-    python experiments/sitting.py collect --store RUNS --out FOLDER
+    python experiments/session.py tune --packs DATA --store RUNS --out FOLDER gender animals objects cat-dog
+    python experiments/session.py run --packs DATA --store RUNS --out FOLDER --minutes 20 gender objects
+    python experiments/session.py collect --store RUNS --out FOLDER
 
-DATA holds the backbones and the Pets; the other data sets lie where the heads of experiments/*.toml say.
-FOLDER should be one of your own that stays as it is between the calls: what `tune` writes there `run` reads.
-Where it was emptied, `run` says so and takes the values of experiments/NAME.toml.
+DATA has the backbones and the Pets; the first lines of experiments/*.toml say where the other data sets are.
+FOLDER must persist between the calls: `run` reads what `tune` writes there. Without it, `run` prints a note
+and uses the values of experiments/NAME.toml.
 
-`tune` searches learning rate and epochs on validation, all tasks at once, and writes FOLDER/NAME.toml. `run`
-makes the networks of the tasks, one task after another, and stops in time; the same command goes on.
-`collect` packs all but weights, checkpoints and lessons into FOLDER/results.tar.xz.000, .001 and so on, each
-below 15 MiB, which are one file together:
+`tune` searches learning rate and epochs on validation data, all tasks at once, and writes FOLDER/NAME.toml.
+`run` trains the networks, one task after another, and stops when the time is over; the same command resumes.
+`collect` packs all but weights, checkpoints and teachers' outputs into FOLDER/results.tar.xz.000, .001 and so
+on, each below 15 MiB, which are one file together:
 
     cat FOLDER/results.tar.xz.* | tar -xJ -C RUNS
     surefoot report NAME --store RUNS
@@ -38,12 +38,12 @@ WEIGHTS = {
 ROOTS = {"cat-dog": "Oxford_IIIT_Pets"}
 RESULTS = "results.tar.xz"
 LARGEST_PIECE = 15 * 2**20 - 1
-LEFT_BEHIND = (".safetensors", ".lock", ".partial")
-NOT_RESULTS = ("lessons", "locks", "cache")
+EXCLUDED_SUFFIXES = (".safetensors", ".lock", ".partial")
+EXCLUDED_FOLDERS = ("lessons", "locks", "cache")
 
 
 def surefoot(*words: str) -> list[str]:
-    """A command line."""
+    """A surefoot command as a subprocess takes it."""
     return [sys.executable, "-c", "from surefoot.cli import main; main()", *words]
 
 
@@ -52,27 +52,27 @@ def settings(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
-def places(name: str, chosen: argparse.Namespace) -> list[str]:
-    """Where a task's files lie, and where it is computed."""
-    found = ["--weights", str(chosen.packs / WEIGHTS[name]), "--cache", str(chosen.store.parent / "cache")]
+def locations(name: str, chosen: argparse.Namespace) -> list[str]:
+    """The options for a task's files and the device."""
+    options = ["--weights", str(chosen.packs / WEIGHTS[name]), "--cache", str(chosen.store.parent / "cache")]
     root = ["--root", str(chosen.packs / ROOTS[name])] if name in ROOTS else []
-    return [*found, *root, "--device", chosen.device]
+    return [*options, *root, "--device", chosen.device]
 
 
-def of_file(path: Path, *keys: str) -> dict[str, Any]:
-    """Those values of a file's recipe."""
+def recipe_values(path: Path, *keys: str) -> dict[str, Any]:
+    """Values of the recipe in a file."""
     recipe = tomllib.loads(path.read_text(encoding="utf-8"))["recipe"]
     return {key: recipe[key] for key in keys}
 
 
 def tune(names: list[str], chosen: argparse.Namespace) -> None:
-    """All tasks at once; a log and a recipe for each."""
+    """Tune all tasks at once; a log and a recipe for each."""
     running = []
     for name in names:
         experiment = HERE / f"{name}.toml"
         task = tomllib.loads(experiment.read_text(encoding="utf-8"))["task"]
         words = [str(HERE / task) if task.endswith(".toml") else task, "-o", str(chosen.out / f"{name}.toml")]
-        words += settings(of_file(experiment, "view", "resize")) + places(name, chosen)
+        words += settings(recipe_values(experiment, "view", "resize")) + locations(name, chosen)
         with (chosen.out / f"tune-{name}.log").open("w") as log:
             running.append(subprocess.Popen(surefoot("tune", *words), stdout=log, stderr=log))
     codes = [process.wait() for process in running]
@@ -82,7 +82,7 @@ def tune(names: list[str], chosen: argparse.Namespace) -> None:
 
 
 def run(names: list[str], chosen: argparse.Namespace) -> None:
-    """One task after another, until the time is over."""
+    """Train one task after another, until the time is over."""
     end = time.monotonic() + 60 * chosen.minutes
     failed = False
     for name in names:
@@ -90,8 +90,10 @@ def run(names: list[str], chosen: argparse.Namespace) -> None:
         words += settings(tuned(name, chosen.out)) + [w for value in chosen.set for w in ("--set", value)]
         start = time.monotonic()
         with (chosen.out / f"run-{name}.log").open("a") as log:
-            process = subprocess.Popen(surefoot("run", *words, *places(name, chosen)), stdout=log, stderr=log)
-            code = waited_for(process, end)
+            process = subprocess.Popen(
+                surefoot("run", *words, *locations(name, chosen)), stdout=log, stderr=log
+            )
+            code = exit_code(process, end)
         print(f"{name}: {time.monotonic() - start:.0f} s, exit {code}", flush=True)
         failed = failed or code != 0
         if time.monotonic() >= end:
@@ -101,18 +103,18 @@ def run(names: list[str], chosen: argparse.Namespace) -> None:
 
 
 def tuned(name: str, folder: Path) -> dict[str, Any]:
-    """What `tune` found, and says where it was found."""
+    """The values that `tune` wrote; prints where they come from."""
     path = folder / f"{name}.toml"
     if not path.exists():
-        print(f"{name}: there is no {path}, so as in experiments/{name}.toml", flush=True)
+        print(f"{name}: there is no {path}; using experiments/{name}.toml", flush=True)
         return {}
-    found = of_file(path, "learning_rate", "epochs")
-    print(f"{name}: {found} from {path}", flush=True)
-    return found
+    values = recipe_values(path, "learning_rate", "epochs")
+    print(f"{name}: {values} from {path}", flush=True)
+    return values
 
 
-def waited_for(process: subprocess.Popen[bytes], end: float) -> int:
-    """How it ended; asked to, when the time is over."""
+def exit_code(process: subprocess.Popen[bytes], end: float) -> int:
+    """The exit code of a process, which is interrupted when the time is over."""
     try:
         return process.wait(timeout=max(1.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -121,41 +123,41 @@ def waited_for(process: subprocess.Popen[bytes], end: float) -> int:
 
 
 class Pieces:
-    """A stream to write to, cut into numbered files of at most `largest` bytes; older ones are removed."""
+    """A stream written to numbered files of at most `largest` bytes; files of an earlier call are removed."""
 
     def __init__(self, path: Path, largest: int) -> None:
         self.path, self.largest = path, largest
         self.files: list[Path] = []
-        self.room = 0
+        self.space = 0
         for old in path.parent.glob(f"{path.name}.[0-9]*"):
             old.unlink()
 
     def write(self, data: bytes) -> int:
-        """To the last file while it has room, then to the next."""
+        """Write to the last file while it has space, then to the next."""
         rest = memoryview(data)
         while rest:
-            if not self.room:
+            if not self.space:
                 self.files.append(self.path.with_name(f"{self.path.name}.{len(self.files):03}"))
-                self.room = self.largest
+                self.space = self.largest
             with self.files[-1].open("ab") as file:
-                done = file.write(rest[: self.room])
-            self.room -= done
+                done = file.write(rest[: self.space])
+            self.space -= done
             rest = rest[done:]
         return len(data)
 
 
 def results(store: Path) -> Iterator[Path]:
-    """What is worth keeping of a store, and small."""
+    """The small files of a store that a report needs."""
     for path in sorted(store.rglob("*")):
         inside = path.relative_to(store)
-        unwanted = path.suffix in LEFT_BEHIND or inside.parts[0] in NOT_RESULTS
+        excluded = path.suffix in EXCLUDED_SUFFIXES or inside.parts[0] in EXCLUDED_FOLDERS
         hidden = any(part.startswith(".") for part in inside.parts)
-        if path.is_file() and not unwanted and not hidden:
+        if path.is_file() and not excluded and not hidden:
             yield path
 
 
 def collect(chosen: argparse.Namespace) -> None:
-    """The results as one compressed stream, in pieces."""
+    """Write the results as one compressed stream, in pieces."""
     pieces, count = Pieces(chosen.out / RESULTS, LARGEST_PIECE), 0
     with tarfile.open(mode="w|xz", fileobj=pieces) as archive:
         for path in results(chosen.store):
@@ -166,7 +168,7 @@ def collect(chosen: argparse.Namespace) -> None:
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line; names may stand before, between and after the options."""
+    """The command line; names may come before, between and after the options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["tune", "run", "collect"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(WEIGHTS))
