@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "runtime", "text"},
-    {"io", "ray_cluster", "registry"},
+    {"io", "plugins", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
     {"intervals", "tasks"},
     {"metrics"},
@@ -23,7 +23,7 @@ LEVELS = (
     {"streaming", "variants"},
     {"workers"},
     {"experiments"},
-    {"deploy"},
+    {"deploy", "extend"},
     {"report"},
     {"serve"},
     {"cli"},

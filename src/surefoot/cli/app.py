@@ -1,5 +1,6 @@
 """The commands, in the order that `surefoot --help` shows them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
+from surefoot.plugins import load_plugins, plugin_path
 
 app = typer.Typer(
     name="surefoot",
@@ -58,5 +60,13 @@ def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SUREFOOT_PLUGINS",
+            help="A module or .py file that registers metrics, calibrators, methods or tasks; can be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it."""
+    load_plugins(plugin_path(name, Path.cwd()) for name in plugin or ())

@@ -12,6 +12,7 @@ from surefoot.errors import InputError
 from surefoot.experiments.methods import FOLDS, METHODS
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
+from surefoot.plugins import load_plugins, plugin_path
 from surefoot.recipes.recipe import Recipe, refuse_unknown, require
 from surefoot.variants import recipe_from
 
@@ -62,6 +63,7 @@ class Experiment:
     metrics: tuple[str, ...] = HEADLINES
     resamples: int = 1000
     about: str = ""
+    plugins: tuple[str, ...] = ()  # modules, or paths of .py files, that register what the experiment uses
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
@@ -82,6 +84,8 @@ class Experiment:
         """Plain values."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        if not self.plugins:
+            del plain["plugins"]
         return {**plain, "parts": [part.as_dict() for part in self.parts]}
 
     @property
@@ -93,6 +97,7 @@ class Experiment:
 def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
     """An experiment from plain values; `task` and `recipe` at the top are the one part."""
     given = {"name": name, **values}
+    _load_plugins(given.get("plugins", []))
     own = {field.name for field in dataclasses.fields(Part)}
     known = {field.name for field in dataclasses.fields(Experiment)}
     parts = given.pop("parts", None)
@@ -111,7 +116,10 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
 def read_experiment(path: Path) -> Experiment:
     """An experiment from a TOML file; its paths are relative to the file's folder."""
     try:
-        experiment = experiment_from(read_toml(path), name=path.stem)
+        values = read_toml(path)
+        if isinstance(plugins := values.get("plugins"), list):
+            values["plugins"] = [plugin_path(plugin, path.parent) for plugin in plugins]
+        experiment = experiment_from(values, name=path.stem)
     except InputError as error:
         raise InputError(error if str(path) in str(error) else f"{path}: {error}") from error
     return replace(experiment, parts=tuple(placed(part, path.parent) for part in experiment.parts))
@@ -144,9 +152,12 @@ def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
         for key, value in values.items()
         if key in of_experiment
     }
-    for name in ("methods", "metrics"):
+    for name in ("methods", "metrics", "plugins"):
         if isinstance(own.get(name), str):
             own[name] = tuple(each.strip() for each in own[name].split(","))
+    if "plugins" in own:
+        own["plugins"] = tuple(plugin_path(plugin, Path.cwd()) for plugin in own["plugins"])
+        _load_plugins(own["plugins"])
     parts = tuple(
         replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts
     )
@@ -172,6 +183,13 @@ def _part(values: Any) -> Part:
     if not isinstance(recipe, dict):
         raise InputError(f"recipe is {recipe!r}; allowed: a table under [recipe]")
     return Part(**{**values, "recipe": recipe_from(recipe)})
+
+
+def _load_plugins(plugins: Any) -> None:
+    """Before anything else is read, because the names in the experiment may be theirs."""
+    if not isinstance(plugins, list | tuple) or not all(isinstance(each, str) and each for each in plugins):
+        raise InputError(f"plugins is {plugins!r}; allowed: a list of modules or .py files")
+    load_plugins(plugins)
 
 
 def _is_at_least(least: int, value: Any) -> bool:

@@ -5,11 +5,12 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from surefoot.images.cache import default_cache
+from surefoot.plugins import load_plugins, loaded_plugins
 from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.variants import recipe_from
 
@@ -48,6 +49,7 @@ class WorkOrder:
     weights: str | None = None
     device: str = "cpu"
     remote: str | None = None  # a URL that the store is a copy of; each machine has its own copy
+    plugins: tuple[str, ...] = field(default_factory=loaded_plugins)  # to be loaded before the rest is read
 
     def as_json(self) -> str:
         """One line."""
@@ -58,10 +60,11 @@ class WorkOrder:
     def from_json(text: str) -> "WorkOrder":
         """The order that `as_json` wrote."""
         document = json.loads(text)
+        load_plugins(document["plugins"])
         jobs = [
             Job(recipe_from(job["recipe"]), job["seed"], tuple(job["novelty"])) for job in document["jobs"]
         ]
-        return WorkOrder(**{**document, "jobs": tuple(jobs)})
+        return WorkOrder(**{**document, "jobs": tuple(jobs), "plugins": tuple(document["plugins"])})
 
     def specs(self, name: str, identity: str) -> list[Spec]:
         """The spec of each job, once the task is known."""

@@ -28,11 +28,11 @@ SECONDS_BETWEEN_REPORTS = 0.25  # an epoch may take milliseconds, and so does a 
 
 def probe_node(text: str, marker: str) -> dict[str, Any]:
     """What the driver must know about a node before giving it work."""
-    return {
-        "surefoot": __version__,
-        "torch": version("torch"),
-        "lacks": _missing_input(WorkOrder.from_json(text), marker),
-    }
+    try:
+        lacks = _missing_input(WorkOrder.from_json(text), marker)
+    except InputError as error:  # a plugin that is not on this node
+        lacks = f"reports: {error}"
+    return {"surefoot": __version__, "torch": version("torch"), "lacks": lacks}
 
 
 def train_network(text: str, job: int, queue: Any, marker: str) -> Event:

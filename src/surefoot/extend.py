@@ -1,0 +1,33 @@
+"""Adding metrics, calibrators, methods, training variants and tasks from outside the package."""
+
+from surefoot.calibrators import CALIBRATORS, Calibrator
+from surefoot.errors import InputError
+from surefoot.experiments.methods import METHODS, Method
+from surefoot.metrics import METRICS, Metric
+from surefoot.tasks import TASKS, TaskEntry
+from surefoot.variants import VARIANTS, Variant
+
+
+def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant]) -> None:
+    """Add entries to their registries; they then work wherever the built-in ones do.
+
+    Call it in a module and name that module as a plugin (`plugins = ["my_module"]` in an experiment,
+    `surefoot --plugin my_module`, or the entry-point group `surefoot.plugins`), so that worker processes
+    load it too.
+    """
+    for entry in entries:
+        if isinstance(entry, type) and issubclass(entry, Variant):
+            VARIANTS.add(entry)
+        elif isinstance(entry, Metric):
+            METRICS.add(entry)
+        elif isinstance(entry, Calibrator):
+            CALIBRATORS.add(entry)
+        elif isinstance(entry, Method):
+            METHODS.add(entry)
+        elif isinstance(entry, TaskEntry):
+            TASKS.add(entry)
+        else:
+            raise InputError(
+                f"cannot register {entry!r}; allowed: a Metric, Calibrator, Method, TaskEntry, or a subclass "
+                "of Variant"
+            )
