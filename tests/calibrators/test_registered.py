@@ -102,8 +102,7 @@ def registered(monkeypatch):
         Method(
             name="single-bias",
             title="Single + bias-corrected T",
-            networks=METHODS.named("single").networks,
-            fit=lambda data: fit_calibration(NAME, data.val),
+            fit=NAME,
             reference="Alexandari et al., ICML 2020",
             page="single",
             formula="softmax(z / T + b)",

@@ -174,7 +174,7 @@ def test_many_labels_one_class_at_a_time():
     wrong = (odds >= 0) != (many.labels[known, 1].numpy() == 1)
     error = found.zones["accept"].error
     assert (error.k, error.n) == ((taken & wrong).sum(), taken.sum())
-    with pytest.raises(InputError, match="by itself needs many labels"):
+    with pytest.raises(InputError, match="alone needs many labels; got one label per row"):
         draw_one_label().of_class("0")
 
 
