@@ -143,7 +143,7 @@ def _interval(score: Score) -> Interval:
 
 
 def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
-    rows = np.unique(predictions.outcomes.row)
+    rows = np.flatnonzero(np.bincount(predictions.outcomes.row))  # with a label
     independent = len(rows) if predictions.groups is None else len(np.unique(predictions.groups[rows]))
     factor = few_samples_factor(independent)
     pairs = zip(metrics, spread, strict=True)
