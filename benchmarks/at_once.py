@@ -1,9 +1,9 @@
-"""Networks trained on one GPU at once: images a second of all together, for some numbers of processes.
+"""Total training throughput in images per second for several numbers of processes on one GPU.
 
     python benchmarks/at_once.py [--view 128] [--processes 1 2 4] [--turns]
 
-ResNet-18 on random pixels, on which the speed does not depend. Processes run side by side where NVIDIA's MPS
-can be had, and by turns with --turns. The rate is that of the epochs in which all were at work.
+ResNet-18 on random pixels, which do not affect the speed. Processes run concurrently if NVIDIA's MPS is
+available, and time-sliced with --turns. The rate covers the epochs in which all processes were active.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROWS, SIDE = 11_520, 160
 
 
 def work(view: int, seconds: float) -> None:
-    """Train until told to stop, saying when each epoch ended."""
+    """Train until stopped, and print the end time of each epoch."""
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (ROWS, 3, SIDE, SIDE), generator=random, dtype=torch.uint8)
     sides = torch.full((ROWS,), SIDE)
@@ -47,7 +47,7 @@ def work(view: int, seconds: float) -> None:
 
 
 def rate(ends: list[list[float]]) -> float:
-    """Images a second of all, from when the last began until the first stopped."""
+    """Images per second of all processes, from the start of the last until the end of the first."""
     start, stop = max(each[0] for each in ends), min(each[-1] for each in ends)
     total = 0.0
     for each in ends:
@@ -79,8 +79,8 @@ def main() -> None:
                 for _ in range(count)
             ]
             ends = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
-        how = "side by side" if shared else "by turns"
-        print(f"{chosen.view} px, {count} at once, {how}: {rate(ends):,.0f} images/s", flush=True)
+        how = "concurrent (MPS)" if shared else "time-sliced"
+        print(f"{chosen.view} px, {count} processes, {how}: {rate(ends):,.0f} images/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a Bayesian prediction costs, sampled at the head: against a plain pass, and against sampling it all.
+"""Cost of a Bayesian prediction with a sampled head, compared with a plain pass and full sampling.
 
     python benchmarks/bayesian.py [--device cuda] [--network resnet18] [--view 224] [--samples 100]
 
-All in one process, taking turns, best of several. Sampling the whole network is what a plain Monte Carlo
-dropout does: a pass per sample; it is timed on a few samples and scaled up.
+All in one process, alternating, best of several. Sampling the whole network is plain Monte Carlo dropout
+with one pass per sample; it is timed on a few samples and scaled up.
 """
 
 import argparse
@@ -15,13 +15,13 @@ import torch
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import LabelKind
 from surefoot.training.data import Points
-from surefoot.training.predict import Answer, Sampled, plainly, predict
+from surefoot.training.predict import Predictor, Sampled, network_logits, predict
 
-FEW = 4  # passes timed of the whole network
+FEW = 4  # timed passes of the whole network
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """One go, with the device's own work waited for."""
+    """Seconds of one call, including the device's asynchronous work."""
     start = time.perf_counter()
     work()
     if device.type == "cuda":
@@ -30,7 +30,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def main() -> None:
-    """Take turns, and compare the best."""
+    """Alternate, and compare the best."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--network", default="resnet18")
@@ -53,15 +53,15 @@ def main() -> None:
         for head in ("linear", "gaussian")
     }
     random = torch.Generator(device=device).manual_seed(0)
-    kinds: dict[str, tuple[str, Answer]] = {
-        "plain": ("linear", plainly),
+    kinds: dict[str, tuple[str, Predictor]] = {
+        "plain": ("linear", network_logits),
         "sampled at the head": ("gaussian", Sampled(LabelKind.ONE_LABEL, chosen.samples, random)),
         "network sampled": ("gaussian", Sampled(LabelKind.ONE_LABEL, FEW, random, whole_network=True)),
     }
     best = dict.fromkeys(kinds, float("inf"))
     for turn in range(chosen.turns + 1):
-        for name, (head, answer) in kinds.items():
-            took = seconds(lambda h=head, a=answer: predict([networks[h]], views, device, answer=a), device)
+        for name, (head, way) in kinds.items():
+            took = seconds(lambda h=head, w=way: predict([networks[h]], views, device, predictor=w), device)
             if turn:  # the first warms up
                 best[name] = min(best[name], took)
     best["network sampled"] *= chosen.samples / FEW

@@ -1,4 +1,4 @@
-"""Temperature fit and metrics on 1,000,000 x 100 float32 logits, against the peers, in one run.
+"""Temperature fit and metrics on 1,000,000 x 100 float32 logits, compared with other libraries, in one run.
 
 make benchmark        (or: python benchmarks/calibration.py --rows 200000)
 """
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from turns import HERE, Contestant, Turn, against, circumstances, draw, nll, table
 
-RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
+RIGHT = 2.5  # the logits are multiplied by this, so it is the true temperature
 
 PEERS = (
-    # name, what runs, the share of its time that ours may take
+    # name, contestant, the share of its time that ours may take
     ("scikit-learn temperature", "sklearn_fit", 1 / 10),
     ("netcal TemperatureScaling, float32", "netcal_fit_single", 1 / 5),
     ("netcal TemperatureScaling, float64", "netcal_fit", 1 / 5),
@@ -46,21 +46,21 @@ def _line(name: str, share: float, mine: Turn, its: Turn, excess: float) -> list
 
 
 def metrics(folder: Path, megabytes: float, fit: Turn) -> list[str]:
-    """The paper's metrics against one log-softmax, and memory against the input."""
+    """The paper's metrics relative to one log-softmax, and memory relative to the input."""
     with Contestant("surefoot_paper") as ours, Contestant("numpy_log_softmax") as plain:
         mine, softmax = against(ours, plain, folder)
     ratio = mine.seconds / softmax.seconds
-    is_ensemble = f"{mine.seconds:.2f} s = {ratio:.2f} x"
+    measured = f"{mine.seconds:.2f} s = {ratio:.2f} x"
     rows = [
         ["one numpy log-softmax", f"{softmax.seconds:.2f} s", "", ""],
-        ["the paper's metrics together", is_ensemble, "<= 3 x", _met(ratio <= 3)],
+        ["the paper's metrics together", measured, "<= 3 x", _met(ratio <= 3)],
     ]
     for name, turn in (("the paper's metrics", mine), ("the fit", fit)):
         peak = turn.megabytes / megabytes
         rows.append(
             [f"peak memory of {name}, with the input", f"{peak:.2f} x input", "< 2.5 x", _met(peak < 2.5)]
         )
-    return table(["surefoot", "found", "goal", "met"], rows)
+    return table(["surefoot", "measured", "goal", "met"], rows)
 
 
 def _met(condition: bool) -> str:
@@ -68,7 +68,7 @@ def _met(condition: bool) -> str:
 
 
 def main() -> None:
-    """Make the data, run everybody, print and keep the tables."""
+    """Make the data, run all contestants, print and save the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=100)
@@ -82,7 +82,7 @@ def main() -> None:
             f"# {chosen.rows:,} x {chosen.classes} float32 logits",
             "",
             *circumstances(),
-            f"The logits were made with T = {RIGHT}; each fit's own optimum may differ in the third decimal.",
+            f"The logits were generated with T = {RIGHT}; a fit's optimum may differ in the third decimal.",
             "",
             *fitted,
             "",

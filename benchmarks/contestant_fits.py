@@ -31,7 +31,7 @@ def _netcal(data, dtype):
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     probs = weights / weights.sum(axis=1, keepdims=True)
     if data.classes == 2:
-        probs = probs[:, 1]  # how it wants two classes
+        probs = probs[:, 1]  # its format for two classes
 
     def job():
         scaling = TemperatureScaling()
@@ -65,7 +65,7 @@ def torch_uncertainty_fit(data):
 
     logging.disable(logging.CRITICAL)
     whole = TensorDataset(torch.from_numpy(data.values), data.targets())
-    # One batch, handed over as it is: what a loader costs is not the fit's to answer for.
+    # One batch, without a loader, whose cost is not part of the fit.
     loader = DataLoader(whole, batch_size=None, sampler=[slice(None)])
 
     def job():
@@ -77,7 +77,7 @@ def torch_uncertainty_fit(data):
 
 
 def gpleiss_fit(data):
-    """The algorithm of gpleiss/temperature_scaling, in our words: it is a file, not a package."""
+    """The algorithm of gpleiss/temperature_scaling, reimplemented: it is a file, not a package."""
     import torch
 
     def job():

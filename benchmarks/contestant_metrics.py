@@ -136,7 +136,7 @@ def _collected(metric, data):
 
 
 def peers_four(data):
-    """The quickest mix of peers we found: scikit-learn's proper scores, torchmetrics' ECE, one softmax."""
+    """The fastest combination of peers: scikit-learn's proper scores, torchmetrics' ECE, one softmax."""
     from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
     from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -156,14 +156,14 @@ def torch_softmax(data):
 
 
 def torch_one_pass(data):
-    """Yardstick: every logit is read once, which is the least that any of this takes."""
+    """Lower bound: every logit is read once."""
     import torch
 
     return lambda: float(torch.aminmax(torch.from_numpy(data.values)).max)
 
 
 def numpy_exponentials(data):
-    """Yardstick: as many exponentials in float64, of numbers that stay in the cache."""
+    """Lower bound: as many float64 exponentials, of numbers that stay in the cache."""
     at_once = 50_000
     numbers, found = np.linspace(-20, 0, at_once), np.empty(at_once)
 

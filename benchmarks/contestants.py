@@ -1,8 +1,8 @@
-"""One contestant, alone in its process: for each folder named on a line of input, a line of JSON.
+"""One contestant in its own process: reads a folder name per input line and prints a line of JSON for each.
 
-A contestant takes the data and returns its job, so that what it need not be charged for (imports, the
-probabilities a fit takes instead of logits) is done before the clock starts. Metrics start from the logits:
-who wants probabilities is charged for one float32 softmax of torch's. Called by the other files here.
+A contestant takes the data and returns its job, so that untimed work (imports, the probabilities a fit
+takes instead of logits) is done before the timer starts. Metrics start from the logits: the time of a
+contestant that needs probabilities includes one float32 softmax by torch. Called by the other files here.
 """
 
 import gc
@@ -28,7 +28,7 @@ PACKAGES = ("scikit-learn", "netcal", "probmetrics", "torchmetrics", "torch-unce
 
 @dataclass(frozen=True)
 class Data:
-    """What every contestant is given: logits or probabilities, and labels."""
+    """The input of every contestant: logits or probabilities, and labels."""
 
     values: np.ndarray
     labels: np.ndarray
@@ -58,12 +58,12 @@ class Data:
         return torch.from_numpy(self.labels)
 
     def ignored(self):
-        """What torchmetrics is to ignore: to look costs it time, so it is told only where there is any."""
+        """The `ignore_index` for torchmetrics; it costs time, so it is set only if needed."""
         return -100 if (self.labels < 0).any() else None
 
 
 class Memory:
-    """The most memory held beyond what the process had before the data came."""
+    """Peak memory above that of the process before the data was loaded."""
 
     def __enter__(self):
         self.start = self.peak = _resident()
@@ -91,21 +91,21 @@ def _resident():
 
 
 def one_turn(contestant, folder):
-    """Load, do the job once, and say how long it took and what came out; or how it failed."""
+    """Load, run the job once, and report its time and value, or its error."""
     try:
         with Memory() as memory:
             job = contestant(Data.load(folder))
-            start = time.process_time()  # of one thread, so on an idle machine it is the clock's time
+            start = time.process_time()  # one thread, so equal to wall time on an idle machine
             value = job()
             seconds = time.process_time() - start
-    except Exception as error:  # noqa: BLE001 - whatever a peer raises is its answer
+    except Exception as error:  # noqa: BLE001 - any exception of a peer is its result
         return {"error": f"{type(error).__name__}: {error}"}
     return {"value": value, "seconds": seconds, "megabytes": memory.megabytes}
 
 
 def main():
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # keep prints of libraries out of the results
     if sys.argv[1] == "versions":
         answers.write(json.dumps({package: version(package) for package in PACKAGES}) + "\n")
         return

@@ -1,4 +1,4 @@
-"""What each metric answers where metrics are known to stumble, against its own definition."""
+"""The value of each metric in known edge cases, compared with its own definition."""
 
 import math
 import tempfile
@@ -11,17 +11,18 @@ from turns import Contestant, Turn, table
 
 HEAD = """## Edge cases
 
-Each against its own definition, worked out in float64; for equal-width bins an edge may belong to either
-side. An ECE with equal-mass bins must not depend on the order of rows: a tied row counts with its tie's mean
-accuracy. Of NaN the right answer is NaN or a refusal. torchmetrics is told `ignore_index=-100`, scikit-learn
-the list of classes; scikit-learn's label error is of numpy's argmax. At p = 0 ours is finite, as documented:
-0 is read as the least positive number of its type; scikit-learn documents its clipping, too.
+Each metric is compared with its own definition, computed in float64; for equal-width bins an edge may
+belong to either bin. An ECE with equal-mass bins must not depend on the order of rows: a tied row counts
+with the mean accuracy of its tie. For NaN, the correct result is NaN or an error. torchmetrics gets
+`ignore_index=-100`, scikit-learn the list of classes; scikit-learn's label error uses numpy's argmax. At p
+= 0 ours is finite, as documented: 0 is replaced by the smallest positive number of its type; scikit-learn
+documents its clipping, too.
 
 """
 
 
 def edge_cases() -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
-    """Small data at which metrics are known to stumble: probabilities or logits, and labels."""
+    """Small data sets for known edge cases: probabilities or logits, and labels."""
     rng = np.random.default_rng(1)
     plain = rng.dirichlet((1.0, 1.0, 1.0), 40)
     labels = rng.integers(0, 3, 40)
@@ -52,7 +53,7 @@ def edge_cases() -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
 
 
 def edge_tables() -> list[str]:
-    """What each metric answers in each case, against the definition."""
+    """The value of each metric in each case, compared with the definition."""
     cases = edge_cases()
     lines = []
     with tempfile.TemporaryDirectory() as name:
@@ -72,7 +73,7 @@ def edge_tables() -> list[str]:
 
 
 def answers(runs: str, definition: str, folders: dict[str, Path], cases: dict) -> list[str]:
-    """A contestant's answer to every case, as words."""
+    """A contestant's result in every case, as text."""
     found = []
     with Contestant(runs) as contestant:
         for case, (kind, values, labels) in cases.items():
@@ -87,10 +88,10 @@ def _right(definition: str, values: np.ndarray, labels: np.ndarray, kind: str) -
 
 
 def verdict(turn: Turn, right: Callable[[], list[float]]) -> str:
-    """Right, refused, or what was said instead of what is right."""
+    """Correct, an error, or the wrong value and the correct one."""
     if turn.error:
-        return f"refuses ({turn.error.split(':')[0]})"
-    wanted = right()
-    if any(np.isclose(turn.value, value, rtol=1e-4, atol=1e-6, equal_nan=True) for value in wanted):
-        return "NaN, rightly" if math.isnan(turn.value) else "right"
-    return f"{turn.value:.4g}, not {wanted[0]:.4g}"
+        return f"error ({turn.error.split(':')[0]})"
+    correct = right()
+    if any(np.isclose(turn.value, value, rtol=1e-4, atol=1e-6, equal_nan=True) for value in correct):
+        return "NaN, correct" if math.isnan(turn.value) else "correct"
+    return f"{turn.value:.4g}, not {correct[0]:.4g}"

@@ -1,10 +1,10 @@
-"""How cost grows with rows, classes, members, runs and methods: CPU seconds and memory, log-log, exponents.
+"""Scaling with rows, classes, members, runs and methods: CPU seconds and memory, log-log, exponents.
 
     python benchmarks/growth.py                       (some minutes, about 2 GiB of memory)
     python benchmarks/growth.py --most 100000 --only fit
 
-CPU time of the process, so that what else the machine does counts little; one thread; the best of some
-turns. Results go to benchmarks/results/growth.md, growth.svg and growth.png.
+CPU time of the process, to reduce the influence of other load; one thread; the best of several
+runs. Results go to benchmarks/results/growth.md, growth.svg and growth.png.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from scipy.stats import t as student
 
 HERE = Path(__file__).parent
 LIMIT = 1.15  # n log n is 1.06 to 1.1 here
-LONG, LONGER = 0.3, 3.0  # seconds after which a turn is one of two, or the only one
-ENOUGH = 0.05  # seconds; short operations take more turns until so much is measured
-LEAST_SHOWN = 8.0  # MiB: below, the allocator's habits are measured and not the operation
+LONG, LONGER = 0.3, 3.0  # seconds after which a run is one of two, or the only one
+ENOUGH = 0.05  # seconds; short operations are repeated until this much is measured
+LEAST_SHOWN = 8.0  # MiB: below, the allocator dominates the measurement
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt
 ON_WHITE = '<svg style="background:#fff;color:#1c2126" '
@@ -65,7 +65,7 @@ class Exponent:
 
 @dataclass(frozen=True)
 class Measured:
-    """An operation's CPU seconds and peak MiB above what there was before it, at every size."""
+    """An operation's CPU seconds and peak MiB above the value before it, at every size."""
 
     operation: Operation
     seconds: tuple[float, ...]
@@ -77,13 +77,13 @@ class Measured:
 
     @property
     def memory(self) -> Exponent | None:
-        """None where there is too little to tell."""
+        """None if too little memory is used."""
         upper = self.mebibytes[len(self.mebibytes) // 2 :]
         return Exponent.of(self.operation.sizes, self.mebibytes) if min(upper) >= LEAST_SHOWN else None
 
     @property
     def steepest(self) -> tuple[float, int]:
-        """The largest slope over three neighbouring steps anywhere, and the size that it ends at."""
+        """The largest slope over three consecutive steps, and the size at which it ends."""
         x, y = np.log(self.operation.sizes), np.log(self.seconds)
         slopes = (y[3:] - y[:-3]) / (x[3:] - x[:-3])
         at = int(slopes.argmax())
@@ -95,7 +95,7 @@ class Measured:
 
 
 def measure(operation: Operation, turns: int) -> Measured:
-    """Every size, smallest first, after a turn that is not counted."""
+    """Every size, smallest first, after a warm-up."""
     operation.prepare(operation.sizes[0])()
     pairs = [_at(operation, size, turns) for size in operation.sizes]
     return Measured(operation, *(tuple(each) for each in zip(*pairs, strict=True)))
@@ -103,7 +103,7 @@ def measure(operation: Operation, turns: int) -> Measured:
 
 def _at(operation: Operation, size: int, turns: int) -> tuple[float, float]:
     seconds, mebibytes = _watched(operation.prepare(size))
-    # From here on memory that was had once is kept: new pages cost time, and only large arrays ask for them.
+    # From here on freed memory is kept: new pages cost time, and only large arrays request them.
     _allocate(MMAP_MAX, 0)
     _allocate(TRIM_THRESHOLD, 2**31 - 1)
     found = [seconds]
@@ -122,10 +122,10 @@ def _wanted(seconds: float, turns: int) -> int:
 
 
 def _watched(work: Work) -> tuple[float, float]:
-    """CPU seconds, and how far the resident memory rose above what it was; Linux alone can tell."""
+    """CPU seconds, and the rise of resident memory; Linux only."""
     _allocate(MMAP_MAX, 65536)
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _kibibytes("VmRSS")
     start = time.process_time()
     kept = work()
@@ -135,7 +135,7 @@ def _watched(work: Work) -> tuple[float, float]:
 
 
 def _allocate(parameter: int, value: int) -> None:
-    assert ctypes.CDLL(None).mallopt(parameter, value), "glibc takes every value of these"
+    assert ctypes.CDLL(None).mallopt(parameter, value), "glibc accepts every value of these"
 
 
 def _kibibytes(name: str) -> int:
@@ -144,7 +144,7 @@ def _kibibytes(name: str) -> int:
 
 
 def table(found: Sequence[Measured], sorting: Exponent | None) -> list[str]:
-    """A line per operation, with a flag where time grows faster than it should."""
+    """A line per operation, with a flag if time grows faster than it should."""
     lines = [
         "| operation | up to | CPU seconds there | exponent | steepest | MiB there | memory's exponent | |",
         "|:--|--:|--:|--:|--:|--:|--:|:--|",
@@ -164,11 +164,11 @@ def _flag(each: Measured, sorting: Exponent | None) -> str:
     if not each.too_steep:
         return ""
     as_sorting = each.operation.sorts and sorting is not None and each.exponent.low <= sorting.high
-    return f"above {LIMIT}, as sorting is" if as_sorting else f"**above {LIMIT}**"
+    return f"above {LIMIT}, as for sorting" if as_sorting else f"**above {LIMIT}**"
 
 
 def numbers(found: Sequence[Measured]) -> str:
-    """All that was measured, as CSV."""
+    """All measurements, as CSV."""
     lines = ["axis,operation,size,cpu_seconds,peak_mebibytes"]
     for each in found:
         about = f'{each.operation.axis},"{each.operation.name}"'
@@ -180,33 +180,33 @@ def numbers(found: Sequence[Measured]) -> str:
 def head(turns: int) -> str:
     """What was measured, on what, and how to read it."""
     versions = f"numpy {np.__version__}, scipy {scipy.__version__}, torch {torch.__version__}"
-    machine = f"{platform.machine()}, {os.cpu_count()} cores that others use too, one thread"
-    return f"""# How cost grows
+    machine = f"{platform.machine()}, {os.cpu_count()} cores shared with others, one thread"
+    return f"""# How cost scales
 
 {date.today()}, `python benchmarks/growth.py`; {machine};
-{versions}. The best of {turns} turns or more; of two where a turn takes
+{versions}. The best of {turns} runs or more; of two if a run takes
 more than {LONG:g} s, one above {LONGER:g} s. All numbers: [growth.csv](growth.csv).
 
-CPU seconds of the process. MiB are the peak of resident memory above what there was before, so without the
+CPU seconds of the process. MiB are the peak of resident memory above its value before, so without the
 input. The exponent is the least-squares slope of log cost over log size on the upper half of the sizes,
-with its 95% interval. *Steepest* is the largest slope over three neighbouring steps anywhere, so that nothing
-quadratic hides among the small sizes. Memory has an exponent where all of the upper half is above
+with its 95% interval. *Steepest* is the largest slope over three consecutive steps anywhere, to detect
+quadratic growth at small sizes. Memory has an exponent if all of the upper half is above
 {LEAST_SHOWN:g} MiB.
 
-**Flagged** is what has the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1
-here; reading in sorted order what no longer fits the processor's caches adds to it. *As sorting is*: the
-operation sorts, and its interval reaches that of numpy's own argsort.
+**Flagged** operations have the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1
+here; reading data larger than the processor's caches in sorted order adds to it. *As for sorting*: the
+operation sorts, and its interval overlaps that of numpy's argsort.
 
-![CPU seconds and memory against size](growth.svg)"""
+![CPU seconds and memory by size](growth.svg)"""
 
 
 ABOUT = {
-    "rows": """10 classes, one member, float32. Metrics are timed on outcomes of rows already judged, each
-with a sort of its own. `evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples;
-*groups* are of 100 and of 10 rows. A look's window has half as many rows as its reference, and is less
-sure.""",
-    "classes": """5,000 rows of one member. Metrics: 500 rows of many labels; with one label they know
-nothing of classes.""",
+    "rows": """10 classes, one member, float32. Metrics are timed on precomputed outcomes, each
+with its own sort. `evaluate` has 10 resamples, `compare` two methods of two runs and 200 resamples;
+*groups* are of 100 and of 10 rows. The window of a monitor check has half as many rows as its reference, and
+lower confidence.""",
+    "classes": """5,000 rows of one member. Metrics: 500 multi-label rows; for single-label data they do not
+depend on the number of classes.""",
     "members": "20,000 rows of 10 classes.",
     "runs": "Three methods, 1,000 rows in groups of 10, 200 resamples.",
     "methods": "Three runs each, otherwise the same.",
@@ -214,17 +214,17 @@ nothing of classes.""",
 
 
 def main() -> None:
-    """Time everything, print and keep the tables and the figure."""
+    """Time everything, print and save the tables and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--most", type=int, default=ROWS[-1], help="rows, at least 30,000")
     parser.add_argument("--turns", type=int, default=3, help="the best counts")
-    parser.add_argument("--only", default="", help="operations whose name holds this")
-    parser.add_argument("--axis", choices=AXES, help="this size alone")
+    parser.add_argument("--only", default="", help="operations whose name contains this")
+    parser.add_argument("--axis", choices=AXES, help="only this size")
     parser.add_argument(
-        "--folder", type=Path, help="where the results of a part go, which are else printed alone"
+        "--folder", type=Path, help="folder for partial results; without it they are only printed"
     )
     chosen = parser.parse_args()
-    if not ONE_THREAD.items() <= os.environ.items():  # must be there before numpy is
+    if not ONE_THREAD.items() <= os.environ.items():  # must be set before numpy is imported
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
     torch.set_num_threads(1)
     wanted = [
@@ -247,7 +247,7 @@ def main() -> None:
     for axis in AXES:
         of_axis = [each for each in found if each.operation.axis == axis]
         if of_axis:
-            lines += ["", f"## Against {axis}", "", ABOUT[axis], "", *table(of_axis, sorting)]
+            lines += ["", f"## By {axis}", "", ABOUT[axis], "", *table(of_axis, sorting)]
     print("\n".join(lines))
     whole = len(wanted) == len(operations(ROWS[-1])) and chosen.most == ROWS[-1]
     folder = HERE / "results" if whole else chosen.folder

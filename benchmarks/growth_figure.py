@@ -23,7 +23,7 @@ from surefoot.report.style import (
     method_styles,
 )
 
-TITLE = "What things cost as they grow: CPU seconds of one thread, and memory, against size"
+TITLE = "Cost by size: CPU seconds of one thread, and memory"
 METRIC_LINES = {
     "metrics that are sums, smooth ECE": {"color": GREY, "linestyle": "-", "linewidth": 1.2},
     "metrics that sort": {"color": COLOURS["familiar"], "linestyle": (0, (5, 1.5)), "linewidth": 1.2},
@@ -36,7 +36,7 @@ Line = tuple[Sequence[float], Sequence[float], dict[str, Any], str]
 
 
 def growth_picture(found: Sequence[Any]) -> Picture:
-    """All of what was measured."""
+    """All measurements."""
     names = list(dict.fromkeys(each.operation.name for each in found if not each.operation.is_metric))
     styles = dict(zip(names, method_styles(len(names)), strict=True))
 
@@ -121,7 +121,7 @@ def _panel(axes: Axes, size: str, cost: str, lines: Sequence[Line]) -> None:
 
 
 def _guides(axes: Axes, lines: Sequence[Line]) -> None:
-    """Straight lines of slope 1 and 2 that end where the dearest operation does."""
+    """Straight lines of slope 1 and 2 that end at the most expensive operation."""
     dearest = max(lines, key=lambda line: line[1][-1])
     x = np.asarray(dearest[0], dtype=float)
     for power, line in GUIDES:
@@ -129,7 +129,7 @@ def _guides(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _letters(axes: Axes, lines: Sequence[Line]) -> None:
-    """A letter at the end of each line, moved until it is clear of its neighbours."""
+    """A letter at the end of each line, moved until it does not overlap its neighbours."""
     low, high = np.log(axes.get_ylim())
     for end in {float(line[0][-1]) for line in lines}:
         there = sorted(
@@ -149,7 +149,7 @@ def _letters(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Rising heights moved up where they are too close, then down from the top.
+    """Increasing heights, moved up if too close, then down from the top.
 
     >>> _apart([0.5, 0.5])
     [0.5, 0.56]

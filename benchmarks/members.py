@@ -2,9 +2,9 @@
 
     python benchmarks/members.py PETS_FOLDER --weights FILE [--members 10] [--epochs 128] [--out FILE]
 
-Ours is timed whole: the command with its start, decoding, compilation, evaluation and files. Of the others
-eight epochs of one network are timed, and the whole is the median epoch times epochs times members: the rest
-of their half hour would say no more. Needs torchvision; Lightning is left out where it is not installed.
+Ours is the time of the whole command: start, decoding, compilation, evaluation and files. For the others,
+eight epochs of one network are timed, and the total is the median epoch times epochs times members. Needs
+torchvision; Lightning is skipped if it is not installed.
 """
 
 import argparse
@@ -44,14 +44,14 @@ def ours(chosen: argparse.Namespace) -> float:
 
 
 def table(found: dict[str, float], chosen: argparse.Namespace, images: int) -> str:
-    """Seconds, rates, ratios."""
+    """The table of seconds, rates and ratios."""
     whole = chosen.members * chosen.epochs * images
     lines = [
         f"# {chosen.members} networks, {chosen.epochs} epochs of {images:,} images, 144 px",
         "",
         f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, torch {torch.__version__}. "
         "`python benchmarks/members.py`. Trained once each (`protocol=holdout`), on the training split. "
-        "Ours is the whole command, start and compilation included; "
+        "Ours is the whole command, including start and compilation; "
         f"the others are the median of {TIMED_EPOCHS - 2} epochs times {chosen.members * chosen.epochs}.",
         "",
         "| | seconds | images/s | times ours |",
@@ -81,7 +81,7 @@ def main() -> None:
     try:
         found["Lightning"] = many * plain_loop.steady(plain_loop.lightning_epochs(loader, TIMED_EPOCHS))
     except ImportError as error:
-        print(f"Lightning is left out: {error}", flush=True)
+        print(f"Lightning skipped: {error}", flush=True)
     text = table(found, chosen, len(task.splits[Split.TRAIN]))
     print(text)
     if chosen.out is not None:

@@ -1,4 +1,4 @@
-"""The metrics' part of `peers.py`: time, memory and exactness of ours and of the peers'."""
+"""The metrics part of `peers.py`: time, memory and accuracy of our metrics and the peers'."""
 
 import tempfile
 from dataclasses import dataclass
@@ -10,32 +10,32 @@ from oracles import METRICS, right_answers
 from turns import GOAL, Contestant, Turn, against, draw, table
 
 SIZES = ((1_000_000, 10), (100_000, 1000))
-READINGS = 2  # of the logits, that a metric needs: one to refuse NaN and infinity, one to score
+READINGS = 2  # passes over the logits that a metric needs: one to check for NaN and infinity, one to score
 
 HEAD = """## Metrics
 
-From logits; a peer that takes probabilities is charged for one float32 softmax of torch's. Ours has
-equal-mass bins only, whose edges must be found (it sorts near them), where those of equal-width bins are
-known. "off by": against the metric's own definition in float64. Memory is what the process held at most
-beyond its start, the input included. "passes" is the time in readings of all logits from memory (torch's
-aminmax). "limit": here nobody could be three times as quick who refuses NaN and works in float64, for that
-takes two readings and, but for the label error, an exponential of each logit.
-"NO": below three, and above that limit. With 1000 classes these two readings and that exponential (the
-yardsticks) are half of our time and more, and peers that work in float32 take half as long for theirs.
+From logits; the time of a peer that takes probabilities includes one float32 softmax by torch. Ours has
+only equal-mass bins, whose edges must be computed (it sorts near them), while those of equal-width bins are
+known. "off by": the difference from the metric's own definition in float64. Memory is the peak of the
+process above its start, including the input. "passes" is the time in units of one pass over all logits in
+memory (torch's aminmax). "limit": three times as fast is impossible here for code that checks for NaN and
+works in float64, because that takes two passes and, except for the label error, an exponential of each
+logit. "NO": below three, and above that limit. With 1000 classes these two passes and that exponential (the
+lower bounds) are at least half of our time, and peers that work in float32 take half as long for theirs.
 
 """
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Some logits, and how long the least takes that a metric of them can do."""
+    """Some logits, and lower bounds of the time of a metric on them."""
 
     folder: Path
     one_pass: float  # seconds
     exponentials: float
 
     def least(self, what: str) -> float:
-        """Seconds below which no metric can be that refuses NaN and works in float64."""
+        """Lower bound in seconds for a metric that checks for NaN and works in float64."""
         return READINGS * self.one_pass + (0.0 if what == "label error" else self.exponentials)
 
     @cached_property
@@ -57,7 +57,7 @@ class Scene:
 
 
 def metric_tables(fewer: int) -> list[str]:
-    """Time, memory and exactness of each metric at two sizes."""
+    """Time, memory and accuracy of each metric at two sizes."""
     header = [
         "metric",
         "whose",
@@ -76,9 +76,9 @@ def metric_tables(fewer: int) -> list[str]:
                 one_pass, exponentials = against(reading, work, Path(folder))
             scene = Scene(Path(folder), one_pass.seconds, exponentials.seconds)
             body = [
-                ["yardstick", "every logit read once", f"{1000 * scene.one_pass:.1f}", "", "", "1.0", "", ""],
+                ["lower bound", "one pass", f"{1000 * scene.one_pass:.1f}", "", "", "1.0", "", ""],
                 [
-                    "yardstick",
+                    "lower bound",
                     "a float64 exponential of each",
                     f"{1000 * scene.exponentials:.1f}",
                     "",
@@ -112,7 +112,7 @@ def metric_rows(scene: Scene, what: str, ours: tuple[str, str], peers: tuple) ->
 
 
 def is_ensemble(scene: Scene) -> list[list[str]]:
-    """The four at once, where what they share is worked out once; and one softmax, to measure by."""
+    """The four metrics together, which share work; and one softmax, for scale."""
     rows = []
     with Contestant("surefoot_four") as ours:
         for name, runs in (

@@ -1,4 +1,4 @@
-r"""How often the monitor alarms on fresh familiar data, and how often on unfamiliar data, on stored networks.
+r"""How often the monitor raises an alarm on new familiar data and on unfamiliar data, for stored networks.
 
     surefoot run quickstart --store runs
     surefoot train cat-dog --root Oxford_IIIT_Pets --weights resnet18_animalfree.safetensors \
@@ -7,8 +7,8 @@ r"""How often the monitor alarms on fresh familiar data, and how often on unfami
         --set view=56 --set resize=64 --set learning_rate=0.02 --set epochs=6 --set protocol=holdout
     python benchmarks/monitoring.py runs photographs           (the first plain network of each task)
 
-Familiar test rows are dealt out by lot, again and again, into a reference and fresh windows: every alarm is
-false. Windows of unfamiliar test rows are then held against the same references. T is fitted on val, the
+Familiar test rows are repeatedly split at random into a reference and new windows: every alarm is false.
+Windows of unfamiliar test rows are then compared with the same references. T is fitted on val, the
 thresholds are chosen there. Results go to benchmarks/results/monitor.md.
 """
 
@@ -27,14 +27,14 @@ from surefoot.intervals import Proportion
 
 ALPHA = 0.05
 WINDOWS = (50, 100, 200, 500)
-LOOKS = 10  # of a sequence, each a window of 100
-TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # the first that can be promised sets the thresholds
+CHECKS = 10  # checks of a sequence, each with a window of 100
+TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # the first that can be guaranteed sets the thresholds
 RESULTS = Path(__file__).parent / "results" / "monitor.md"
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A network's scores on familiar and unfamiliar test rows and on val, and how often it is right."""
+    """A network's scores on familiar and unfamiliar test rows and on val, and its accuracy."""
 
     name: str
     protocol: str
@@ -45,7 +45,7 @@ class Stored:
 
 
 def stored_networks(store: Path) -> list[Path]:
-    """The first plainly trained network of each task."""
+    """The first standard network of each task."""
     found: dict[str, Path] = {}
     for spec in sorted(store.glob("networks/*/*/seed*/spec.json")):
         if "variant" not in json.loads(spec.read_text())["recipe"]:
@@ -54,7 +54,7 @@ def stored_networks(store: Path) -> list[Path]:
 
 
 def load(folder: Path) -> Stored:
-    """Everything that the looks need, calibrated on val."""
+    """The input of the checks, calibrated on val."""
     sides = [read_predictions(folder / f"{name}.npz") for name in ("test_familiar", "test_unfamiliar", "val")]
     recipe = json.loads((folder / "spec.json").read_text())["recipe"]
     fitted = fit_temperature(sides[2])
@@ -66,7 +66,7 @@ def load(folder: Path) -> Stored:
 
 
 def rows(scores: Scores, chosen: np.ndarray) -> Scores:
-    """Some of the rows; the accuracy is worked out anew."""
+    """Some of the rows, with their accuracy."""
     assert scores.accepted is None or len(scores.accepted) == scores.n
     return Scores(
         confidence=scores.confidence[chosen],
@@ -78,7 +78,7 @@ def rows(scores: Scores, chosen: np.ndarray) -> Scores:
 
 
 def alarm_rates(network: Stored, turns: int, rng: np.random.Generator) -> dict[tuple[str, int], Proportion]:
-    """Alarms of single looks at ALPHA, by where the window comes from and how many rows it has."""
+    """Alarms of single checks at ALPHA, by source and size of the window."""
     counted: dict[tuple[str, int], list[bool]] = {}
     for _ in range(turns):
         order = rng.permutation(network.familiar.n)
@@ -89,32 +89,32 @@ def alarm_rates(network: Stored, turns: int, rng: np.random.Generator) -> dict[t
             strange = rows(network.unfamiliar, rng.permutation(network.unfamiliar.n)[:size])
             for where, window in (("familiar", fresh), ("unfamiliar", strange)):
                 if window.n == size:
-                    look = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
-                    counted.setdefault((where, size), []).append(look.alarm)
+                    check = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
+                    counted.setdefault((where, size), []).append(check.alarm)
                     if where == "unfamiliar":
-                        late = check_shift(reference, window, share=AlphaBudget.of_look(LOOKS, ALPHA))
-                        counted.setdefault(("tenth look", size), []).append(late.alarm)
+                        late = check_shift(reference, window, share=AlphaBudget.of_look(CHECKS, ALPHA))
+                        counted.setdefault(("tenth check", size), []).append(late.alarm)
     return {key: Proportion.of(sum(found), len(found)) for key, found in counted.items()}
 
 
 def any_alarm(network: Stored, turns: int, rng: np.random.Generator) -> Proportion:
-    """Sequences of LOOKS fresh familiar windows against one reference: how many hold any alarm."""
-    size = min(100, network.familiar.n // 2 // LOOKS)
+    """Sequences of CHECKS new familiar windows with one reference: how many contain any alarm."""
+    size = min(100, network.familiar.n // 2 // CHECKS)
     alarms = 0
     for _ in range(turns):
         order = rng.permutation(network.familiar.n)
-        fresh, reference = order[: size * LOOKS], rows(network.familiar, order[size * LOOKS :])
+        fresh, reference = order[: size * CHECKS], rows(network.familiar, order[size * CHECKS :])
         alarms += any(
             check_shift(
                 reference, rows(network.familiar, part), share=AlphaBudget.of_look(number, ALPHA)
             ).alarm
-            for number, part in enumerate(np.split(fresh, LOOKS), start=1)
+            for number, part in enumerate(np.split(fresh, CHECKS), start=1)
         )
     return Proportion.of(alarms, turns)
 
 
 def against_val(network: Stored, turns: int, rng: np.random.Generator) -> Proportion:
-    """Fresh familiar windows of 500 against val: in the paper's protocol val has another network's logits."""
+    """New familiar windows of 500 compared with val, which in the paper's protocol is of another network."""
     size = min(500, network.familiar.n // 2)
     windows = (rows(network.familiar, rng.permutation(network.familiar.n)[:size]) for _ in range(turns))
     return Proportion.of(
@@ -124,17 +124,17 @@ def against_val(network: Stored, turns: int, rng: np.random.Generator) -> Propor
 
 
 def estimates(network: Stored, rng: np.random.Generator) -> list[str]:
-    """Estimated and true accuracy, of a fresh familiar half and of all unfamiliar rows."""
+    """Estimated and true accuracy, for a new familiar half and for all unfamiliar rows."""
     order = rng.permutation(network.familiar.n)
     half = network.familiar.n // 2
     reference = rows(network.familiar, order[:half])
     cells = []
     for window in (rows(network.familiar, order[half:]), network.unfamiliar):
-        look = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
+        check = check_shift(reference, window, share=AlphaBudget.only(ALPHA))
         assert window.surplus is not None
         true = float((window.surplus + window.confidence).mean())
-        ends = f"{look.accuracy.low:.1%} to {look.accuracy.high:.1%}"
-        cells += [f"{look.accuracy.value:.1%} ({ends})", f"{true:.1%}"]
+        ends = f"{check.accuracy.low:.1%} to {check.accuracy.high:.1%}"
+        cells += [f"{check.accuracy.value:.1%} ({ends})", f"{true:.1%}"]
     return cells
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     singles, sequences, estimated, with_val = [], [], [], []
     for network in networks:
         rates = alarm_rates(network, given.turns, rng)
-        for where in ("familiar", "unfamiliar", "tenth look"):
+        for where in ("familiar", "unfamiliar", "tenth check"):
             singles.append([network.name, where, *(text(rates.get((where, size))) for size in WINDOWS)])
         sequences.append([network.name, text(any_alarm(network, given.turns, rng))])
         with_val.append([network.name, text(against_val(network, given.turns, rng))])
@@ -172,40 +172,41 @@ def main() -> None:
     RESULTS.write_text(
         f"""# False alarms and detection of `surefoot monitor`
 
-{date.today()}, `benchmarks/monitoring.py`, {given.turns:,} turns, alpha = {ALPHA}; brackets are exact 95%
-intervals of the rate. Every turn deals the familiar test rows out anew: one half is the reference, windows
-come from the other. `letters` and `toy-wave` are the quickstart's; `cat-dog` (Oxford-IIIT Pets, unseen
-breeds) and `animals64` (ImageNet, unseen subclasses) are photographs at 64 and 56 pixels and small networks
-trained on two CPU cores in minutes, by the commands in the script.
+{date.today()}, `benchmarks/monitoring.py`, {given.turns:,} repetitions, alpha = {ALPHA}; brackets are exact
+95% intervals of the rate. Every repetition splits the familiar test rows at random: one half is the
+reference, windows come from the other. `letters` and `toy-wave` are the quickstart's; `cat-dog`
+(Oxford-IIIT Pets, unseen breeds) and `animals64` (ImageNet, unseen subclasses) are photographs at 64 and 56
+pixels, with small networks trained on two CPU cores in minutes, with the commands in the script.
 
 {table(["network", "familiar rows", "unfamiliar rows", "accuracy", "on unfamiliar", "target error"], sizes)}
 
-## A single look
+## A single check
 
 Alarms by rows in the window. *familiar*: all are false, and at most {ALPHA:.0%} is stated. *unfamiliar*:
-detection. *tenth look*: detection in a history's tenth look, which may spend
-{AlphaBudget.of_look(LOOKS, ALPHA).level:.1e}.
+detection. *tenth check*: detection in the tenth check of a history, which is tested at level
+{AlphaBudget.of_look(CHECKS, ALPHA).level:.1e}.
 
 {table(["network", "window", *(f"{size} rows" for size in WINDOWS)], singles)}
 
-## Ten looks at one reference
+## Ten checks with one reference
 
-Sequences of {LOOKS} fresh familiar windows of 100 rows, in which there is any alarm; at most {ALPHA:.0%} is
+Sequences of {CHECKS} new familiar windows of 100 rows that contain any alarm; at most {ALPHA:.0%} is
 stated.
 
 {table(["network", "any false alarm"], sequences)}
 
 ## Val as the reference
 
-Alarms on fresh familiar windows of 500 rows against val. In the `paper` protocol val's logits come from the
-network before it was retrained with val: another network, and so no reference for this one. In animals64 val
-is cut from the training photographs, whose mix of classes is not that of the test photographs.
+Alarms on new familiar windows of 500 rows compared with val. In the `paper` protocol val's logits come from
+the network before it was retrained with val: another network, and so not a valid reference. In animals64
+val is split from the training photographs, whose class distribution differs from that of the test
+photographs.
 
 {table(["network", "alarms"], with_val)}
 
 ## Estimated accuracy
 
-Of a fresh familiar half and of all unfamiliar rows; the reference has labels.
+For a new familiar half and for all unfamiliar rows; the reference has labels.
 
 {table(["network", "familiar: estimated", "true", "unfamiliar: estimated", "true"], estimated)}
 """

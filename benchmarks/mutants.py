@@ -1,11 +1,11 @@
-"""Mutation testing: change one small thing in the source, and see whether that area's tests fail.
+"""Mutation testing: make one small change in the source, and check that the tests of that area fail.
 
     python benchmarks/mutants.py                                   (60 mutants of all areas)
     python benchmarks/mutants.py --area store --count 20 --seed 3
 
-Each worker has a temporary copy of the tree, so the work tree is never touched. The tests are run without a
-mutant first: they must pass, and the time they take sets the limit. A mutant that survives shows a line that
-no test checks; or it is equivalent, and belongs in EQUIVALENT with the reason. Exits with 1 if any survived.
+Each worker has a temporary copy of the tree, so the work tree never changes. The tests are run without a
+mutant first: they must pass, and their time sets the limit. A surviving mutant shows a line that no test
+checks; or it is equivalent, and belongs in EQUIVALENT with the reason. Exits with 1 if any survived.
 """
 
 import argparse
@@ -30,46 +30,40 @@ from mutations import changes, replaced
 
 ROOT = Path(__file__).parent.parent
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
-LIMIT = (3.0, 30.0)  # a mutant may take so many times as long as no mutant, and so many seconds more
+LIMIT = (3.0, 30.0)  # a mutant may take this many times as long as no mutant, plus this many seconds
 
 
 @dataclass(frozen=True)
 class Area:
-    """Source files, and the tests that are to notice a change in them; the quick ones first."""
+    """Source files, and the tests that should detect a change in them; fast ones first."""
 
-    sources: tuple[str, ...]  # globs below src/surefoot
-    tests: tuple[str, ...]  # paths below tests
+    sources: tuple[str, ...]  # globs in src/surefoot
+    tests: tuple[str, ...]  # paths in tests
 
 
 AREAS = {
     "metrics": Area(("metrics/*.py",), ("metrics",)),
     "calibrators": Area(("calibrators/*.py",), ("calibrators",)),
-    "comparison": Area(
-        ("statistics.py", "scoring.py", "revisions.py", "comparison/*.py"),
-        ("test_statistics.py", "test_scoring.py", "comparison", "test_runner.py"),
+    "evaluation": Area(("intervals.py", "evaluation/*.py", "experiments/changes.py"), ("evaluation",)),
+    "streaming": Area(  # without engines.py: a Ray cluster takes too long to start
+        ("streaming/[!e]*.py", "streaming/evaluate.py"),
+        ("streaming",),
     ),
-    "streaming": Area(  # without on_ray.py, for a cluster takes too long to start
-        ("streaming/[!o]*.py", "tally/*.py"),
-        ("streaming", "tally"),
-    ),
-    "predictions": Area(
-        ("predictions.py", "prediction_*.py", "outcomes.py", "judging.py", "combine.py", "checks.py"),
-        ("test_predictions.py", "test_prediction_files.py", "metrics"),
-    ),
+    "predictions": Area(("predictions/*.py",), ("predictions", "metrics")),
     "store": Area(("store/*.py",), ("store",)),
-    "novelty": Area(("novelty/*.py",), ("novelty",)),
+    "novelty": Area(("novelty.py",), ("novelty",)),
     "thresholds": Area(
-        ("deploy/threshold*.py", "deploy/decision.py", "deploy/monitor.py", "deploy/history.py"),
+        ("deploy/thresholds.py", "deploy/decision.py", "deploy/monitor.py"),
         ("deploy/test_thresholds.py", "deploy/test_monitor.py", "cli/test_watch.py"),
     ),
 }
 
-# Mutants that no test can tell from the source: the line, the line as changed, and why.
+# Mutants that behave like the source: the line, the changed line, and the reason.
 EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     (
         "frozen = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
         "frozen = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
-        "where one n is 0 its value is NaN, and so is any difference from it",
+        "if one n is 0 its value is NaN, and so is any difference from it",
     ),
     (
         "return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))",
@@ -81,7 +75,7 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10},)",
         "result = minimize(in_units, np.clip(start, low, high), jac=True, "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10})",
-        "with bounds SciPy takes L-BFGS-B by itself",
+        "with bounds SciPy chooses L-BFGS-B by default",
     ),
     (
         "if not lengths.any():",
@@ -97,40 +91,40 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     (
         'temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\\n", encoding="utf-8")',
         'temporary.write_text(json.dumps(document, indent=3, allow_nan=False) + "\\n", encoding="utf-8")',
-        "how far a JSON file is indented means nothing to who reads it",
+        "the indentation of a JSON file has no meaning",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
+    """One change in one file."""
 
     area: str
-    path: Path  # below the root
+    path: Path  # relative to the root
     line: int
-    source: str  # the file as it is
+    source: str  # the file, unchanged
     changed: str
 
     @property
     def diff(self) -> list[str]:
-        """The lines that differ: as they are, with a minus, and as changed, with a plus."""
+        """The lines that differ: old ones with a minus, new ones with a plus."""
         old, new = self.source.splitlines(), self.changed.splitlines()
-        return list(difflib.unified_diff(old, new, n=0, lineterm=""))[3:]  # after the names and the place
+        return list(difflib.unified_diff(old, new, n=0, lineterm=""))[3:]  # without the header
 
     def __str__(self) -> str:
         return "\n".join([f"{self.path}:{self.line} ({self.area})", *(f"    {line}" for line in self.diff)])
 
 
 def mutants_of(area: str, path: Path) -> list[Mutant]:
-    """Every mutant of a file, in the order of its lines."""
+    """Every mutant of a file, in line order."""
     source = (ROOT / path).read_text(encoding="utf-8")
     found = [(node.lineno, replaced(source, node, text)) for node, text in changes(ast.parse(source))]
     return [Mutant(area, path, line, source, changed) for line, changed in sorted(dict.fromkeys(found))]
 
 
 def is_another_program(mutant: Mutant) -> bool:
-    """Whether it is still Python, and more than written differently."""
+    """Whether it is valid Python and differs in more than formatting."""
     try:
         return ast.dump(ast.parse(mutant.changed)) != ast.dump(ast.parse(mutant.source))
     except SyntaxError:
@@ -138,28 +132,28 @@ def is_another_program(mutant: Mutant) -> bool:
 
 
 def known_equivalent(mutant: Mutant) -> bool:
-    """Whether it is in the list; a line is known by its text, wherever it is."""
+    """Whether it is in the list; lines are compared by text, not by position."""
     old, new = (" ".join(line[1:] for line in mutant.diff if line[0] == sign) for sign in "-+")
     return any((_squeezed(a), _squeezed(b)) == (_squeezed(old), _squeezed(new)) for a, b, _ in EQUIVALENT)
 
 
 def is_worth_trying(mutant: Mutant) -> bool:
-    """Whether a test could notice it."""
+    """Whether a test could detect it."""
     return is_another_program(mutant) and not known_equivalent(mutant)
 
 
 def _squeezed(line: str) -> str:
-    """Without spaces, brackets and quotes, which are not kept where a line is changed."""
+    """Without spaces, brackets and quotes, which a change does not preserve."""
     return "".join(each for each in line if each not in " ()'\"")
 
 
 def all_mutants(areas: Sequence[str]) -> dict[str, list[Mutant]]:
-    """Of every area, in the order of files and lines."""
+    """All mutants of every area, in file and line order."""
     found: dict[str, list[Mutant]] = {}
     for area in areas:
         for test in AREAS[area].tests:
             if not (ROOT / "tests" / test).exists():
-                sys.exit(f"area {area!r}: there is no tests/{test}; put AREAS right")
+                sys.exit(f"area {area!r}: there is no tests/{test}; correct AREAS")
         paths = sorted({path for glob in AREAS[area].sources for path in _sources(area, glob)})
         found[area] = [mutant for path in paths for mutant in mutants_of(area, path.relative_to(ROOT))]
     return found
@@ -168,12 +162,12 @@ def all_mutants(areas: Sequence[str]) -> dict[str, list[Mutant]]:
 def _sources(area: str, glob: str) -> list[Path]:
     paths = list((ROOT / "src" / "surefoot").glob(glob))
     if not paths:
-        sys.exit(f"area {area!r}: no file is src/surefoot/{glob}; put AREAS right")
+        sys.exit(f"area {area!r}: no file matches src/surefoot/{glob}; correct AREAS")
     return paths
 
 
 def sample(mutants: dict[str, list[Mutant]], *, count: int, seed: int) -> list[Mutant]:
-    """So many drawn by lot, the areas taking turns, without the known equivalent ones."""
+    """A random sample, alternating between areas, without the known equivalent ones."""
     chance = random.Random(seed)
     drawn = {area: chance.sample(each, len(each)) for area, each in mutants.items()}
     queues = [filter(is_worth_trying, each) for each in drawn.values()]
@@ -189,7 +183,7 @@ def sample(mutants: dict[str, list[Mutant]], *, count: int, seed: int) -> list[M
 
 
 def copied_tree(to: Path) -> Path:
-    """The files that git knows or would take, as they are now."""
+    """The tracked and untracked, not ignored files, with their current content."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, names):
@@ -217,23 +211,23 @@ def tested(tree: Path, tests: Sequence[str], *, limit: float | None) -> str:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=limit)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return TIMED_OUT
     if limit is None and process.returncode:
-        sys.exit(f"the tests fail without any mutant:\n{said}")
+        sys.exit(f"the tests fail without any mutant:\n{output}")
     return KILLED if process.returncode else SURVIVED
 
 
 def tests_of(mutant: Mutant) -> list[str]:
-    """The examples in the file itself, then the area's tests."""
+    """The doctests of the file, then the tests of the area."""
     return [str(mutant.path), *(f"tests/{test}" for test in AREAS[mutant.area].tests)]
 
 
-def judged(mutant: Mutant, tree: Path, limit: float) -> str:
-    """Whether the tests notice a mutant."""
+def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
+    """Whether the tests detect a mutant."""
     place = tree / mutant.path
     place.write_text(mutant.changed, encoding="utf-8")
     try:
@@ -243,7 +237,7 @@ def judged(mutant: Mutant, tree: Path, limit: float) -> str:
 
 
 def limits(areas: Sequence[str], tree: Path) -> dict[str, float]:
-    """Seconds that a mutant of each area may take."""
+    """The time limit of a mutant, by area, in seconds."""
     found = {}
     for area in areas:
         begun = time.perf_counter()
@@ -255,7 +249,7 @@ def limits(areas: Sequence[str], tree: Path) -> dict[str, float]:
 
 
 def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
-    """Each in a copy of the tree that is nobody else's meanwhile."""
+    """Test each in a copy of the tree that no other worker uses."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees: Queue[Path] = Queue()
         for number in range(workers):
@@ -266,7 +260,7 @@ def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
         def one(mutant: Mutant) -> tuple[Mutant, str]:
             tree = trees.get()
             try:
-                outcome = judged(mutant, tree, allowed[mutant.area])
+                outcome = outcome_of(mutant, tree, allowed[mutant.area])
             finally:
                 trees.put(tree)
             print(f"{outcome:9}  {mutant}", flush=True)
@@ -277,7 +271,7 @@ def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
 
 
 def summary(results: Sequence[tuple[Mutant, str]]) -> None:
-    """A line for each area, and the survivors again."""
+    """A line for each area, and the survivors."""
     counts = Counter((mutant.area, outcome) for mutant, outcome in results)
     outcomes = (KILLED, SURVIVED, TIMED_OUT)
     print(f"\n{'area':12}" + "".join(f"{outcome:>11}" for outcome in outcomes))
@@ -292,10 +286,10 @@ def summary(results: Sequence[tuple[Mutant, str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--count", type=int, default=60, help="how many")
     parser.add_argument("--area", choices=AREAS, action="append", help="only this one; may be repeated")
-    parser.add_argument("--workers", type=int, default=2, help="processes at once")
+    parser.add_argument("--workers", type=int, default=2, help="parallel processes")
     options = parser.parse_args()
     mutants = all_mutants(options.area or list(AREAS))
     chosen = sample(mutants, count=options.count, seed=options.seed)

@@ -1,4 +1,4 @@
-"""Small changes of Python source for mutation testing: operators, constants, arguments, returned values."""
+"""Small changes to Python source for mutation testing: operators, constants, arguments, return values."""
 
 import ast
 import copy
@@ -29,12 +29,12 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 OPPOSITES = {"min": "max", "minimum": "maximum", "any": "all", "floor": "ceil", "amin": "amax", "sum": "max"}
 OPPOSITES |= {new: old for old, new in OPPOSITES.items() if old != "sum"}
-UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)  # words for people, and what fails at once
-UNREAD = ("annotation", "returns", "decorator_list", "bases")  # fields of a node that are left as they are
+UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)  # messages, and what fails at once
+UNREAD = ("annotation", "returns", "decorator_list", "bases")  # fields of a node that are not changed
 
 
 def changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """Nodes of a tree, each with what could stand in its place."""
+    """Nodes of a tree, each with possible replacements."""
     if isinstance(node, UNTOUCHED) or _is_type_checking(node):
         return
     if isinstance(node, ast.stmt):
@@ -54,7 +54,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def replaced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
-    """The source with another text where the node is; columns are bytes."""
+    """The source with the node's text replaced; columns are in bytes."""
     lines = source.encode().splitlines(keepends=True)
     begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)

@@ -1,12 +1,11 @@
-"""What CI cannot try: the pieces for production on a GPU, against the same on the CPU.
+"""Checks that CI cannot run: the deployment code on a GPU, compared with the CPU.
 
     python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
-First a network of our own (and torchvision's and timm's, where they are installed) through
-`surefoot.calibrate` and `surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is named, its
-bundle: what `surefoot predict` says of the test images on the device, against the predictions that training
-left in the store; and an export.
-Prints the largest differences, and fails where one is above what is allowed.
+First our own network (and torchvision's and timm's, if installed) with `surefoot.calibrate` and
+`surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is given, its bundle: the output of
+`surefoot predict` for the test images on the device, compared with the stored predictions; and an export.
+Prints the largest differences, and fails if one is above its tolerance.
 """
 
 import argparse
@@ -26,7 +25,7 @@ failures: list[str] = []
 
 
 def check(what: str, found: float, allowed: float) -> None:
-    """One line for each."""
+    """Print one line per check."""
     verdict = "ok" if found <= allowed else "FAILED"
     print(f"{verdict:6} {what}: {found:.2g} (allowed {allowed:g})", flush=True)
     if found > allowed:
@@ -49,13 +48,13 @@ def modules(device: torch.device) -> None:
 
         builders["torchvision's"] = lambda: models.resnet18(num_classes=5)
     except (ImportError, RuntimeError):
-        print("torchvision is not there or does not work: left out")
+        print("torchvision is not installed or does not work: skipped")
     try:
         import timm
 
         builders["timm's"] = lambda: timm.create_model("convnext_atto", num_classes=5)
     except (ImportError, RuntimeError):
-        print("timm is not there or does not work: left out")
+        print("timm is not installed or does not work: skipped")
     for name, build in builders.items():
         torch.manual_seed(0)
         model = build().train()
@@ -64,7 +63,7 @@ def modules(device: torch.device) -> None:
         expected, temperature = slow.probabilities(x), float(slow.temperature)
         quick = surefoot.calibrate(model.to(device), [(x, y)])
         where = {str(value.device.type) for value in quick.state_dict().values()}
-        check(f"{name}: tensors elsewhere than on the device", len(where - {device.type}), 0)
+        check(f"{name}: tensors not on the device", len(where - {device.type}), 0)
         check(f"{name}: T, relative", abs(float(quick.temperature) / temperature - 1), 1e-3)
         changed = sum(not torch.equal(before[key], value.cpu()) for key, value in model.state_dict().items())
         check(f"{name}: weights and statistics changed", changed + (not model.training), 0)
@@ -90,7 +89,7 @@ def surefoot_command(*words: object) -> None:
 
 
 def bundle(chosen: argparse.Namespace) -> None:
-    """A bundle of a run, asked again on the device."""
+    """A bundle of a run, evaluated on the device."""
     from surefoot.experiments.run import read_folder, results_of
     from surefoot.store.store import Store
 
@@ -98,7 +97,7 @@ def bundle(chosen: argparse.Namespace) -> None:
     _, plans = read_folder(store.experiment_folder(chosen.run))
     result = next(r for r in results_of(plans[0], store) if r.method.name == chosen.method)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, out = Path(scratch, "bundle"), Path(scratch, "said.parquet")
+        folder, out = Path(scratch, "bundle"), Path(scratch, "predictions.parquet")
         surefoot_command("bundle", chosen.run, chosen.method, "-o", folder, "--store", chosen.store)
         for device in dict.fromkeys((chosen.device, "cpu")):
             start = time.perf_counter()
@@ -111,7 +110,7 @@ def bundle(chosen: argparse.Namespace) -> None:
 
 
 def row_of(name: str, images: Path, place: dict[str, int]) -> int | None:
-    """The row of a sample of that name, wherever it may lie."""
+    """The row of the sample with that file name, in any folder."""
     for path in (str(images / name), str(images / f"{name}.jpg"), name):
         if path in place:
             return place[path]
@@ -119,21 +118,21 @@ def row_of(name: str, images: Path, place: dict[str, int]) -> int | None:
 
 
 def compare(out: Path, result, images: Path, device: str) -> None:
-    """What was said of the test images, against what the store has."""
+    """Predictions for the test images, compared with the stored ones."""
     import pyarrow.parquet as parquet
 
     table = parquet.read_table(out).to_pydict()
     place = {path: row for row, path in enumerate(table["path"])}
-    for split, said in result.runs[0].after.items():
-        rows = [row_of(str(name), images, place) for name in said.ids]
+    for split, expected in result.runs[0].after.items():
+        rows = [row_of(str(name), images, place) for name in expected.ids]
         known = [index for index, row in enumerate(rows) if row is not None]
         if not known:
             print(f"none of {split} is below {images}")
             continue
-        stored = said.probs().numpy()[known]
+        stored = expected.probs().numpy()[known]
         confidence = np.array([table["confidence"][rows[index]] for index in known])
         labels = np.array([table["label"][rows[index]] for index in known])
-        names = np.array(said.class_names)[stored.argmax(axis=1)]
+        names = np.array(expected.class_names)[stored.argmax(axis=1)]
         where = f"{device}, {split}, {len(known)} images"
         check(f"{where}: other labels, share", float((labels != names).mean()), 0.002)
         gaps = np.abs(confidence - stored.max(axis=1))
@@ -142,7 +141,7 @@ def compare(out: Path, result, images: Path, device: str) -> None:
 
 
 def main() -> None:
-    """Everything that was asked for."""
+    """Run the requested checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--store", type=Path)

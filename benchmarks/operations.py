@@ -1,7 +1,7 @@
-"""What `benchmarks/growth.py` times: the library's main operations, each as a function of one size.
+"""The library's main operations, each as a function of one size, timed by `benchmarks/growth.py`.
 
-Data is drawn once and cut to size. `prepare(size)` makes ready what is not timed and returns what is; nothing
-that the library remembers of an earlier turn is left in it.
+Data is drawn once and cut to size. `prepare(size)` does the untimed preparation and returns the timed
+function, without cached results of earlier runs.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from surefoot.streaming.outcomes import Batch
 Array = np.ndarray
 Work = Callable[[], object]
 
-RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
+RIGHT = 2.5  # the logits are multiplied by this, so it is the true temperature
 DRAWN_AT_ONCE = 5_000_000  # logits
-CLASSES = 10  # where it is not they that grow
-TALLIED_ROWS = 100_000  # of a batch, as a file's row group has
-RESAMPLES = 10  # of an evaluation: each costs the same
+CLASSES = 10  # unless the number of classes varies
+BATCH_ROWS = 100_000  # rows of a batch, as in a row group of a file
+RESAMPLES = 10  # of an evaluation; each costs the same
 COMPARED_RESAMPLES = 200
 SUMS = ("nll", "nll_unclipped", "brier", "brier_true_class", "e99", "entropy", "nll_minus_entropy")
-FLOORS = ("ece_floor", "ece_floor_95")  # the first to be asked draws for both
+FLOORS = ("ece_floor", "ece_floor_95")  # the first one computed draws for both
 
-ARGSORT = "numpy's argsort"  # and reading in its order: what all that sorts is held against
+ARGSORT = "numpy's argsort"  # and reading in its order: the reference for operations that sort
 
 ROWS = tuple(round(10 ** (3 + third / 3)) for third in range(13))  # 1,000 to 10 million
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -44,7 +44,7 @@ CLASS_COUNTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class Operation:
-    """Something the library does, against one size."""
+    """An operation of the library, as a function of one size."""
 
     name: str
     axis: str
@@ -57,13 +57,13 @@ class Operation:
 
     @property
     def sorts(self) -> bool:
-        """Whether it sorts its decisions, or what it calls does."""
+        """Whether it sorts its decisions, directly or indirectly."""
         if self.is_metric:
             return self.name not in (*SUMS, "smooth_ece") and (self.name, self.axis) != (
                 "label_error",
                 "rows",
             )
-        return self.name.startswith(("evaluate", "compare", "thresholds", "monitor: look", ARGSORT))
+        return self.name.startswith(("evaluate", "compare", "thresholds", "monitor: check", ARGSORT))
 
 
 def up_to(most: int) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ def pool(rows: int, classes: int, members: int) -> tuple[Array, Array, Array]:
 
 
 def by_rows(most: int, n: int) -> Predictions:
-    """The first n rows of so many."""
+    """The first n rows of the data."""
     logits, labels, novelty = pool(most, CLASSES, 1)
     return Predictions.from_logits(logits[:, :n], labels[:n], novelty=novelty[:n])
 
@@ -104,14 +104,14 @@ def by_members(members: int) -> Predictions:
 
 
 def many_labels(predictions: Predictions) -> Predictions:
-    """The same logits as a sigmoid each, about half of the classes there."""
+    """The same logits as multi-label data, with about half of the labels positive."""
     there = np.random.default_rng(1).random((predictions.n, predictions.classes)) < 0.5
     return Predictions.from_logits(predictions.logits, there.astype(np.int8))
 
 
 @lru_cache(maxsize=1)
 def outcomes(n: int) -> Outcomes:
-    """Outcomes of one label, drawn without logits."""
+    """Single-label outcomes, drawn without logits."""
     rng = np.random.default_rng(0)
     confidence = (1 - 0.9 * rng.random(n) ** 3).round(DECIMALS)
     return Outcomes(
@@ -126,7 +126,7 @@ def outcomes(n: int) -> Outcomes:
 
 
 def some_outcomes(most: int, n: int) -> Outcomes:
-    """The first n of so many, with nothing sorted yet."""
+    """The first n outcomes, without a cached order."""
     every = outcomes(most)
     facts = {name: getattr(every, name)[:n] for name in ("log_p_true", "squared_error", "confidence",
              "correct", "entropy", "row")}  # fmt: skip
@@ -141,18 +141,18 @@ def block_outcomes(classes: int) -> Outcomes:
 
 
 def compared(rows: int, runs: int, methods: int, rows_a_group: int | None) -> list[MethodRuns]:
-    """Methods that saw the same rows, with logits of their own."""
+    """Methods with different logits on the same rows."""
     rng = np.random.default_rng(2)
     base = 2 * rng.standard_normal((rows, 5), dtype=np.float32)
     labels = (base + rng.gumbel(size=base.shape)).argmax(axis=1)
     groups = None if rows_a_group is None else np.arange(rows) // rows_a_group
 
-    def said(run: int) -> Said:
+    def predicted(run: int) -> Said:
         noise = rng.standard_normal(base.shape, dtype=np.float32)
         return Said(run, Predictions.from_logits(base + noise, labels, groups=groups))
 
     names = ["single", *(f"method {index}" for index in range(1, methods))]
-    return [MethodRuns(name, name, tuple(said(run) for run in range(runs))) for name in names]
+    return [MethodRuns(name, name, tuple(predicted(run) for run in range(runs))) for name in names]
 
 
 def _fit(name: str, data: Callable[[int], Predictions], size: int) -> Work:
@@ -168,12 +168,12 @@ def _fitted(name: str, data: Callable[[int], Predictions], size: int) -> Callabl
     return CALIBRATORS.named(name).fit(data(size))
 
 
-def _judge(data: Callable[[int], Predictions], size: int) -> Work:
+def _score(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = data(size)
     return lambda: predictions.outcomes
 
 
-def _judge_many(data: Callable[[int], Predictions], size: int) -> Work:
+def _score_many(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = many_labels(data(size))
     return lambda: predictions.outcomes
 
@@ -202,15 +202,14 @@ def _comparison(shape: Callable[[int], list[MethodRuns]], size: int) -> Comparis
     return compare(shape(size), resamples=COMPARED_RESAMPLES)
 
 
-def _tally(data: Callable[[int], Predictions], size: int) -> Work:
+def _accumulate(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = data(size)
     logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
-    question = Request.of(
-        Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members), thresholds=(0.99,)
-    )
-    starts = range(0, predictions.n, TALLIED_ROWS)
-    batches = [Batch(logits[:, at : at + TALLIED_ROWS], labels[at : at + TALLIED_ROWS]) for at in starts]
-    return partial(accumulate, batches, question)
+    shape = Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members)
+    request = Request.of(shape, METRICS)
+    starts = range(0, predictions.n, BATCH_ROWS)
+    batches = [Batch(logits[:, at : at + BATCH_ROWS], labels[at : at + BATCH_ROWS]) for at in starts]
+    return partial(accumulate, batches, request)
 
 
 def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
@@ -221,8 +220,8 @@ def _scores(data: Callable[[int], Predictions], size: int) -> Work:
     return partial(scores_of, data(size))
 
 
-def _look(data: Callable[[int], Predictions], size: int) -> Work:
-    """A window of half as many rows as the reference has, and less sure; coverage is compared too."""
+def _check(data: Callable[[int], Predictions], size: int) -> Work:
+    """A window with half as many rows as the reference, and lower confidence; coverage is compared too."""
     predictions = data(size)
     window = predictions.take(slice(0, size // 2 - 1))
     found = [scores_of(predictions), scores_of(window.with_logits(0.8 * window.logits))]
@@ -236,7 +235,7 @@ def _sorting(most: int, size: int) -> Work:
 
 
 def operations(most: int) -> list[Operation]:
-    """Everything that is timed, in the order in which it shares its data; `most` caps the rows."""
+    """All timed operations, in an order that shares data; `most` limits the rows."""
     return [*_against_rows(most), *_against_classes(), *_against_members(), *_against_runs()]
 
 
@@ -250,12 +249,12 @@ def _against_rows(most: int) -> list[Operation]:
         ("fit novelty", 1_000_000, partial(_fit, "novelty", data)),
         ("apply temperature", 1_000_000, partial(_apply, "temperature", data)),
         ("apply novelty", 1_000_000, partial(_apply, "novelty", data)),
-        ("judge rows, one label", 1_000_000, partial(_judge, data)),
-        ("judge rows, many labels", 1_000_000, partial(_judge_many, data)),
-        ("tally of a stream", 1_000_000, partial(_tally, data)),
+        ("score rows, one label", 1_000_000, partial(_score, data)),
+        ("score rows, many labels", 1_000_000, partial(_score_many, data)),
+        ("accumulate a stream", 1_000_000, partial(_accumulate, data)),
         ("thresholds", 1_000_000, partial(_thresholds, data)),
         ("monitor: scores", 1_000_000, partial(_scores, data)),
-        ("monitor: look", 1_000_000, partial(_look, data)),
+        ("monitor: check", 1_000_000, partial(_check, data)),
         ("evaluate", 100_000, partial(_evaluate, data, None)),
         ("evaluate, groups", 100_000, partial(_evaluate, data, 100)),
         ("compare, rows", 47_000, partial(_compare, partial(_two_by_two, None))),
@@ -278,9 +277,9 @@ def _against_classes() -> list[Operation]:
     work = {
         **{f"fit {each.name}": partial(_fit, each.name, by_classes) for each in CALIBRATORS},
         "apply temperature": partial(_apply, "temperature", by_classes),
-        "judge rows, one label": partial(_judge, by_classes),
-        "judge rows, many labels": partial(_judge_many, by_classes),
-        "tally of a stream": partial(_tally, by_classes),
+        "score rows, one label": partial(_score, by_classes),
+        "score rows, many labels": partial(_score_many, by_classes),
+        "accumulate a stream": partial(_accumulate, by_classes),
         "thresholds": partial(_thresholds, by_classes),
         "monitor: scores": partial(_scores, by_classes),
         "evaluate": partial(_evaluate, by_classes, None),
@@ -297,9 +296,9 @@ def _against_members() -> list[Operation]:
         **{f"fit {each.name}": partial(_fit, each.name, by_members) for each in CALIBRATORS},
         "apply temperature": partial(_apply, "temperature", by_members),
         "apply member-temperatures": partial(_apply, "member-temperatures", by_members),
-        "judge rows, one label": partial(_judge, by_members),
-        "judge rows, many labels": partial(_judge_many, by_members),
-        "tally of a stream": partial(_tally, by_members),
+        "score rows, one label": partial(_score, by_members),
+        "score rows, many labels": partial(_score_many, by_members),
+        "accumulate a stream": partial(_accumulate, by_members),
         "monitor: scores": partial(_scores, by_members),
     }
     return [Operation(name, "members", COUNTS, each) for name, each in work.items()]

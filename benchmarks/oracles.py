@@ -1,6 +1,6 @@
-"""The metrics compared, and each once more by its definition, in float64 and as plainly as can be.
+"""The compared metrics, and a simple reference implementation of each definition in float64.
 
-A definition may leave something open (which side of a bin its edge belongs to): then every reading counts.
+If a definition is ambiguous (to which bin an edge belongs), every interpretation is accepted.
 """
 
 from itertools import pairwise
@@ -10,7 +10,7 @@ import numpy as np
 BINS = 10
 
 METRICS = (
-    # what, ours, its definition; then the peers' names, what runs, their definitions
+    # metric, ours, its definition; then the peers' names, contestants and definitions
     (
         "ECE",
         ("surefoot_ece", "ece, equal mass"),
@@ -50,7 +50,7 @@ METRICS = (
 
 
 def right_answers(definition, values, labels, are_logits):
-    """What a metric of that definition may answer, over the rows whose label is known."""
+    """The accepted values of a metric with that definition, over the labelled rows."""
     known = labels >= 0
     labels = labels[known]
     logs = _log_probs(values[known].astype(np.float64), are_logits)
@@ -82,14 +82,14 @@ def _log_probs(values, are_logits):
 
 
 def _equal_width(confidence, correct, side):
-    """Bins (a, b] or [a, b), and the last one is closed; 0.7 in float32 lies on the edge at 0.7."""
+    """Bins (a, b] or [a, b), and the last one is closed; 0.7 in float32 is on the edge at 0.7."""
     edges = np.linspace(0, 1, BINS + 1)[1:-1]
     places = np.searchsorted(edges, np.round(confidence, 7), side)
     return _gap(places, confidence, correct)
 
 
 def _equal_mass(confidence, correct):
-    """Bins by rank, the first ones the larger; a decision in a tie counts with its tie's mean accuracy."""
+    """Bins by rank, the first ones larger; a tied decision counts with the mean accuracy of its tie."""
     _, run = np.unique(np.round(confidence, 7 if len(confidence) < 1000 else 12), return_inverse=True)
     correct = (np.bincount(run, correct) / np.bincount(run))[run]
     order = np.argsort(confidence, kind="stable")

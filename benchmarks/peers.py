@@ -1,9 +1,9 @@
-"""Temperature fits over optima and class counts, metrics, and edge cases: ours and the peers', in one run.
+"""Temperature fits over optima and class counts, metrics, and edge cases: ours and other libraries'.
 
     make benchmark        (or: python benchmarks/peers.py --quick; with fits, metrics or edges, that part)
 
-Results go to benchmarks/results/peers.md, every single fit to benchmarks/results/peers.csv; of a trial with
---quick, or of some parts only, into a new temporary folder, which is named at the end.
+Results go to benchmarks/results/peers.md, every single fit to benchmarks/results/peers.csv. With
+--quick, or for some parts only, they go to a new temporary folder, whose path is printed at the end.
 """
 
 import argparse
@@ -38,7 +38,7 @@ QUICK = 10  # times fewer rows
 
 
 def optimum(folder: Path, made: float) -> float:
-    """T by bounded minimisation in float64, within a factor of 3 of what the logits were made with."""
+    """T by bounded minimisation in float64, within a factor of 3 of the true T."""
     around = (math.log(made / 3), math.log(made * 3))
     found = minimize_scalar(
         lambda log_t: nll(folder, math.exp(log_t)), bounds=around, method="bounded", options={"xatol": 1e-9}
@@ -63,7 +63,7 @@ def grid(fewer: int) -> tuple[list[str], list[dict[str, object]]]:
 def cell(
     folder: Path, where: tuple[int, int, float], ours: Contestant, peers: list[tuple[str, Contestant]]
 ) -> list[dict[str, object]]:
-    """Everybody's fit of the same logits; a peer's ratio is to our turns beside its own."""
+    """All fits of the same logits; a peer's ratio is relative to our alternating runs."""
     best = optimum(folder, where[2])
     least = nll(folder, best)
     found, mine = [], []
@@ -101,7 +101,7 @@ def _record(
 
 
 def summary(records: list[dict[str, object]]) -> list[str]:
-    """How often each found the optimum, and how much slower it was where it did."""
+    """How often each found the optimum, and how much slower it was then."""
     rows = []
     for name in ("surefoot", *(name for name, _ in FITS)):
         its = [record for record in records if record["fit"] == name]
@@ -143,30 +143,31 @@ def _cell_text(record: dict[str, object]) -> str:
     return f"{record['times ours']:.1f} x{missed}"
 
 
-HEAD = """# Ours and the peers'
+HEAD = """# Comparison with other libraries
 
 `make benchmark`.
 {circumstances}
 
-torch-uncertainty cannot be imported as it is: its `__init__` wants lightning and torchvision, and with
-torchvision 0.29.2 that ends in "RuntimeError: operator torchvision::nms does not exist". Its fit and its
-metrics are run from its own modules, unchanged, past that `__init__`. gpleiss's temperature_scaling is a file
-and no package: its published algorithm (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is
-re-stated in `benchmarks/contestant_fits.py`.
+torch-uncertainty cannot be imported directly: its `__init__` imports lightning and torchvision, and with
+torchvision 0.29.2 that fails with "RuntimeError: operator torchvision::nms does not exist". Its fit and its
+metrics run from its own, unchanged modules without that `__init__`. gpleiss's temperature_scaling is a file,
+not a package: its published algorithm (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is
+reimplemented in `benchmarks/contestant_fits.py`.
 """
 
 FITS_HEAD = """## Temperature fits
 
-Labels are drawn from softmax(z), z normal with deviation 3, and T z is what is fitted. The optimum is scipy's
-bounded minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within 1e-6. netcal
-takes probabilities, and gets them in float64, outside its time. In the second table "7.0 x" is seven times
-our seconds, and T and NLL are given where the optimum was not found. All numbers: [peers.csv](peers.csv).
+Labels are drawn from softmax(z), with z normal with standard deviation 3; the fit gets T z. The optimum is
+from scipy's bounded minimisation of the NLL in float64. Found: T within 1e-3 of it and the mean NLL within
+1e-6. netcal takes probabilities; they are computed in float64, outside its time. In the second table "7.0
+x" is seven times our seconds, and T and NLL are shown if the optimum was not found. All numbers:
+[peers.csv](peers.csv).
 
 """
 
 
 def fits_part(into: Path, fewer: int) -> str:
-    """The fits, as text; each one also into the table beside it."""
+    """The fits, as text; each one is also written to the CSV."""
     lines, records = grid(fewer)
     with (into / "peers.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
@@ -183,12 +184,10 @@ PARTS: dict[str, Callable[[Path, int], str]] = {
 
 
 def main() -> None:
-    """Run every part, or those that were named, and write the page after each."""
+    """Run all parts, or the given ones, and write the page after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named"
-    )
-    parser.add_argument("--quick", action="store_true", help=f"a trial with {QUICK} times fewer rows")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help=f"a quick run with {QUICK} times fewer rows")
     chosen = parser.parse_args()
     if wrong := set(chosen.parts) - set(PARTS):
         parser.error(f"unknown part {wrong.pop()!r}; have: {', '.join(PARTS)}")

@@ -1,6 +1,6 @@
-"""What a tutorial shows: a DataLoader with 16 workers, torchvision's transforms, float32 with TF32.
+"""A standard training loop: a DataLoader with 16 workers, torchvision's transforms, float32 with TF32.
 
-As a loop of PyTorch and as a Lightning module. Needs a GPU and torchvision; Lightning only for its own row.
+As a PyTorch loop and as a Lightning module. Needs a GPU and torchvision; Lightning only for its own row.
 """
 
 import time
@@ -19,7 +19,7 @@ GPU = torch.device("cuda")
 
 
 def photographs(task: Task, view: int, workers: int = 16) -> DataLoader[Any]:
-    """Random crops and mirrors of a task's training images."""
+    """Random crops and flips of a task's training images."""
     from PIL import Image
     from torchvision import transforms
 
@@ -53,7 +53,7 @@ def photographs(task: Task, view: int, workers: int = 16) -> DataLoader[Any]:
 
 
 def allow_tf32() -> None:
-    """As every tutorial advises."""
+    """With the usual settings of tutorials."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
@@ -117,5 +117,5 @@ def lightning_epochs(loader: DataLoader[Any], epochs: int) -> Iterator[float]:
 
 
 def steady(seconds: Iterator[float]) -> float:
-    """The median epoch; the first two left out, until workers are up and the files in memory."""
+    """The median epoch, without the first two, in which workers start and files are cached."""
     return median(list(seconds)[2:])

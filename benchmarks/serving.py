@@ -1,10 +1,10 @@
-"""How many images a server answers, and how soon, with 1, 10 and 100 clients on loopback.
+"""Throughput and latency of a server with 1, 10 and 100 clients on loopback.
 
     surefoot run quickstart --store quickstart
     surefoot bundle quickstart ensemble-of-t --task letters --store quickstart -o letters-bundle
     python benchmarks/serving.py letters-bundle [--seconds 3] [--turns 3] [--allow-code]
 
-Every client has a connection of its own, sends one image, waits for the answer and sends the next. Clients
+Every client has its own connection, sends one image, waits for the response and sends the next. Clients
 and server share the machine: one process each.
 """
 
@@ -23,52 +23,52 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 CLIENTS = (1, 10, 100)
-WARM = 0.5  # seconds that do not count
+WARM = 0.5  # seconds of warm-up
 SIZES = {"32 x 32 PNG": ((32, 32), "PNG"), "640 x 480 JPEG": ((640, 480), "JPEG")}
 
 
 @dataclass
-class Tally:
-    """What happened while it counted."""
+class Timings:
+    """Response times and errors after the warm-up."""
 
     seconds: list[float] = field(default_factory=list)
     errors: int = 0
 
 
 def picture(size: tuple[int, int], kind: str) -> bytes:
-    """Clouds, which compress about as photographs do."""
+    """Smooth noise, which compresses about as well as photographs."""
     noise = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).filter(ImageFilter.GaussianBlur(3)).save(file, kind)
     return file.getvalue()
 
 
-async def client(port: int, request: bytes, start: float, end: float, tally: Tally) -> None:
-    """Ask until the end."""
+async def client(port: int, request: bytes, start: float, end: float, timings: Timings) -> None:
+    """Send requests until the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while (asked := time.perf_counter()) < end:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
         if asked >= start:
-            tally.seconds.append(time.perf_counter() - asked)
-            tally.errors += not head.startswith(b"HTTP/1.1 200 ")
+            timings.seconds.append(time.perf_counter() - asked)
+            timings.errors += not head.startswith(b"HTTP/1.1 200 ")
     writer.close()
     await writer.wait_closed()
 
 
-async def crowd(port: int, data: bytes, kind: str, clients: int, seconds: float) -> Tally:
-    """So many at once."""
+async def crowd(port: int, data: bytes, kind: str, clients: int, seconds: float) -> Timings:
+    """Run that many clients concurrently."""
     head = f"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/{kind.lower()}\r\n"
     head += f"content-length: {len(data)}\r\n\r\n"
-    tally, start = Tally(), time.perf_counter() + WARM
+    timings, start = Timings(), time.perf_counter() + WARM
     request = head.encode() + data
-    await asyncio.gather(*(client(port, request, start, start + seconds, tally) for _ in range(clients)))
-    return tally
+    await asyncio.gather(*(client(port, request, start, start + seconds, timings) for _ in range(clients)))
+    return timings
 
 
 def main() -> None:
-    """Serve, ask, report."""
+    """Start the server, send requests, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bundle")
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -95,10 +95,10 @@ def report(name: str, options: argparse.Namespace, port: int) -> None:
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
     print(
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, {options.device}; the best of "
-        f"{options.turns} turns of {options.seconds:g} seconds; errors of all turns. "
-        f"Other work on the machine: a load of {load:.1f} before it began.\n"
+        f"{options.turns} runs of {options.seconds:g} seconds; errors of all runs. "
+        f"Load of the machine before the start: {load:.1f}.\n"
     )
-    print("| image | clients | requests | errors | requests a second | p50, ms | p99, ms |")
+    print("| image | clients | requests | errors | requests per second | p50, ms | p99, ms |")
     print("|:--|--:|--:|--:|--:|--:|--:|")
     for image, (size, kind) in SIZES.items():
         data = picture(size, kind)
@@ -106,11 +106,12 @@ def report(name: str, options: argparse.Namespace, port: int) -> None:
             turns = [
                 asyncio.run(crowd(port, data, kind, clients, options.seconds)) for _ in range(options.turns)
             ]
-            tally, errors = max(turns, key=lambda turn: len(turn.seconds)), sum(turn.errors for turn in turns)
-            p50, p99 = np.quantile(tally.seconds, (0.5, 0.99)) * 1000
-            rate = len(tally.seconds) / options.seconds
+            timings = max(turns, key=lambda turn: len(turn.seconds))
+            errors = sum(turn.errors for turn in turns)
+            p50, p99 = np.quantile(timings.seconds, (0.5, 0.99)) * 1000
+            rate = len(timings.seconds) / options.seconds
             print(
-                f"| {image}, {len(data) / 1000:.0f} kB | {clients} | {len(tally.seconds):,} | {errors} "
+                f"| {image}, {len(data) / 1000:.0f} kB | {clients} | {len(timings.seconds):,} | {errors} "
                 f"| {rate:,.0f} | {p50:.1f} | {p99:.1f} |",
                 flush=True,
             )

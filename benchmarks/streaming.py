@@ -1,10 +1,10 @@
-"""100 million rows of 10 classes: `surefoot evaluate` and `calibrate` over files that no memory need hold.
+"""100 million rows of 10 classes: `surefoot evaluate` and `calibrate` over files larger than memory.
 
-    python benchmarks/streaming.py                    (about 4.5 GB of disk, given back at the end)
+    python benchmarks/streaming.py                    (about 4.5 GB of disk, freed at the end)
     python benchmarks/streaming.py --rows 2000000
 
-Each command is a process of its own; its peak memory and its seconds are the system's word. What it finds is
-held against what the same command finds with all rows in memory, on the first few files.
+Each command is a separate process; peak memory and seconds are reported by the system. The results are
+compared with those of the same command with all rows in memory, on the first few files.
 """
 
 import argparse
@@ -26,10 +26,10 @@ HERE = Path(__file__).parent
 FILE_ROWS = 1_000_000
 GROUP_ROWS = 250_000
 SUBSET_FILES = 4
-RIGHT = 2.5  # the logits are multiplied by this, so it is the right temperature
+RIGHT = 2.5  # the logits are multiplied by this, so it is the true temperature
 GIBIBYTE = 2**30
 RANKED = ("ece", "aurc", "augrc", "risk_at_80", "risk_at_90", "coverage_at_1", "coverage_at_5")
-DRAWN = ("ece_floor", "ece_floor_95")  # from random draws of their own
+DRAWN = ("ece_floor", "ece_floor_95")  # from their own random draws
 UNBOUNDED = ("debiased_l2",)
 
 
@@ -53,7 +53,7 @@ def write_files(folder: Path, rows: int, classes: int) -> None:
 
 
 def run(*arguments: str) -> tuple[str, float, float, float]:
-    """A command in a process of its own: what it prints, its seconds, those of the cores, its peak MiB."""
+    """A command in a separate process: its output, seconds, CPU seconds and peak MiB."""
     command = [sys.executable, "-c", "from surefoot.cli import main; main()", *arguments]
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
@@ -72,7 +72,7 @@ def differences(streamed: dict, whole: dict) -> list[str]:
     counts = [name for name in ours if "k" in ours[name] and "k" in theirs[name]]
     equal = all((ours[n]["k"], ours[n]["n"]) == (theirs[n]["k"], theirs[n]["n"]) for n in counts)
     means = [name for name in ours if name not in (*RANKED, *DRAWN, *UNBOUNDED)]
-    lines = ["| what | streamed less in memory, at most | stated |", "|:--|--:|:--|"]
+    lines = ["| metric | largest difference, streamed and in memory | stated |", "|:--|--:|:--|"]
     lines.append(f"| k of n of {', '.join(counts)} | {'equal' if equal else 'NOT EQUAL'} | equal |")
     for names, stated in ((means, "1e-12"), (RANKED, "1e-4"), (DRAWN, "drawn apart"), (UNBOUNDED, "none")):
         worst = max(abs(ours[name]["value"] - theirs[name]["value"]) for name in names)
@@ -81,16 +81,16 @@ def differences(streamed: dict, whole: dict) -> list[str]:
     return [
         *lines,
         "",
-        f"The largest bound that the streamed evaluation proved there for itself: {bound:.1e}.",
+        f"The largest bound proved by the streamed evaluation there: {bound:.1e}.",
     ]
 
 
 def main() -> None:
-    """Write the files, run the commands, print and keep the tables."""
+    """Write the files, run the commands, print and save the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--folder", type=Path, help="where the files go; a temporary one unless given")
+    parser.add_argument("--folder", type=Path, help="for the files; default: a temporary one")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
         folder = Path(name)
@@ -103,13 +103,13 @@ def main() -> None:
 
 
 def head(rows: int, classes: int, size: float) -> list[str]:
-    """What was measured, on what."""
+    """Data, machine and versions."""
     return [
         f"# {rows:,} x {classes} float32 logits, in {-(-rows // FILE_ROWS)} parquet files ({size:.1f} GiB)",
         "",
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores; numpy {np.__version__}, "
         f"pyarrow {pa.__version__}.",
-        f"`python benchmarks/streaming.py`. The logits were made with T = {RIGHT}.",
+        f"`python benchmarks/streaming.py`. The logits were generated with T = {RIGHT}.",
         "",
     ]
 
@@ -136,10 +136,10 @@ def measured(folder: Path, rows: int) -> list[str]:
     )
     lines = ["| command | rows | seconds | million rows/s | CPU seconds | peak memory, MiB | load |"]
     lines.append("|:--|--:|--:|--:|--:|--:|--:|")
-    said = {}
+    outputs = {}
     for title, count, arguments in steps:
         load = os.getloadavg()[0]
-        said[title], seconds, cores, peak = run(*arguments)
+        outputs[title], seconds, cores, peak = run(*arguments)
         speed = count / seconds / 1e6
         lines.append(
             f"| {title} | {count:,} | {seconds:.1f} | {speed:.2f} | {cores:.0f} | {peak:.0f} | {load:.1f} |"
@@ -149,12 +149,12 @@ def measured(folder: Path, rows: int) -> list[str]:
     off = abs(temperatures[0] / temperatures[1] - 1)
     lines += [
         "",
-        "Seconds are of the whole process, from start to exit, 1000 resamples (none with `--stream` and",
-        "`--no-stream`) or the fit included; CPU seconds are of all its threads. The load is that of the",
-        "machine just before: what else it did.",
+        "Seconds are for the whole process, from start to exit, with 1000 resamples (none with `--stream`",
+        "and `--no-stream`) or the fit; CPU seconds are for all its threads. The load is that of the machine",
+        "just before the start.",
     ]
-    lines += ["", f"**Streamed against in memory**, on {some:,} rows:", ""]
-    lines += differences(*(json.loads(said[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
+    lines += ["", f"**Streamed compared with in memory**, on {some:,} rows:", ""]
+    lines += differences(*(json.loads(outputs[f"evaluate --{how}"]) for how in ("stream", "no-stream")))
     return [*lines, "", f"T: {temperatures[0]:.9f} and {temperatures[1]:.9f}, {off:.1e} apart; stated: 1e-6."]
 
 

@@ -1,10 +1,10 @@
-"""Is the promise of `surefoot thresholds` kept as often as it says? Drawn data, and stored networks.
+"""How often the guarantee of `surefoot thresholds` holds, on simulated data and stored networks.
 
     python benchmarks/thresholds.py --turns 2000 [STORE ...]
 
-Drawn: the error at every confidence is known, so is the error above every threshold. Stored: familiar test
-rows are dealt out by lot, thresholds are chosen on one half and judged on all familiar and unfamiliar rows.
-Results go to benchmarks/results/thresholds.md.
+Simulated: the error at every confidence is known, and so is the error above every threshold. Stored:
+familiar test rows are split at random, thresholds are chosen on one half and evaluated on all familiar and
+unfamiliar rows. Results go to benchmarks/results/thresholds.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SHAPES: dict[str, Callable[[Array], Array]] = {
 
 
 def drawn(n: int, error: Callable[[Array], Array], rng: np.random.Generator) -> Predictions:
-    """Two classes, confidences 1 - u^3 / 2 for even u: half of them above 0.94."""
+    """Two classes, confidences 1 - u^3 / 2 for uniform u: half of them above 0.94."""
     confidence = 1 - rng.random(n) ** 3 / 2
     right = rng.random(n) >= error(confidence)
     return Predictions.from_probs(np.stack([confidence, 1 - confidence], axis=1), 1 - right.astype(int))
@@ -46,7 +46,7 @@ def error_above(threshold: float, error: Callable[[Array], Array]) -> float:
 
 
 def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[str]:
-    """How often a threshold is found, how often it breaks its promise, and how much it accepts."""
+    """How often a threshold is found, how often it violates the guarantee, and how much it accepts."""
     broken, shares = 0, []
     for _ in range(turns):
         found = choose_thresholds(drawn(n, SHAPES[name], rng), Guarantee(target_error=0.05))
@@ -60,7 +60,7 @@ def on_drawn(n: int, name: str, turns: int, rng: np.random.Generator) -> list[st
 
 
 def with_fitted_temperature(n: int, turns: int, rng: np.random.Generator) -> list[list[str]]:
-    """Ten classes, logits twice too sharp: T fitted on the same rows, on others, or not at all."""
+    """Ten classes, logits multiplied by two: T fitted on the same rows, on others, or not at all."""
     pool = _ten_classes(200_000, rng)
     lines = []
     for name in ("no temperature", "T of the same rows", "T of other rows"):
@@ -85,7 +85,7 @@ def _ten_classes(n: int, rng: np.random.Generator) -> Predictions:
 
 
 def on_stored(folder: Path, target: float, turns: int, rng: np.random.Generator) -> list[str] | None:
-    """Chosen on half of the familiar test rows, judged on all of them and on the unfamiliar ones."""
+    """Chosen on half of the familiar test rows, evaluated on all of them and on the unfamiliar ones."""
     familiar, unfamiliar = (
         read_predictions(folder / f"test_{side}.npz") for side in ("familiar", "unfamiliar")
     )
@@ -116,7 +116,7 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     simulated = [on_drawn(n, name, given.turns, rng) for name in SHAPES for n in (500, 2000)]
-    print("drawn data done", flush=True)
+    print("simulated data done", flush=True)
     fitted = with_fitted_temperature(1000, given.turns // 4, rng)
     print("temperatures done", flush=True)
     folders = [folder for store in given.stores for folder in stored_networks(store)]
@@ -124,32 +124,33 @@ def main() -> None:
         on_stored(folder, target, given.turns // 4, rng) for folder in folders for target in (0.01, 0.05, 0.1)
     ]
     RESULTS.write_text(
-        f"""# Is the promise of `surefoot thresholds` kept?
+        f"""# Does the guarantee of `surefoot thresholds` hold?
 
-{date.today()}, `benchmarks/thresholds.py`, {given.turns:,} turns, level 0.95: at most 5% of the draws may
-break the promise. Brackets are exact 95% intervals.
+{date.today()}, `benchmarks/thresholds.py`, {given.turns:,} repetitions, level 0.95: at most 5% of the draws
+may violate the guarantee. Brackets are exact 95% intervals.
 
-## Drawn data, target error 0.05
+## Simulated data, target error 0.05
 
-Half of the confidences are above 0.94; the error is a known function of them. *Possible* is what would be
-accepted if the error were known.
+Half of the confidences are above 0.94; the error is a known function of them. *Possible* is the share that
+would be accepted if the error were known.
 
-{table(["error at a confidence", "n", "found", "promise broken", "accepted", "possible"], simulated)}
+{table(["error at a confidence", "n", "found", "violated", "accepted", "possible"], simulated)}
 
 ## A temperature fitted on the same rows
 
-Ten classes, logits twice too sharp, target error 0.05, {given.turns // 4:,} turns; judged on 50,000 other
-rows of the same source, so a bare miss may be noise.
+Ten classes, logits multiplied by two, target error 0.05, {given.turns // 4:,} repetitions; evaluated on
+50,000 other rows of the same source, so a narrow violation may be noise.
 
-{table(["calibration", "n", "found", "promise broken"], fitted)}
+{table(["calibration", "n", "found", "violated"], fitted)}
 
 ## Stored networks
 
-Chosen on a random half of the familiar test rows ({given.turns // 4:,} turns), judged on all familiar and all
-unfamiliar ones. Half of the familiar rows were chosen on, so this is kinder than fresh rows would be.
+Chosen on a random half of the familiar test rows ({given.turns // 4:,} repetitions), evaluated on all
+familiar and all unfamiliar ones. Half of the familiar rows were used for the choice, so this is more
+favourable than new rows.
 
-{table(["task", "target", "found", "broken, familiar", "accepted, familiar", "unfamiliar",
-        "error, unfamiliar", "times the target"], [line for line in real if line])}
+{table(["task", "target", "found", "violated, familiar", "accepted, familiar", "accepted, unfamiliar",
+        "error, unfamiliar", "ratio to target"], [line for line in real if line])}
 """
     )  # fmt: skip
     print(f"written: {RESULTS}")

@@ -1,8 +1,9 @@
-"""The toy's perceptron on a CPU: our loop against a hand-written PyTorch loop, two processes each.
+"""The MLP of the toy tasks on a CPU: our loop compared with a hand-written PyTorch loop, two processes each.
 
     python benchmarks/toy_training.py [--networks 4] [--epochs 30] [--width 1024]
 
-Both train the same networks on the same 1200 points, one thread a process. Starting Python does not count.
+Both train the same networks on the same 1200 points, one thread per process. The start of Python is not
+timed.
 """
 
 import argparse
@@ -38,7 +39,7 @@ OURS = """
 import sys, time, torch
 from pathlib import Path
 from surefoot.workers.jobs import WorkOrder, jobs_of
-from surefoot.workers.build import TaskContext
+from surefoot.workers.produce import open_context
 from surefoot.recipes.recipe import Recipe
 from surefoot.training.loop import train
 from surefoot.training.losses import Classification
@@ -48,7 +49,7 @@ torch.set_num_threads(1)
 networks, epochs, width = map(int, sys.argv[1:])
 recipe = Recipe(network="mlp", width=width, epochs=epochs, learning_rate=0.01)
 order = WorkOrder(task="toy", root=None, jobs=jobs_of(recipe, (0,)), store="unused", cache="unused")
-context = TaskContext.open(order)
+context = open_context(order)
 labels = torch.from_numpy(context.task.splits[Split.TRAIN].labels)
 start = time.perf_counter()
 for seed in range(networks):
@@ -60,7 +61,7 @@ print(time.perf_counter() - start)
 
 
 def seconds(code: str, arguments: list[str]) -> float:
-    """Two processes at once; the slower one counts."""
+    """Two parallel processes; the slower one counts."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "loop.py"
         script.write_text(code)
@@ -70,7 +71,7 @@ def seconds(code: str, arguments: list[str]) -> float:
 
 
 def main() -> None:
-    """Take turns, and compare the best."""
+    """Alternate, and compare the best."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--networks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=30)

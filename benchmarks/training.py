@@ -1,8 +1,8 @@
-"""Training speed of ResNet-18 on real photographs, against a plain PyTorch loop, in one run on one GPU.
+"""Training speed of ResNet-18 on real photographs, compared with a plain PyTorch loop, in one run on one GPU.
 
     python benchmarks/training.py PETS_FOLDER [--weights FILE] [--members 10] [--out FILE]
 
-PETS_FOLDER is Oxford_IIIT_Pets in its official layout. The plain loop is what a tutorial shows: a DataLoader
+PETS_FOLDER is Oxford_IIIT_Pets in its official layout. The plain loop is a standard one: a DataLoader
 with 16 workers, torchvision's transforms, float32 with TF32. Needs a GPU; the plain loop needs torchvision.
 """
 
@@ -34,7 +34,7 @@ FORWARD_FLOPS_224 = 2 * 1.814e9
 
 
 def matrix_rate() -> float:
-    """Floating-point operations a second of a large bf16 product: the chip's own ceiling."""
+    """Floating-point operations per second of a large bf16 product: the upper limit of the GPU."""
     a, b = (torch.randn(8192, 8192, device=GPU, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(3):
         a @ b
@@ -47,7 +47,7 @@ def matrix_rate() -> float:
 
 
 def ours(images, labels, view: int, epochs: int) -> float:
-    """Images a second in the steady state: the median epoch, the first two left out."""
+    """Images per second in the steady state: the median epoch, without the first two."""
     recipe = Recipe(view=view, resize=view, epochs=epochs, learning_rate=0.01)
     seconds = []
     network = build_network("resnet18", 2, generator=torch.Generator().manual_seed(0))
@@ -59,13 +59,13 @@ def ours(images, labels, view: int, epochs: int) -> float:
 
 
 def plain(task, view: int) -> float:
-    """Images a second of the tutorial's loop."""
+    """Images per second of the plain loop."""
     loader = plain_loop.photographs(task, view)
     return len(loader) * loader.batch_size / plain_loop.steady(plain_loop.loop_epochs(loader, epochs=8))
 
 
 def members(images, labels, weights: Path | None, count: int) -> float:
-    """Seconds for so many networks of the paper's cat-dog recipe, compilation included."""
+    """Seconds to train the networks of the paper's cat-dog recipe, including compilation."""
     recipe = Recipe(view=144, resize=160, epochs=128, learning_rate=0.06)
     loss = Classification(LabelKind.ONE_LABEL)
     start = time.perf_counter()
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--rates-only", action="store_true", help="ours at 224 and 128 pixels, nothing else")
-    parser.add_argument("--repeat", type=int, default=8, help="times the training set is laid end to end")
+    parser.add_argument("--repeat", type=int, default=8, help="how often the training set is repeated")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     task = task_named("cat-dog", root=chosen.pets)
@@ -116,12 +116,12 @@ def main() -> None:
         print(json.dumps(found), flush=True)
     if chosen.rates_only:
         return
-    torch.backends.cudnn.benchmark = True  # faster by chance, and never the same twice: measured, not used
+    torch.backends.cudnn.benchmark = True  # not reproducible, so measured but not used
     found["ours at 128, cudnn searching, images/s"] = ours(
         replace(images, view=128), repeated, 128, chosen.epochs
     )
     torch.backends.cudnn.benchmark = False
-    batches.SHARE_OF_MEMORY = 0.0  # as if the pixels did not fit: they stay on the host and stream
+    batches.SHARE_OF_MEMORY = 0.0  # as if the pixels did not fit: they are streamed from the host
     for view in (224, 128):
         found[f"ours at {view}, pixels streamed, images/s"] = ours(
             replace(images, view=view), repeated, view, chosen.epochs

@@ -1,7 +1,7 @@
-"""Contestants in processes of their own that take turns: ours, a peer, ours, the same peer.
+"""Contestants in separate processes that alternate: ours, a peer, ours, the same peer.
 
-Everybody has one thread, and CPU seconds count, the least of a few turns: this is about the code, not about
-what else the machine was doing. Peers run in an environment of their own.
+All have one thread; the minimum CPU seconds of a few runs count, to reduce the influence of other load on the
+machine. Peers run in a separate environment.
 """
 
 import json
@@ -17,15 +17,15 @@ import numpy as np
 
 HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
-GOAL = 3  # times as quick as a peer
+GOAL = 3  # times as fast as a peer
 TURNS = 2
-QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # who is quick has more turns, up to so many or until so long
-ENOUGH_SECONDS = 5.0  # who has taken longer than this in all gets no further turn
+QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # fast contestants run more often: up to this many runs or seconds
+ENOUGH_SECONDS = 5.0  # no further run after this many seconds in total
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The best of a contestant's turns; `error` where it gave none."""
+    """The best of a contestant's runs; `error` if it failed."""
 
     value: float = float("nan")
     seconds: float = float("nan")
@@ -34,7 +34,7 @@ class Turn:
 
 
 class Contestant:
-    """A process that does one job as often as it is asked."""
+    """A process that repeats one job on request."""
 
     def __init__(self, what: str) -> None:
         python = sys.executable if what.startswith(("surefoot", "numpy")) else PEERS_PYTHON
@@ -57,7 +57,7 @@ class Contestant:
         self.process.stdout.close()
 
     def turn(self, folder: Path) -> Turn:
-        """One go."""
+        """Run once."""
         if self.process.poll() is None:
             self.process.stdin.write(f"{folder}\n")
             self.process.stdin.flush()
@@ -70,7 +70,7 @@ class Contestant:
 
 
 def against(ours: Contestant, peer: Contestant, folder: Path) -> tuple[Turn, Turn]:
-    """Our best and the peer's best of turns taken one after the other; memory is the first turn's."""
+    """Our best and the peer's best of alternating runs; memory is that of the first run."""
     pairs: list[tuple[Turn, Turn]] = []
     while not pairs or _again(len(pairs), sum(pair[1].seconds for pair in pairs)):
         pairs.append((ours.turn(folder), peer.turn(folder)))
@@ -86,13 +86,13 @@ def _again(turns: int, spent: float) -> bool:
 
 
 def best(turns: list[Turn]) -> Turn:
-    """The quickest turn, with the memory of the first."""
+    """The fastest run, with the memory of the first."""
     quickest = min(turns, key=lambda turn: turn.seconds)
     return Turn(quickest.value, quickest.seconds, turns[0].megabytes, quickest.error)
 
 
 def draw(folder: Path, rows: int, classes: int, temperature: float) -> None:
-    """Labels drawn from softmax(z); what is saved is T z, so that T is the right temperature."""
+    """Labels drawn from softmax(z); saved is T z, so that T is the true temperature."""
     rng = np.random.default_rng(0)
     logits = np.lib.format.open_memmap(folder / "logits.npy", "w+", np.float32, (rows, classes))
     labels = np.empty(rows, dtype=np.int64)
@@ -106,7 +106,7 @@ def draw(folder: Path, rows: int, classes: int, temperature: float) -> None:
 
 
 def nll(folder: Path, temperature: float) -> float:
-    """Mean NLL in float64 at a temperature: the judge of every fit."""
+    """Mean NLL in float64 at a temperature: the criterion for every fit."""
     logits, labels = np.load(folder / "logits.npy", mmap_mode="r"), np.load(folder / "labels.npy")
     total = 0.0
     for start in range(0, len(labels), 50_000):
@@ -118,20 +118,20 @@ def nll(folder: Path, temperature: float) -> float:
 
 
 def circumstances() -> list[str]:
-    """When, on what, how busy it was, and the versions."""
+    """Date, machine, load and versions."""
     command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
-        "the end). One thread each; CPU seconds, which on an idle machine are the clock's. Ours and the",
-        f"peer's turns alternate, and the best counts: of two, of up to {QUICK_TURNS} where they are quick,",
+        "the end). One thread each; CPU seconds, equal to wall time on an idle machine. Our runs and the",
+        f"peer's alternate, and the best counts: of two runs, of up to {QUICK_TURNS} for fast ones,",
         f"of one above {ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
 
 def table(header: list[str], rows: list[list[str]], *, left: int = 1) -> list[str]:
-    """A Markdown table, the first `left` columns of it text."""
+    """A Markdown table; the first `left` columns are left-aligned."""
     ruler = [":--" if column < left else "--:" for column in range(len(header))]
     return ["| " + " | ".join(cells) + " |" for cells in (header, ruler, *rows)]

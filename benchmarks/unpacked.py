@@ -1,4 +1,4 @@
-"""How modules of torch-uncertainty are imported past its `__init__`."""
+"""Import modules of torch-uncertainty without its `__init__`."""
 
 import importlib.util
 import sys
@@ -6,9 +6,9 @@ import types
 
 
 def without_init(*packages):
-    """Let modules of torch-uncertainty be imported one by one: its `__init__` wants torchvision.
+    """Allow importing single modules of torch-uncertainty: its `__init__` needs torchvision.
 
-    The modules are its own, unchanged; only what the packages' `__init__` would import besides is left out.
+    The modules are unchanged; only the other imports of the packages' `__init__` are skipped.
     """
     for name in packages:
         if name not in sys.modules:

@@ -1,7 +1,7 @@
-"""Calibrate a model of your own in three lines, make an ensemble of such, save it and load it again.
+"""Calibrate your own model in three lines, build an ensemble, save it and load it again.
 
-Three clouds of points in eight dimensions that overlap; the networks learn their training points by heart, so
-they are far too sure of others. Unfamiliar points are spread further. Takes a few seconds.
+Three overlapping clusters of points in eight dimensions. The networks overfit their training points, so
+they are overconfident on others. Unfamiliar points have a larger spread. Takes a few seconds.
 
     python examples/calibrate_your_model.py
 """
@@ -27,14 +27,14 @@ def draw(rows: int, spread: float, random: torch.Generator) -> tuple[Tensor, Ten
 
 
 def network() -> nn.Module:
-    """Any module that gives logits; BatchNorm and dropout are there to show that they are left alone."""
+    """Any module that returns logits; BatchNorm and dropout show that calibration does not change them."""
     return nn.Sequential(
         nn.Linear(DIMENSIONS, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, CLASSES)
     )
 
 
 def train(points: Tensor, labels: Tensor, seed: int) -> nn.Module:
-    """Until it knows its training data."""
+    """Train until the network overfits."""
     torch.manual_seed(seed)
     model = network()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -52,14 +52,14 @@ def nll(probabilities: Tensor, labels: Tensor) -> float:
 
 
 def main() -> None:
-    """Train three networks; compare one as it is, calibrated, and the ensemble."""
+    """Train three networks; compare one uncalibrated, one calibrated, and the ensemble."""
     random = torch.Generator().manual_seed(0)
     train_points, val = draw(600, 0.9, random), TensorDataset(*draw(600, 0.9, random))
     tests = {"familiar": draw(2000, 0.9, random), "unfamiliar": draw(2000, 1.5, random)}
     models = [train(*train_points, seed) for seed in range(3)]
     val_loader = DataLoader(val, batch_size=128)
 
-    # The three lines.
+    # Calibration in three lines.
     model = models[0]
     calibrated = surefoot.calibrate(model, val_loader)
     print(calibrated.report)

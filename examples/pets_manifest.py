@@ -12,13 +12,13 @@ SPECIES = {"1": "cat", "2": "dog"}
 
 def rows(annotations: Path) -> list[tuple[str, str, str, str]]:
     """Path, species, breed and split of every image; train and val are the authors' halves of trainval."""
-    found = []
+    table = []
     for split in ("train", "val", "test"):
         for line in (annotations / f"{split}.txt").read_text(encoding="utf-8").splitlines():
             if not line.startswith("#"):
                 name, _, species, _ = line.split()
-                found.append((f"images/{name}.jpg", SPECIES[species], name.rpartition("_")[0], split))
-    return found
+                table.append((f"images/{name}.jpg", SPECIES[species], name.rpartition("_")[0], split))
+    return table
 
 
 def main() -> None:

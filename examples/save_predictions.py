@@ -1,7 +1,8 @@
-"""Train a small classifier, and save what it predicts on familiar and on unfamiliar data.
+"""Train a small classifier, and save its predictions on familiar and unfamiliar data.
 
-Four classes, each made of twelve subgroups (clouds of points in 12 dimensions). The network sees six of each
-class's subgroups; the others are unfamiliar: the same labels, other ground. Takes a few seconds.
+Four classes of twelve subgroups each (clusters of points in 12 dimensions). The network is trained on six
+subgroups of each class; the others are unfamiliar: the same labels, a shifted distribution. Takes a few
+seconds.
 
     python examples/save_predictions.py predictions
 """
@@ -36,7 +37,7 @@ def draw(
 
 
 def train(points: Tensor, labels: Tensor) -> nn.Module:
-    """A plain network, trained until it is sure of itself."""
+    """A standard network, trained until it is overconfident."""
     network = nn.Sequential(
         nn.Linear(DIMENSIONS, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)
     )

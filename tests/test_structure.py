@@ -14,13 +14,14 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "runtime", "text"},
-    {"images", "io", "networks", "ray_cluster", "registry"},
-    {"predictions", "recipes"},
+    {"io", "ray_cluster", "registry"},
+    {"images", "networks", "predictions", "recipes"},
     {"intervals", "tasks"},
     {"metrics"},
     {"calibrators", "training"},
     {"evaluation", "novelty", "store"},
-    {"streaming", "workers"},
+    {"streaming", "variants"},
+    {"workers"},
     {"experiments"},
     {"deploy"},
     {"report"},

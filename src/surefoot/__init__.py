@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefoot import metrics
-    from surefoot.calibrators import (
-        Temperature,
-        fit_calibration,
-        fit_member_temperatures,
-        fit_temperature,
-        load_calibration,
-        save_calibration,
-    )
+    from surefoot.calibrators import fit_calibration, load_calibration, save_calibration
+    from surefoot.calibrators.temperature import Temperature, fit_member_temperatures, fit_temperature
     from surefoot.deploy.bundle import Bundle, load_bundle
     from surefoot.deploy.calibrate import calibrate
     from surefoot.deploy.model import Calibrated, Ensemble
@@ -31,12 +25,12 @@ _HOMES = {
     "InputError": "surefoot.errors",
     "LabelKind": "surefoot.predictions.labels",
     "Predictions": "surefoot.predictions.predictions",
-    "Temperature": "surefoot.calibrators",
+    "Temperature": "surefoot.calibrators.temperature",
     "calibrate": "surefoot.deploy.calibrate",
     "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.calibrators",
-    "fit_member_temperatures": "surefoot.calibrators",
-    "fit_temperature": "surefoot.calibrators",
+    "fit_member_temperatures": "surefoot.calibrators.temperature",
+    "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
     "metrics": "surefoot.metrics",

@@ -1,8 +1,55 @@
-"""What is raised for a user's mistake."""
+"""The error for a user's mistake, and the small checks that raise it."""
+
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something handed to Surefoot cannot be used; the message says what, got and allowed.
+    """Something given to Surefoot cannot be used; the message says what, got and allowed.
 
     The command line prints it as one sentence and exits with 2.
     """
+
+
+def require(holds: bool, what: str, value: object, allowed: str) -> None:
+    """Raise unless a condition on a value holds.
+
+    >>> require(0 < 1.5 < 1, "rate", 1.5, "between 0 and 1")
+    Traceback (most recent call last):
+    surefoot.errors.InputError: rate is 1.5; allowed: between 0 and 1
+    """
+    if not holds:
+        raise InputError(f"{what} is {value!r}; allowed: {allowed}")
+
+
+def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise unless the value is one of those allowed."""
+    choices = list(allowed)
+    require(value in choices, what, value, ", ".join(choices))
+
+
+def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise for the first name that is not known.
+
+    >>> refuse_unknown("option", ["color"], ["size", "colour"])
+    Traceback (most recent call last):
+    surefoot.errors.InputError: unknown option 'color'; have: size, colour
+    """
+    have = list(known)
+    for name in names:
+        if name not in have:
+            raise InputError(f"unknown {what} {name!r}; have: {', '.join(have) or 'none'}")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is an int or a float; True and False are neither."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object, *, least: int) -> bool:
+    """Whether it is an int of at least that size; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def one_line(error: BaseException) -> str:
+    """The reason of another library's error, in one line."""
+    return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]

@@ -1,19 +1,16 @@
-"""Exact binomial intervals and bootstrap intervals, over samples or whole groups."""
+"""Exact binomial intervals, and the intervals of bootstrap replicates."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot.predictions.outcomes import Array
 
 LEVEL = 0.95
-NORMAL = 1.959963984540054  # the normal quantile that belongs to it
+NORMAL = 1.959963984540054  # the normal quantile of that level
 NAN = float("nan")
 
-Count = tuple[int | None, int | None]  # k of n; None where it is no proportion
+Count = tuple[int | None, int | None]  # k of n; None where it is not a proportion
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,6 @@ def clopper_pearson(k: int, n: int) -> tuple[float, float]:
     return low, high
 
 
-def resample_counts(
-    n: int, groups: NDArray[Any] | None, *, resamples: int, rng: np.random.Generator
-) -> Iterator[Array]:
-    """How often each row occurs in each bootstrap resample; with groups, whole groups are drawn."""
-    if groups is None:
-        for _ in range(resamples):
-            yield np.bincount(rng.integers(n, size=n), minlength=n).astype(float)
-        return
-    names, member_of = np.unique(groups, return_inverse=True)
-    for drawn in resample_counts(len(names), None, resamples=resamples, rng=rng):
-        yield drawn[member_of]
-
-
 def few_samples_factor(independent: int) -> float:
     """How much wider an interval must be than the normal one, from so many independent samples or groups.
 
@@ -92,10 +76,10 @@ def few_samples_factor(independent: int) -> float:
 def centred_interval(
     value: float, replicates: Array, bounds: tuple[float, float], *, factor: float = 1.0
 ) -> Interval:
-    """The middle 95% of the replicates, moved so that their mean is the value, widened, kept within bounds.
+    """The middle 95% of the replicates, shifted to have the value as mean, widened, clipped to the bounds.
 
     A plug-in calibration error is larger in a resample than in its sample, so the plain percentile
-    interval may not even hold the value it is about. For means the move is next to nothing.
+    interval may not even contain the value. For means the shift is negligible.
 
     >>> centred_interval(0.5, np.linspace(0.5, 0.7, 1001), (0, 1))
     Interval(value=0.5, low=0.405, high=0.595)
@@ -110,7 +94,7 @@ def centred_interval(
 
 
 def difference_of_proportions(a: Interval, b: Interval) -> Interval:
-    """a less b for independent samples, from their own intervals: honest also where a count is 0.
+    """a less b for independent samples, from their own intervals: valid also where a count is 0.
 
     Low = d - sqrt((a - a.low)^2 + (b.high - b)^2), high likewise. Newcombe, Statistics in Medicine 1998.
 
@@ -124,15 +108,15 @@ def difference_of_proportions(a: Interval, b: Interval) -> Interval:
 
 
 def needs_exact(first: Count, second: Count, *, paired: bool = True) -> bool:
-    """Whether the difference of two proportions must be told from their exact intervals.
+    """Whether the interval of a difference of two proportions must come from their exact intervals.
 
-    0 of n and n of n are the same in every resample, so resamples do not tell how far off they might be. If
-    paired, being of the same samples, two that are the same count are left to the resamples: two sets of the
-    same answers differ by exactly 0.
+    0 of n and n of n are the same in every resample, so resamples do not show how uncertain they are. If
+    paired (the same samples), two equal counts are left to the resamples: two sets of the same predictions
+    differ by exactly 0.
 
     >>> needs_exact((0, 50), (3, 50)), needs_exact((0, 50), (0, 40)), needs_exact((0, 50), (0, 50))
     (True, True, False)
     """
     counts = (first, second)
-    frozen = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)
-    return frozen and not (paired and first == second)
+    constant = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)
+    return constant and not (paired and first == second)

@@ -12,17 +12,19 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import tomli_w
 
 from surefoot.errors import InputError
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; renamed over it at the end, removed if anything goes wrong.
+    """A temporary path in the folder of `path`; renamed to it at the end, removed on an error.
 
-    It is on the disk before it is renamed, so that a loss of power leaves no half file either. A link is
-    followed. What is no regular file (a device, a pipe) is written to, never replaced.
+    The content is on the disk before the file is renamed, so that a loss of power leaves no partial file. A
+    link is followed. A device or a pipe is written to, never replaced.
     """
     target = Path(path).resolve()
     try:
@@ -35,7 +37,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _move(temporary, target) if regular else _pour(temporary, target)
+        if regular:
+            sync(temporary)
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
+            temporary.replace(target)
+        else:
+            with temporary.open("rb") as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -44,13 +52,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A temporary folder beside `path`; renamed to it at the end, removed if anything goes wrong.
+    """A temporary folder in the folder of `path`; renamed to it at the end, removed on an error.
 
-    One that is there already and holds something is refused, so that nothing is lost.
+    A folder that exists and is not empty is refused, so that nothing is lost.
     """
     target = Path(path).resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"{path} is there already; allowed: a new folder, so that nothing is lost")
+        raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
@@ -71,7 +79,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there."""
+    """Make a folder and its parents, if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,28 +92,30 @@ def sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no such thing
+        if error.errno != errno.EINVAL:  # a file system that cannot sync
             raise
     finally:
         os.close(handle)
 
 
 def refuse_unwritable(output: str | Path) -> None:
-    """Raise where `replacing` could not write: to be said before the work, not after it."""
+    """Raise if `replacing` could not write there: to be checked before the work, not after it."""
     target, folder = Path(output).resolve(), Path(output).parent
     try:
         target.lstat()
     except FileNotFoundError:
         pass
-    except OSError as error:  # a name too long, a folder that may not be looked into
+    except OSError as error:  # a name too long, a folder without permission
         raise InputError(f"cannot write {output}: {error.strerror}") from error
     if target.is_dir():
-        raise InputError(f"cannot write {output}: it is a folder; allowed: a file, there or not")
+        raise InputError(f"cannot write {output}: it is a folder; allowed: a file")
     if not target.parent.is_dir():
-        raise InputError(f"cannot write {output}: no folder {folder}; allowed: a file in one that is there")
+        raise InputError(f"cannot write {output}: no folder {folder}; allowed: a file in an existing folder")
     replaced = target.is_file() or not target.exists()
     if not os.access(target.parent if replaced else target, os.W_OK):
-        raise InputError(f"cannot write {output}: no permission in {folder}; allowed: a file in another")
+        raise InputError(
+            f"cannot write {output}: no permission in {folder}; allowed: a file in another folder"
+        )
 
 
 def refuse_same_file(given: str | Path, output: str | Path) -> None:
@@ -125,7 +135,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: str | Path, what: str) -> Any:
-    """The values in a JSON file; `what` it ought to be is said where it is none."""
+    """The values in a JSON file; `what` names the expected content in the error."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -135,49 +145,21 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
-    """Plain values, lists of them and tables as a TOML file; None is left out."""
+    """Write what `toml_text` gives, completely or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(toml_text(document, comment=comment), encoding="utf-8")
 
 
 def toml_text(document: dict[str, Any], *, comment: str = "") -> str:
-    """What `write_toml` writes."""
-    return "\n".join([*(f"# {line}" for line in comment.splitlines()), *_toml_lines(document, ()), ""])
+    """Plain values, lists of them and tables as TOML; None is left out, at any depth."""
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    return lines + tomli_w.dumps(_without_none(document))
 
 
-def _toml_lines(table: dict[str, Any], name: tuple[str, ...], *, titled: bool = False) -> list[str]:
-    several = {key: value for key, value in table.items() if _is_tables(value)}
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)} | several
-    plain = {key: value for key, value in table.items() if key not in inner and value is not None}
-    lines = [f"[{'.'.join(name)}]"] if name and not titled and (plain or not inner) else []
-    lines += [f"{key} = {_toml_value(value)}" for key, value in plain.items()]
-    for key, value in inner.items():
-        if key in several:
-            for each in value:
-                lines += [f"[[{'.'.join((*name, key))}]]", *_toml_lines(each, (*name, key), titled=True)]
-        else:
-            lines += _toml_lines(value, (*name, key))
-    return lines
-
-
-def _toml_value(value: Any) -> str:
-    written = json.dumps(value, ensure_ascii=False)
-    return written.replace("\x7f", "\\u007f")  # the one control character that JSON allows and TOML does not
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
-
-
-def _move(temporary: Path, target: Path) -> None:
-    sync(temporary)
-    temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
-    temporary.replace(target)
-
-
-def _pour(temporary: Path, target: Path) -> None:
-    with temporary.open("rb") as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def _umask() -> int:
@@ -190,45 +172,39 @@ ATTEMPTS = 5
 
 
 class ClaimedError(Exception):
-    """Another process is making this network."""
+    """Another process holds this lock."""
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a lock; `ClaimedError` if another process does."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; `ClaimedError` if another process does."""
     make_folder(path.parent)
     try:
         file = path.open("a")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     with file:
-        _lock_soon(file)
+        for attempt in range(ATTEMPTS):  # `is_locked` in another process holds a lock for a moment
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise ClaimedError(str(path)) from error
+                time.sleep(0.02)
         yield
 
 
-def is_held(path: Path) -> bool:
-    """Looks, and writes nothing: a shared lock can be had unless somebody holds it alone."""
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; writes nothing."""
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused only where a process has LOCK_EX
             return False
     except BlockingIOError:
         return True
     except OSError:
-        return False  # no such lock, so nobody holds it
-
-
-def _lock_soon(file: IO[str]) -> None:
-    """Lock a file, trying for a moment: somebody may just be looking whether it is locked."""
-    for attempt in range(ATTEMPTS):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if attempt == ATTEMPTS - 1:
-                raise ClaimedError(file.name) from error
-            time.sleep(0.02)
-        else:
-            return
+        return False  # there is no such file, so no process holds its lock
 
 
 def digest_of(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Novelty scores of samples: higher is more novel."""
+"""Novelty scores of samples (a higher score is more novel), their scale, and how well they detect shift."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,8 +15,20 @@ from torch.nn import functional as F
 from surefoot.errors import InputError
 from surefoot.networks.network import Network
 from surefoot.predictions.labels import LabelKind
+from surefoot.registry import Registry
 from surefoot.training.data import Inputs
-from surefoot.training.predict import ROWS_AT_ONCE, batches_seen, evaluating
+from surefoot.training.predict import ROWS_AT_ONCE, evaluating, test_batches
+
+Array = NDArray[np.float64]
+Key = TypeVar("Key", bound=str)
+
+NEIGHBOURS = 50
+QUERIES_AT_ONCE = 1024
+REFERENCES_AT_ONCE = 16_384  # with the above, 128 MiB of distances in float64
+TEMPERATURE = 1000.0
+STEP = 0.0014  # in units of the normalised input
+ROWS_WITH_GRADIENTS = 64  # a backward pass needs every layer's output
+PERCENTILES = (5, 95)
 
 
 def energy(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -46,14 +58,9 @@ def max_probability(logits: Tensor, kind: LabelKind) -> Tensor:
     logits = logits.to(torch.float64)
     if kind is LabelKind.MANY_LABELS:
         return torch.sigmoid(-logits.abs()).mean(dim=1)
-    # A sum over the other classes, not a difference from 1: the surest samples must not tie.
+    # A sum over the other classes, not a difference from 1: the most confident samples must not tie.
     probs = logits.softmax(dim=1)
     return probs.scatter(1, probs.argmax(dim=1, keepdim=True), 0.0).sum(dim=1)
-
-
-NEIGHBOURS = 50
-QUERIES_AT_ONCE = 1024
-REFERENCES_AT_ONCE = 16_384  # with the above, 128 MiB of distances in float64
 
 
 def neighbour_distances(features: Tensor, reference: Tensor, *, device: torch.device) -> Tensor:
@@ -66,7 +73,7 @@ def neighbour_distances(features: Tensor, reference: Tensor, *, device: torch.de
 
 
 def distances_within(reference: Tensor, *, device: torch.device) -> Tensor:
-    """The same for the reference's own rows: none is its own neighbour."""
+    """The same for the reference's own rows; a row is not its own neighbour."""
     return _distances(reference, reference, torch.arange(len(reference)), device)
 
 
@@ -77,17 +84,17 @@ def _distances(features: Tensor, reference: Tensor, own: Tensor | None, device: 
     parts = []
     for start in range(0, len(features), QUERIES_AT_ONCE):
         part = slice(start, start + QUERIES_AT_ONCE)
-        queries = _of_length_one(features[part], device)
-        nearest = _nearest(queries, reference, None if own is None else own[part].to(device), k)
-        parts.append(nearest.cpu())
+        queries = F.normalize(features[part].to(device, torch.float64), dim=1)
+        parts.append(_nearest(queries, reference, None if own is None else own[part].to(device), k).cpu())
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def _nearest(queries: Tensor, reference: Tensor, own: Tensor | None, k: int) -> Tensor:
-    """The k-th smallest distance, over the reference some rows at a time."""
+    """The k-th smallest distance, computed over blocks of the reference."""
     best = torch.empty(len(queries), 0, dtype=torch.float64, device=queries.device)
     for start in range(0, len(reference), REFERENCES_AT_ONCE):
-        rows = _of_length_one(reference[start : start + REFERENCES_AT_ONCE], queries.device)
+        block = reference[start : start + REFERENCES_AT_ONCE]
+        rows = F.normalize(block.to(queries.device, torch.float64), dim=1)
         squares = torch.addmm(rows.new_full((1, 1), 2.0), queries, rows.T, alpha=-2.0)
         if own is not None:
             here = torch.arange(start, start + len(rows), device=queries.device)
@@ -97,64 +104,46 @@ def _nearest(queries: Tensor, reference: Tensor, own: Tensor | None, k: int) -> 
     return best.amax(dim=1).clamp(min=0).sqrt()
 
 
-def _of_length_one(features: Tensor, device: torch.device) -> Tensor:
-    return F.normalize(features.to(device, torch.float64), dim=1)
-
-
-TEMPERATURE = 1000.0
-STEP = 0.0014  # in units of the normalised input
-ROWS_WITH_SLOPES = 64  # a backward pass holds every layer's output
-
-
 def odin(
     network: nn.Module, inputs: Inputs, *, kind: LabelKind, device: torch.device, eps: float = STEP
 ) -> Tensor:
-    """Minus the ODIN score of each sample, (n,) in float64 on the host; the network is left as it was found.
+    """Minus the ODIN score of each sample, (n,) in float64 on the CPU; the network is not changed.
 
     S(x) = max softmax(f(x) / 1000); x~ = x - eps sign(-grad_x log S(x)); novelty = -S(x~). For many labels
     log S(x) is the mean over labels of log max(p, 1 - p), p = sigmoid(f(x) / 1000), and novelty = -log S(x~).
 
     Liang et al., "Enhancing the reliability of out-of-distribution image detection in neural networks",
-    ICLR 2018; for many labels our own extension.
+    ICLR 2018; for many labels an extension of this package.
     """
     if not (math.isfinite(eps) and eps >= 0):
         raise InputError(f"eps is {eps}; allowed: a number from 0")
+    parts = []
     with evaluating([network]), torch.inference_mode(False):
-        parts = [
-            _novelty(network, some, kind, eps).cpu()
-            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
-            for some in torch.split(views, ROWS_WITH_SLOPES)
-        ]
+        for batch in test_batches(inputs, device, ROWS_AT_ONCE):
+            for views in torch.split(batch, ROWS_WITH_GRADIENTS):
+                moved = stepped(network, views, kind, eps)
+                with torch.no_grad():
+                    score = log_score(network(moved), kind)
+                parts.append((-score.exp() if kind is LabelKind.ONE_LABEL else -score).cpu())
     return torch.cat(parts)
 
 
 def stepped(network: nn.Module, views: Tensor, kind: LabelKind, eps: float) -> Tensor:
-    """The views moved by `eps` in each number, to where the network is surer."""
+    """The views with each number moved by `eps`, in the direction of higher confidence."""
     with torch.enable_grad():
         leaf = views.detach().clone().requires_grad_()
-        # Scaled back up by the temperature: the sign is the same, and no small slope is lost.
+        # Multiplied by the temperature: the sign is the same, and small gradients do not become 0.
         total = TEMPERATURE * log_score(network(leaf), kind).sum()
-        (slope,) = torch.autograd.grad(total, leaf)
-    return views.detach() + eps * slope.sign()
+        (gradient,) = torch.autograd.grad(total, leaf)
+    return views.detach() + eps * gradient.sign()
 
 
 def log_score(logits: Tensor, kind: LabelKind) -> Tensor:
     """Log of the score, (n,), in float64: at this temperature scores differ in the fourth digit only."""
-    cooled = logits.to(torch.float64) / TEMPERATURE
+    scaled = logits.to(torch.float64) / TEMPERATURE
     if kind is LabelKind.ONE_LABEL:
-        return cooled.log_softmax(dim=1).amax(dim=1)
-    return F.logsigmoid(cooled.abs()).mean(dim=1)
-
-
-def _novelty(network: nn.Module, views: Tensor, kind: LabelKind, eps: float) -> Tensor:
-    moved = stepped(network, views, kind, eps)
-    with torch.no_grad():
-        score = log_score(network(moved), kind)
-    return -score.exp() if kind is LabelKind.ONE_LABEL else -score
-
-
-Array = NDArray[np.float64]
-PERCENTILES = (5, 95)
+        return scaled.log_softmax(dim=1).amax(dim=1)
+    return F.logsigmoid(scaled.abs()).mean(dim=1)
 
 
 @dataclass(frozen=True)
@@ -204,31 +193,35 @@ def auroc(familiar_scores: ArrayLike, unfamiliar_scores: ArrayLike) -> float:
     return float((ranks[n:].sum() - m * (m + 1) / 2) / (n * m))
 
 
-Key = TypeVar("Key", bound=str)
-
-
 @dataclass(frozen=True)
 class NoveltyScore:
-    """A number for how strange a sample is to a network; higher is stranger."""
+    """A number for how novel a sample is to a network; a higher one is more novel."""
 
     name: str
     title: str
     formula: str
     reference: str
+    from_logits: Callable[[Tensor, LabelKind], Tensor] | None = None  # None: it needs more than the logits
 
 
-NOVELTY_SCORES: tuple[NoveltyScore, ...] = (
+NOVELTY_SCORES: Registry[NoveltyScore] = Registry("novelty score", (
     NoveltyScore("odin", "ODIN", "-S(x - eps sign(-grad log S(x))), S = max softmax(f / 1000)",
                  "Liang et al., ICLR 2018"),
     NoveltyScore("energy", "Energy", "-logsumexp(z); many labels: -sum softplus(z)",
-                 "Liu et al., NeurIPS 2020"),
+                 "Liu et al., NeurIPS 2020", energy),
     NoveltyScore("knn", "Nearest neighbours", "distance to the 50th nearest training feature, all length 1",
                  "Sun et al., ICML 2022"),
     NoveltyScore("max-probability", "Maximum probability", "1 - max p; many labels: mean 1 - max(p, 1 - p)",
-                 "Hendrycks & Gimpel, ICLR 2017"),
-)  # fmt: skip
-NAMES = tuple(score.name for score in NOVELTY_SCORES)
-FROM_LOGITS = {"energy": energy, "max-probability": max_probability}
+                 "Hendrycks & Gimpel, ICLR 2017", max_probability),
+))  # fmt: skip
+
+
+def logits_score(name: str) -> Callable[[Tensor, LabelKind], Tensor]:
+    """The function of a score that needs only logits (n, classes)."""
+    functions = {each.name: each.from_logits for each in NOVELTY_SCORES if each.from_logits is not None}
+    if name not in functions:
+        raise InputError(f"unknown novelty score {name!r}; have: {', '.join(functions)}")
+    return functions[name]
 
 
 def novelty_scores(
@@ -238,68 +231,60 @@ def novelty_scores(
     reference: Sequence[Key],
     kind: LabelKind,
     device: torch.device,
-    names: Sequence[str] = NAMES,
+    names: Sequence[str] | None = None,
     eps: float = STEP,
 ) -> dict[str, dict[Key, Array]]:
-    """The named scores of every set of samples; `reference` names the sets the network was trained on.
+    """The named scores (without names: all) of every set of samples; `reference` names the training sets.
 
-    The network is on the device already, and is left exactly as it was found.
+    The network is on the device already, and is not changed.
     """
-    _check(names, NAMES, "novelty score")
-    _check(reference, tuple(inputs), "reference set")
-    reference = tuple(dict.fromkeys(reference))
-    if "knn" in names and not reference:
+    scores = [NOVELTY_SCORES.named(name) for name in names] if names is not None else list(NOVELTY_SCORES)
+    for name in reference:
+        if name not in inputs:
+            have = ", ".join(map(str, inputs))
+            raise InputError(f"unknown reference set {str(name)!r}; have: {have}")
+    needs_features = any(score.name == "knn" for score in scores)
+    needs_logits = any(score.from_logits is not None for score in scores)
+    if needs_features and not reference:
         raise InputError("no reference set for 'knn'; needed: the sets the network was trained on")
-    heard = {key: _Collector.of(network, samples, device, names) for key, samples in inputs.items()}
-    found: dict[str, dict[Key, Array]] = {}
-    for name in names:
-        if name == "odin":
+    outputs = {
+        key: _outputs(network, samples, device, features=needs_features, logits=needs_logits)
+        for key, samples in inputs.items()
+    }
+    results: dict[str, dict[Key, Array]] = {}
+    for score in scores:
+        if score.name == "odin":
             values = {key: odin(network, inputs[key], kind=kind, device=device, eps=eps) for key in inputs}
-        elif name == "knn":
-            values = _neighbours({key: each.features for key, each in heard.items()}, reference, device)
+        elif score.name == "knn":
+            features = {key: of_set for key, (of_set, _) in outputs.items()}
+            values = _set_distances(features, tuple(dict.fromkeys(reference)), device)
         else:
-            values = {key: FROM_LOGITS[name](each.logits, kind) for key, each in heard.items()}
-        found[name] = {key: value.numpy() for key, value in values.items()}
-    return found
+            values = {key: logits_score(score.name)(logits, kind) for key, (_, logits) in outputs.items()}
+        results[score.name] = {key: value.numpy() for key, value in values.items()}
+    return results
 
 
-@dataclass(frozen=True, eq=False)
-class _Collector:
-    """What a network said of some samples, on the host: empty where no score asks for it."""
-
-    logits: Tensor
-    features: Tensor
-
-    @staticmethod
-    def of(network: Network, inputs: Inputs, device: torch.device, names: Sequence[str]) -> "_Collector":
-        wants_features, wants_logits = "knn" in names, bool(FROM_LOGITS.keys() & set(names))
-        features, logits = [torch.empty(0)], [torch.empty(0)]
-        with torch.inference_mode(), evaluating([network]):
-            batches = batches_seen(inputs, device, ROWS_AT_ONCE) if wants_features or wants_logits else ()
-            for views in batches:
-                seen = network.features(views) if wants_features else None
-                if seen is not None:
-                    features.append(seen.flatten(1).float().cpu())
-                if wants_logits:
-                    logits.append(_logits(network, views, seen).float().cpu())
-        return _Collector(_joined(logits), _joined(features))
+def _outputs(
+    network: Network, inputs: Inputs, device: torch.device, *, features: bool, logits: bool
+) -> tuple[Tensor, Tensor]:
+    """The network's features and logits on the CPU; empty if not needed."""
+    parts: tuple[list[Tensor], list[Tensor]] = [], []
+    with torch.inference_mode(), evaluating([network]):
+        for views in test_batches(inputs, device, ROWS_AT_ONCE) if features or logits else ():
+            of_batch = network.features(views) if features else None
+            if of_batch is not None:
+                parts[0].append(of_batch.flatten(1).float().cpu())
+            if logits:
+                head = of_batch is not None and network.head_name  # else the logits need a pass of their own
+                parts[1].append((network.head(of_batch) if head else network(views)).float().cpu())
+    all_features, all_logits = (torch.cat(each) if each else torch.empty(0) for each in parts)
+    return all_features, all_logits
 
 
-def _logits(network: Network, views: Tensor, features: Tensor | None) -> Tensor:
-    """From the features where they are there and the network's head is known, else from the views."""
-    if features is None or not network.head_name:
-        return network(views)  # type: ignore[no-any-return]
-    return network.head(features)  # type: ignore[no-any-return]
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts[1:]) if len(parts) > 1 else parts[0]
-
-
-def _neighbours(
+def _set_distances(
     features: Mapping[Key, Tensor], reference: Sequence[Key], device: torch.device
 ) -> dict[Key, Tensor]:
-    """Distances of every set; the reference sets' own are taken together, each sample without itself."""
+    """Distances of every set to all reference sets together; a sample is not its own neighbour."""
     together = torch.cat([features[key] for key in reference])
     within = distances_within(together, device=device)
     own = dict(zip(reference, torch.split(within, [len(features[key]) for key in reference]), strict=True))
@@ -307,9 +292,3 @@ def _neighbours(
         key: own[key] if key in own else neighbour_distances(rows, together, device=device)
         for key, rows in features.items()
     }
-
-
-def _check(names: Sequence[str], have: Sequence[str], what: str) -> None:
-    for name in names:
-        if name not in have:
-            raise InputError(f"unknown {what} {str(name)!r}; have: {', '.join(map(str, have))}")

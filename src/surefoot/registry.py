@@ -1,13 +1,22 @@
-"""Registries: entries in display order, looked up by name; `surefoot.register` adds to them."""
+"""Registries: entries in display order, looked up by name; other packages can add to them.
 
+Worker processes are new interpreters. They import the modules in $SUREFOOT_PLUGINS, to which `Registry.add`
+adds the module that calls it; on the command line it can be set by hand.
+"""
+
+import importlib
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar, overload
 
 from surefoot.errors import InputError
 
+PLUGINS = "SUREFOOT_PLUGINS"  # environment variable: names of modules, with commas between them
+
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def name(self) -> str: ...
@@ -29,10 +38,12 @@ class Registry(Sequence[Entry]):
         self._entries = list(entries)
 
     def named(self, name: str) -> Entry:
-        """The entry of that name."""
+        """The entry of that name; plugins are imported before an unknown name is refused."""
         for entry in self._entries:
             if entry.name == name:
                 return entry
+        if import_plugins():
+            return self.named(name)
         have = ", ".join(entry.name for entry in self._entries)
         raise InputError(f"unknown {self.what} {name!r}; have: {have}{self.or_else}")
 
@@ -43,6 +54,9 @@ class Registry(Sequence[Entry]):
         if any(entry.name == each.name for each in self._entries):
             raise InputError(f"there is a {self.what} {entry.name!r} already; needed: another name")
         self._entries.append(entry)
+        module = str(sys._getframe(1).f_globals["__name__"])
+        if module != "__main__" and module not in _plugins():  # a worker cannot import the main script
+            os.environ[PLUGINS] = ",".join([*_plugins(), module])
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -56,3 +70,18 @@ class Registry(Sequence[Entry]):
     def __getitem__(self, index: slice) -> list[Entry]: ...
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         return self._entries[index]
+
+
+def import_plugins() -> bool:
+    """Import the modules in $SUREFOOT_PLUGINS, which then add their entries; whether any was new."""
+    new = [module for module in _plugins() if module not in sys.modules]
+    for module in new:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise InputError(f"cannot import {module!r}, named in ${PLUGINS}: {error}") from error
+    return bool(new)
+
+
+def _plugins() -> list[str]:
+    return [module.strip() for module in os.environ.get(PLUGINS, "").split(",") if module.strip()]

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import log_expit, log_softmax
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
-from surefoot.calibrators import fit_budget_temperature
+from surefoot.calibrators.temperature import fit_budget_temperature
 from surefoot.metrics import nll_unclipped
 from tests.conftest import draw_many_labels, draw_one_label
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -130,3 +132,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         fail_half_way()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_listing_calibrators_does_not_load_torch():
+    code = (
+        "import sys; from surefoot.calibrators import CALIBRATORS; "
+        "sys.exit('torch' in sys.modules or len(CALIBRATORS) != 5)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,8 @@ from scipy.optimize import check_grad, minimize
 from scipy.special import log_expit, log_softmax
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
-from surefoot.calibrators import fit_novelty_scaling, novelty
+from surefoot.calibrators import novelty
+from surefoot.calibrators.novelty import fit_novelty_scaling
 from surefoot.metrics import nll_unclipped
 
 

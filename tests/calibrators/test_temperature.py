@@ -160,7 +160,7 @@ def test_logits_against_the_labels_end_at_a_bound_and_say_so():
     assert fitted.at_bound
     assert not fitted.separable
     assert fitted.temperature > 100
-    assert "say nothing useful" in fitted.remarks()[0]
+    assert "do not help to predict the labels" in fitted.remarks()[0]
 
 
 def test_remarks_on_low_temperature_and_few_rows():
@@ -249,7 +249,7 @@ def test_labels_without_probability_are_remarked_on():
         probs[row, labels[row]] = 0
     probs /= probs.sum(axis=1, keepdims=True)
     remarks = fit_calibration("temperature", Predictions.from_probs(probs, labels)).remarks()
-    assert any("rule the fit (trees give exact zeros)" in remark for remark in remarks)
+    assert any("dominate the fit (trees give exact zeros)" in remark for remark in remarks)
 
 
 def test_few_rows_that_are_all_right_do_not_mislead_the_search():
@@ -258,7 +258,7 @@ def test_few_rows_that_are_all_right_do_not_mislead_the_search():
     labels = logits.argmax(axis=1)
     labels[1:5000:100] = rng.integers(0, 3, 50)  # none of the rows that are looked at first
     predictions = Predictions.from_logits(logits, labels)
-    first = scale.every(predictions, predictions.n // scale.FEWEST_ROWS)
+    first = predictions.take(slice(None, None, predictions.n // scale.FEWEST_ROWS))
     assert label_error(first) == 0 < label_error(predictions)
     fitted = fit_temperature(predictions)
     assert not fitted.at_bound

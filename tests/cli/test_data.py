@@ -79,7 +79,7 @@ def test_check_as_json(file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "nowhere.toml"], "surefoot: nowhere.toml: No such file or directory\n"),
+        (["check", "nowhere.toml"], "surefoot: cannot read nowhere.toml: No such file or directory\n"),
         (
             ["check", "dogs"],
             "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",

@@ -15,6 +15,7 @@ from PIL import Image
 import surefoot as package
 from surefoot.deploy import predict as predicting
 from surefoot.experiments.methods import METHODS
+from surefoot.predictions.files import read_outputs
 from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran
 
@@ -78,20 +79,20 @@ def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, end
     look = surefoot("monitor", said / "familiar.npz", today, *chosen, "--format", "json")
     found = json.loads(look.stdout)
     assert found["n"]["current"] == ROWS, "what could not be read is left out"
-    again = package.read_predictions(today, unlabelled=package.LabelKind.ONE_LABEL, answers=True)
+    again = read_outputs(today, unlabelled=package.LabelKind.ONE_LABEL)
     stored = package.read_predictions(said / "unfamiliar.npz")
     place = {str(path): row for row, path in enumerate(again.ids)}
     rows = [place[str(made.images / path)] for path in stored.ids]
     assert again.novelty.numpy()[rows] == pytest.approx(stored.novelty.numpy(), abs=1e-4)
     assert again.probs().numpy()[rows] == pytest.approx(stored.probs().numpy(), abs=1e-5)
     refused = surefoot("evaluate", today, check=2)
-    assert "what 'surefoot predict' said, whose 'label' is its own answer" in refused.stderr
+    assert "output of 'surefoot predict', whose 'label' is the predicted class" in refused.stderr
     calibration = tmp_path / "c.json"
     surefoot("calibrate", said / "familiar.npz", "-o", calibration)
     twice = surefoot("apply", calibration, today, "-o", tmp_path / "twice.npz", check=2)
-    assert "whose 'label' is its own answer" in twice.stderr
+    assert "whose 'label' is the predicted class" in twice.stderr
     streamed = surefoot("evaluate", f"{tmp_path}/*.{ending}", check=2)
-    assert "whose 'label' is its own answer" in streamed.stderr
+    assert "whose 'label' is the predicted class" in streamed.stderr
     surefoot(*predicted)
     bare = surefoot("monitor", said / "familiar.npz", today, check=2)
     assert "needed: 'surefoot predict --probabilities'" in bare.stderr
@@ -258,7 +259,7 @@ def test_a_file_that_is_there_is_replaced_and_a_folder_is_not(made, bundle, sure
     surefoot("export", bundle, "-o", tmp_path / "model.pt2")
     assert torch.export.load(tmp_path / "model.pt2") is not None
     said = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
-    assert said == f"surefoot: {tmp_path} is there already; allowed: a new folder, so that nothing is lost\n"
+    assert said == f"surefoot: {tmp_path} exists already; allowed: a new folder, so that nothing is lost\n"
     assert {file.name for file in tmp_path.iterdir()} == {"out.csv", "model.pt2"}
 
 

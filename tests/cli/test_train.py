@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from surefoot.recipes.recipe import Recipe, Spec, read_recipe
+from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from surefoot.variants import read_recipe
 from tests.cli.command import in_a_process, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")

@@ -278,7 +278,7 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
     assert [json.loads(line)["alarm"] for line in history.read_text().splitlines()] == [False, False, True]
     text = check_page(page, figures=3)
     assert "The data has shifted." in text
-    with pytest.raises(InputError, match="looks at another reference"):
+    with pytest.raises(InputError, match="checks against another reference"):
         surefoot("monitor", files / "test.npz", files / "val.npz", "--history", history)
 
 

@@ -17,7 +17,7 @@ from surefoot.recipes.recipe import Recipe
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.training.data import task_inputs
-from surefoot.workers.build import TaskContext
+from surefoot.variants.build import TaskContext
 from surefoot.workers.produce import produce, score_novelty
 
 ROWS = 192

@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 
 import surefoot
 from surefoot import InputError
-from surefoot.calibrators import NoveltyScaling, calibration_document
+from surefoot.calibrators import calibration_document
+from surefoot.calibrators.novelty import NoveltyScaling
 from surefoot.deploy.make_bundle import chosen_method, why_not, write_bundle
 from surefoot.deploy.predict import images_among, predict_files
 from surefoot.experiments.methods import METHODS
@@ -80,18 +81,17 @@ def test_it_says_what_the_run_said(made, name, tmp_path):
         stored = run.after[split]
         seen = views(bundle, made, stored.ids)
         if "bayesian" in name:  # its samples are drawn once, and not those of the stored predictions
-            assert float((bundle.says(seen).probs() - stored.probs()).abs().max()) < 0.25
+            assert float((bundle.predict(seen).probs() - stored.probs()).abs().max()) < 0.25
         else:
-            np.testing.assert_allclose(bundle.says(seen).probs(), stored.probs(), atol=CLOSE)
-        np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
+            np.testing.assert_allclose(bundle.predict(seen).probs(), stored.probs(), atol=CLOSE)
+        np.testing.assert_allclose(bundle.probabilities(seen), bundle.predict(seen).probs(), atol=CLOSE)
         alone = torch.cat([bundle.probabilities(each[None]) for each in seen[:4]])
         np.testing.assert_allclose(alone, bundle.probabilities(seen)[:4], atol=CLOSE)
 
 
 def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_path):
     """The mean over many networks' worth of fixed samples is the mean over fresh ones."""
-    from surefoot.deploy.assemble import FixedSamples
-    from surefoot.training.predict import Sampled
+    from surefoot.training.predict import FixedSamples, Sampled
 
     bundle = bundled(made, "bayesian", tmp_path / "bundle")
     seen = views(bundle, made, made.stored(METHODS.named("bayesian")).after[TESTED[0]].ids[:8])
@@ -112,7 +112,7 @@ def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
     bundle = weighty(bundled(made, f"novelty-{score}", tmp_path / "bundle"))
     seen = views(bundle, made, made.stored(METHODS.named("single")).after[TESTED[0]].ids)
     plain = replace(bundle, calibration=None).probabilities(seen)
-    np.testing.assert_allclose(bundle.probabilities(seen), bundle.says(seen).probs(), atol=CLOSE)
+    np.testing.assert_allclose(bundle.probabilities(seen), bundle.predict(seen).probs(), atol=CLOSE)
     assert float((bundle.probabilities(seen) - plain).abs().max()) > 0.05
 
 
@@ -123,9 +123,9 @@ def test_novelty_scaling_of_a_network_in_half_precision_keeps_its_numbers(made, 
     model = bundle.model.half()
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
     expected = (calibration.t0, calibration.t1, scale.low, scale.high)
-    assert [float(each) for each in (model.t0, model.t1, model.low, model.high)] == pytest.approx(
-        expected, rel=1e-6
-    )
+    fitted = (model.calibration.t0, model.calibration.t1, model.novelty.low, model.novelty.high)
+    assert {each.dtype for each in fitted} == {torch.float32}
+    assert [float(each) for each in fitted] == pytest.approx(expected, rel=1e-6)
     assert model.probabilities(torch.zeros(2, *bundle.shape, dtype=torch.float16)).dtype == torch.float32
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_bundled_says_why(made, name):
 
 def test_dropout_in_every_layer_cannot_be_bundled():
     from surefoot.recipes.recipe import Recipe, Spec
-    from surefoot.recipes.variants import Bayesian
+    from surefoot.variants import Bayesian
 
     spec = Spec("t", "i", Recipe(variant=Bayesian(sampled="network"), network="densenet161"), 0)
     assert "samples dropout in every layer" in why_not(METHODS.named("bayesian"), [spec])
@@ -157,7 +157,8 @@ def test_all_that_is_needed_is_there(one):
     assert bundle.class_names == COLOURS
     assert (bundle.thresholds.accept, bundle.thresholds.reject) == (0.6, 0.35)
     fitted = surefoot.load_calibration(folder / "calibration.json")
-    np.testing.assert_allclose([t.temperature for t in fitted.members], bundle.model.temperature, rtol=1e-6)
+    temperatures = bundle.model.calibration.temperature.flatten()
+    np.testing.assert_allclose([t.temperature for t in fitted.members], temperatures, rtol=1e-6)
     metrics = json.loads((folder / "metrics.json").read_text())
     after = made.stored(METHODS.named("ensemble-of-t")).after
     for side, split in zip(("familiar", "unfamiliar"), TESTED, strict=True):
@@ -173,7 +174,7 @@ def test_the_card_is_plain_text_for_people(one):
     assert "<b>" not in card
     assert "&lt;b&gt;blue\\|s&lt;/b&gt;" in card
     assert "(Li & Hoiem, CVPR 2020)" in card
-    assert "accepted from a confidence of 0.6 on, rejected below 0.35" in card
+    assert "accepted at a confidence of 0.6 or more, rejected below 0.35" in card
     assert "| NLL | " in card
 
 
@@ -300,7 +301,7 @@ def test_images_made_in_memory_are_not_resized_as_files_are():
 )
 def test_samples_that_the_networks_cannot_see_are_one_sentence(one, samples, got):
     bundle = surefoot.load_bundle(one[1])
-    for ask in (bundle.probabilities, bundle.says):
+    for ask in (bundle.probabilities, bundle.predict):
         with pytest.raises(
             InputError, match=rf"samples are {got}; needed: floats of shape \(n, 3, 12, 12\), "
         ):
@@ -312,7 +313,7 @@ def test_samples_may_be_arrays_and_of_any_float_type(one):
     seen = torch.rand(4, *bundle.shape, generator=torch.Generator().manual_seed(0))
     for samples in (seen.numpy(), seen.double(), seen.double().numpy()):
         assert torch.equal(bundle.probabilities(samples), bundle.probabilities(seen))
-        assert torch.equal(bundle.says(samples).logits, bundle.says(seen).logits)
+        assert torch.equal(bundle.predict(samples).logits, bundle.predict(seen).logits)
 
 
 def saved(folder, mode):
@@ -380,7 +381,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is code of your own"),
         (lambda about: about["networks"][0]["recipe"].update(network="none"), "unknown network 'none'"),
         (lambda about: about.update(networks=[]), "there are 0 networks; allowed"),
-        (lambda about: about["networks"].pop(), "2 temperatures for 1 network; allowed: one for each"),
+        (lambda about: about["networks"].pop(), "a calibration of 2 members for 1 network; allowed: as many"),
         (lambda about: about.pop("method"), "is damaged: missing or wrong 'method'"),
         (lambda about: about["method"].pop("name"), "is damaged: missing or wrong 'name'"),
         (lambda about: about.update(task="colours"), "is damaged: missing or wrong string indices"),
@@ -398,7 +399,7 @@ def test_a_changed_description_is_one_sentence(copy, change, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda fitted: fitted["members"].append(fitted["members"][0]), "3 temperatures for 2 networks"),
+        (lambda fitted: fitted["members"].append(fitted["members"][0]), "a calibration of 3 members for 2 networks"),
         (lambda fitted: fitted["members"][0].update(temperature=10**400), "too large to convert"),
         (lambda fitted: fitted["novelty"].update(score="foo"), "unknown novelty score 'foo'; have: energy"),
         (lambda fitted: fitted["novelty"].update(scale={"low": 2, "high": 1}), "novelty is scaled by "),
@@ -474,7 +475,7 @@ def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monk
 def test_a_folder_that_holds_something_is_left_alone(one, tmp_path):
     made, _ = one
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is there already; allowed: a new folder"):
+    with pytest.raises(InputError, match="exists already; allowed: a new folder"):
         bundled(made, "ensemble-of-t", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -396,7 +396,7 @@ def test_bad_models_are_refused_in_a_sentence(model):
             surefoot.calibrate(wrong, (X, Y))
     with pytest.raises(InputError, match=r"shape \(4, 1, 6\); allowed"):
         surefoot.calibrate(nn.Unflatten(1, (1, WIDTH)), (X, Y))
-    with pytest.raises(InputError, match="answered tuple; allowed: logits"):
+    with pytest.raises(InputError, match="returned tuple; allowed: logits"):
         surefoot.calibrate(HuggingFaceLike(nn.Identity(), lambda z: (z,)), [{"pixel_values": X, "labels": Y}])
     with pytest.raises(InputError, match="'novelty' does not fit one temperature"):
         surefoot.calibrate(model, (X, Y), method="novelty")

@@ -32,7 +32,7 @@ def check(bundle, run):
     """Against the house's own reading of the networks' logits, which shares no code with the graph."""
     for rows in BATCHES:
         probabilities, logits = run(samples(rows))
-        np.testing.assert_allclose(probabilities, bundle.says(samples(rows)).probs(), atol=1e-4)
+        np.testing.assert_allclose(probabilities, bundle.predict(samples(rows)).probs(), atol=1e-4)
         again = softmax(logits, axis=1) if bundle.kind == "one_label" else expit(logits)
         np.testing.assert_allclose(probabilities, again, atol=1e-5)
 

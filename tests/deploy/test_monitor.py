@@ -42,7 +42,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     reference, current = source(700, rng), source(150, rng, blur=0.4)
     thresholds = choose_thresholds(reference, Guarantee(target_error=0.3))
     then, now = (scores_of(each, thresholds=thresholds) for each in (reference, current))
-    look = check_shift(then, now, share=ONLY)
+    look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
     confidence, novelty, coverage = look.findings
     assert confidence.p == pytest.approx(ks_2samp(a, b).pvalue)
@@ -52,10 +52,10 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert confidence.change.value == pytest.approx(b.mean() - a.mean())
     assert [confidence.change.low, confidence.change.high] == pytest.approx([ends.low, ends.high], rel=0.03)
     auroc = roc_auc_score([0] * 700 + [1] * 150, -np.concatenate([a, b]))
-    assert confidence.stranger.value == pytest.approx(auroc)
+    assert confidence.more_novel.value == pytest.approx(auroc)
     energies = [-each.logits[0].logsumexp(dim=1).numpy() for each in (reference, current)]
     assert (novelty.name, novelty.p) == ("energy", pytest.approx(ks_2samp(*energies).pvalue))
-    assert novelty.stranger.value == pytest.approx(
+    assert novelty.more_novel.value == pytest.approx(
         roc_auc_score([0] * 700 + [1] * 150, np.concatenate(energies))
     )
     taken = [(each >= thresholds.accept).sum() for each in (a, b)]
@@ -84,9 +84,9 @@ def test_false_alarms_and_detection_in_drawn_data(sharpness):
     rng, turns, false, found = np.random.default_rng(1), 250, 0, 0
     for _ in range(turns):
         reference = scores_of(source(300, rng, sharpness=sharpness))
-        false += check_shift(reference, scores_of(source(100, rng, sharpness=sharpness)), share=ONLY).alarm
+        false += check_shift(reference, scores_of(source(100, rng, sharpness=sharpness)), budget=ONLY).alarm
         strange = scores_of(source(100, rng, sharpness=sharpness, blur=0.9))
-        found += check_shift(reference, strange, share=ONLY).alarm
+        found += check_shift(reference, strange, budget=ONLY).alarm
     assert binomtest(false, turns, 0.05, alternative="greater").pvalue > 1e-4
     assert found > 0.95 * turns
 
@@ -96,13 +96,13 @@ def test_ten_looks_at_one_reference_alarm_no_more_often_than_alpha():
     for _ in range(turns):
         reference = scores_of(source(300, rng))
         looks = (
-            check_shift(reference, scores_of(source(80, rng)), share=AlphaBudget.of_look(k, 0.2))
+            check_shift(reference, scores_of(source(80, rng)), budget=AlphaBudget.of_check(k, 0.2))
             for k in range(1, 11)
         )
         false += any(look.alarm for look in looks)
     assert binomtest(false, turns, 0.2, alternative="greater").pvalue > 1e-4
-    assert sum(AlphaBudget.of_look(k, 0.2).level for k in range(1, 2000)) < 0.2
-    assert AlphaBudget.of_look(1, 0.2).level == pytest.approx(0.2 * 6 / np.pi**2)
+    assert sum(AlphaBudget.of_check(k, 0.2).level for k in range(1, 2000)) < 0.2
+    assert AlphaBudget.of_check(1, 0.2).level == pytest.approx(0.2 * 6 / np.pi**2)
 
 
 def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_everywhere():
@@ -112,7 +112,7 @@ def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_
     for _ in range(turns):
         labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
         for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
-            interval = check_shift(scores_of(reference), current, share=ONLY).accuracy
+            interval = check_shift(scores_of(reference), current, budget=ONLY).accuracy
             inside = interval.low <= truth <= interval.high
             mended, trusting = mended + (inside and counts), trusting + (inside and not counts)
     assert binomtest(mended, turns, 0.95).pvalue > 1e-4
@@ -133,18 +133,18 @@ def test_calibration_is_applied_to_what_is_compared():
 def test_a_bound_silences_a_small_drop_and_it_is_said():
     rng = np.random.default_rng(5)
     reference, current = scores_of(source(3000, rng)), scores_of(source(2000, rng, blur=0.3))
-    loud, quiet = (check_shift(reference, current, share=ONLY, bound=bound) for bound in (0.01, 0.5))
+    loud, quiet = (check_shift(reference, current, budget=ONLY, bound=bound) for bound in (0.01, 0.5))
     assert loud.alarm
     assert not quiet.alarm
     assert quiet.significant
     assert monitor_verdict(loud)[0] == SHIFTED
     assert "less than the bound 0.5: no alarm" in monitor_verdict(quiet)[0]
-    same = check_shift(reference, scores_of(source(2000, rng)), share=ONLY)
+    same = check_shift(reference, scores_of(source(2000, rng)), budget=ONLY)
     assert monitor_verdict(same)[0] == "No significant shift."
-    sure = check_shift(reference, scores_of(source(2000, rng, blur=-3)), share=ONLY)
+    sure = check_shift(reference, scores_of(source(2000, rng, blur=-3)), budget=ONLY)
     assert "more confident than before" in monitor_verdict(sure)[-1]
     assert "Only 9 rows" in " ".join(
-        monitor_verdict(check_shift(reference, scores_of(source(9, rng)), share=ONLY))
+        monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
     assert len(monitor_table(loud).rows) == 2
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
@@ -158,7 +158,7 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     assert novelty_name(scores_of(given), scores_of(draw_one_label(100))) == "energy"
     told = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(told, told) is None
-    assert [each.name for each in check_shift(told, told, share=ONLY).findings] == ["confidence"]
+    assert [each.name for each in check_shift(told, told, budget=ONLY).findings] == ["confidence"]
     members = scores_of(draw_one_label(100, members=3))
     assert novelty_name(members, members) == "energy"
 
@@ -171,7 +171,7 @@ def test_novelty_that_is_as_high_as_can_be_everywhere_is_compared():
         scores_of(Predictions.from_logits(each.logits, None, kind=each.kind, novelty=strange))
         for each, strange in rows
     ]
-    look = check_shift(*sides, share=ONLY)
+    look = check_shift(*sides, budget=ONLY)
     assert [each.name for each in look.significant] == ["novelty"]
     assert look.alarm
 
@@ -188,27 +188,27 @@ def test_many_labels_are_watched_row_by_row():
     assert scores.surplus == pytest.approx(np.nanmean(right - sure, axis=1)[known])
     assert scores.accuracy.value == pytest.approx(np.nanmean(right, axis=1)[known].mean())
     blurred = Predictions.from_logits(many.logits * 0.2, None, kind=LabelKind.MANY_LABELS)
-    assert check_shift(scores, scores_of(blurred), share=ONLY).alarm
+    assert check_shift(scores, scores_of(blurred), budget=ONLY).alarm
 
 
 def test_one_row_is_refused():
     with pytest.raises(InputError, match="the current predictions have 1 row; allowed: two or more"):
-        check_shift(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), share=ONLY)
+        check_shift(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), budget=ONLY)
 
 
 def looked(path, **changes):
     rng = np.random.default_rng(6)
     given = {"alpha": 0.05, "reference": "r"} | changes
     with opened(path, **given) as past:
-        share = AlphaBudget.of_look(len(past.looks) + 1, given["alpha"])
-        look = check_shift(scores_of(source(50, rng)), scores_of(source(50, rng)), share=share)
+        share = AlphaBudget.of_check(len(past.checks) + 1, given["alpha"])
+        look = check_shift(scores_of(source(50, rng)), scores_of(source(50, rng)), budget=share)
         return past.added(look, reference=given["reference"], source="<b>")
 
 
 def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     path = tmp_path / "h.jsonl"
     for number in (1, 2, 3):
-        assert len(looked(path).looks) == number
+        assert len(looked(path).checks) == number
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["look"] for line in lines] == [1, 2, 3]
     assert [line["level"] for line in lines] == pytest.approx(
@@ -216,12 +216,12 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     )
     with (
         opened(path, alpha=0.05, reference="r"),
-        pytest.raises(InputError, match=r"another look .* try again"),
+        pytest.raises(InputError, match=r"another check .* try again"),
     ):
         looked(path)
-    with pytest.raises(InputError, match=r"begun with --alpha 0\.05, got 0\.1; allowed: the same"):
+    with pytest.raises(InputError, match=r"started with --alpha 0\.05, got 0\.1; allowed: the same"):
         looked(path, alpha=0.1)
-    with pytest.raises(InputError, match="looks at another reference"):
+    with pytest.raises(InputError, match="checks against another reference"):
         looked(path, reference="another")
     assert len(path.read_text().splitlines()) == 3
 
@@ -234,7 +234,7 @@ def test_a_damaged_history_is_refused_and_left_alone(damage, tmp_path):
     looked(path)
     path.write_text(path.read_text() + damage)
     before = path.read_bytes()
-    with pytest.raises(InputError, match="not a history of looks: line 2 is wrong"):
+    with pytest.raises(InputError, match="not a history of checks: line 2 is wrong"):
         looked(path)
     assert path.read_bytes() == before
     path.write_bytes(b"\xff\xfe")

@@ -189,7 +189,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert document["measured"]["unfamiliar"]["coverage"]["n"] == 500
     again = load_thresholds(tmp_path / "t.json")
     assert np.array_equal(again.accepted(val), found.accepted(val))
-    assert again.promise == found.promise
+    assert again.guarantee == found.guarantee
     assert again.candidates == found.candidates
     assert again.zones["accept"] == found.zones["accept"]
 
@@ -230,7 +230,7 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
 @pytest.mark.parametrize("reject", [0.0, None])
 def test_a_card_says_that_nothing_is_rejected_where_nothing_is(reject):
     (said,) = decisions({"accept": 0.9, "reject": reject})
-    assert "accepted from a confidence of 0.9 on, nothing is rejected" in said
+    assert "accepted at a confidence of 0.9 or more, never rejected" in said
 
 
 def test_a_split_is_by_lot_and_loses_no_row():

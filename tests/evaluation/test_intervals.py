@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from surefoot.evaluation.bootstrap import Draw
 from surefoot.intervals import (
     Interval,
     Proportion,
     centred_interval,
     clopper_pearson,
     difference_of_proportions,
-    resample_counts,
 )
 
 
@@ -20,12 +20,18 @@ def test_clopper_pearson_agrees_with_scipy(k, n):
     assert clopper_pearson(k, n) == pytest.approx((exact.low, exact.high), abs=1e-12)
 
 
+def drawn_rows(n, groups, *, resamples, rng):
+    """How often each row occurs in each resample."""
+    draw = Draw.of(n, groups, resamples=resamples, rng=rng)
+    return draw.counts[:, draw.unit_of]
+
+
 def test_resamples_draw_n_rows_or_whole_groups():
     rng = np.random.default_rng(0)
-    for counts in resample_counts(40, None, resamples=5, rng=rng):
+    for counts in drawn_rows(40, None, resamples=5, rng=rng):
         assert counts.sum() == 40
     groups = np.repeat(["a", "b", "c", "d"], [1, 5, 10, 24])
-    for counts in resample_counts(40, groups, resamples=20, rng=rng):
+    for counts in drawn_rows(40, groups, resamples=20, rng=rng):
         per_group = [np.unique(counts[groups == name]) for name in "abcd"]
         assert all(len(found) == 1 for found in per_group)
         assert sum(found[0] for found in per_group) == 4
@@ -36,9 +42,7 @@ def test_interval_covers_a_mean_at_its_stated_rate():
     covered = 0
     for _ in range(300):
         sample = rng.exponential(size=100)
-        draws = np.array(
-            [counts @ sample / 100 for counts in resample_counts(100, None, resamples=200, rng=rng)]
-        )
+        draws = np.array([counts @ sample / 100 for counts in drawn_rows(100, None, resamples=200, rng=rng)])
         interval = centred_interval(float(sample.mean()), draws, (0, np.inf))
         covered += interval.low <= 1 <= interval.high
     assert 0.88 < covered / 300 < 0.98

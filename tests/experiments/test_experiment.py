@@ -26,8 +26,8 @@ from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import paper_value
 from surefoot.metrics import METRICS
 from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.recipes.variants import Bayesian, Distilled, HeldOut
 from surefoot.tasks import TASKS
+from surefoot.variants import Bayesian, Distilled, HeldOut
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2)
 ONE = Experiment(name="one", parts=(Part(task="toy", recipe=RECIPE),))
@@ -202,7 +202,7 @@ MISTAKES = {
     "name is long": ({"task": "toy", "name": "x" * 61}, "; allowed: a word that can be a folder's name"),
     "about is a number": ({"task": "toy", "about": 3}, "about is 3; allowed: text"),
     "bad recipe": ({"task": "toy", "recipe": {"epochs": "many"}}, "epochs is 'many'; allowed: "),
-    "bad variant": ({"task": "toy", "recipe": {"variant": {"kind": "x"}}}, "variant is of kind 'x'; allowed: "),
+    "bad variant": ({"task": "toy", "recipe": {"variant": {"kind": "x"}}}, "unknown training variant 'x'; have: distilled, "),
 }  # fmt: skip
 
 

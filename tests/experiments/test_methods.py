@@ -15,12 +15,12 @@ from surefoot.experiments.results import Reader, as_runs, by_size
 from surefoot.metrics import METRICS, nll
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.recipes.variants import Bayesian, Distilled, HeldOut
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split, Task
 from surefoot.training.data import task_inputs
-from surefoot.workers.build import TaskContext
+from surefoot.variants import Bayesian, Distilled, HeldOut
+from surefoot.variants.build import TaskContext
 from surefoot.workers.produce import produce, score_novelty
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05, batch=64)
@@ -196,7 +196,7 @@ def test_distillation_needs_its_teachers(made, tmp_path):
     assert not list(tmp_path.glob("networks/*/*/*"))
 
 
-def test_fixed_views_and_whole_network_sampling_work_too(made, tmp_path):
+def test_g_distillation_and_whole_network_sampling_work_too(made, tmp_path):
     task, _ = made
     setup = Setup(task, RECIPE, members=2, runs=1)
     context = TaskContext(task, task_inputs(task, RECIPE, cache=tmp_path), torch.device("cpu"))
@@ -206,7 +206,7 @@ def test_fixed_views_and_whole_network_sampling_work_too(made, tmp_path):
         produce(setup.spec(RECIPE, seed), context, store)
     said = []
     for variant in (
-        Distilled(teachers=teachers, views="fixed", unlabelled=0.25),
+        Distilled(teachers=teachers),
         Distilled(teachers=teachers, unlabelled=0.25),
         Bayesian(sampled="network", samples=5),
     ):

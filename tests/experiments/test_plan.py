@@ -9,8 +9,8 @@ from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.plan import plan_from, plan_of, replanned
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.variants import Averaged, Bayesian, Distilled, HeldOut
 from surefoot.tasks.task import Split
+from surefoot.variants import Averaged, Bayesian, Distilled, HeldOut
 from tests.experiments.test_methods import RECIPE, small_task
 
 

@@ -89,13 +89,13 @@ def test_smooth_ece_agrees_with_direct_quadrature(sharpness):
 
 def test_debiased_error_is_right_on_average_where_the_plain_one_is_not():
     """On calibrated predictions the squared debiased error averages to 0; the plug-in one does not."""
-    from surefoot.metrics.calibration import _debiased_squared, binned
+    from surefoot.metrics.calibration import binned, debiased_squared_of
 
     debiased, plain = [], []
     for seed in range(200):
         curve = draw_one_label(200, 4, seed=seed).outcomes.block_curves[0]
         number, confidence, accuracy = binned(curve)
-        debiased.append(_debiased_squared(curve))
+        debiased.append(debiased_squared_of(curve))
         plain.append(number @ (confidence - accuracy) ** 2 / curve.total)
     error = np.std(debiased) / np.sqrt(len(debiased))
     assert abs(np.mean(debiased)) < 3 * error

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from surefoot import InputError
-from surefoot.networks.backbones import BACKBONES, backbone_named, build_network
+from surefoot.networks.backbones import BACKBONES, build_network
 from surefoot.networks.heads import HEADS
 from surefoot.networks.network import Network, describe
 from tests.networks.conftest import seeded, small
@@ -169,4 +169,4 @@ def test_registries_have_different_names_and_say_what_they_are():
     for registry in (BACKBONES, HEADS):
         assert len({entry.name for entry in registry}) == len(registry)
         assert all(entry.title and entry.reference for entry in registry)
-    assert all(backbone_named(backbone.name) is backbone for backbone in BACKBONES)
+    assert all(BACKBONES.named(backbone.name) is backbone for backbone in BACKBONES)

@@ -211,7 +211,7 @@ USER_REFUSALS = {
     ":build": ({}, "cannot import ''"),
     f"{HERE}:no_classes": ({}, "cannot be called with classes=2: missing a required argument: 'size'"),
     f"{HERE}:a_word": ({}, "returned str; allowed: a torch.nn.Module"),
-    f"{HERE}:plain": ({"head": "gaussian"}, "brings its own last layer, got head 'gaussian'"),
+    f"{HERE}:plain": ({"head": "gaussian"}, "has its own last layer, got head 'gaussian'"),
     f"{HERE}:with_features": ({"channels": 1}, "has no option 'channels'; have: none"),
 }
 

@@ -184,7 +184,7 @@ TWO = [[1.0, 2.0], [3.0, 4.0]]
 REFUSED = {
     "p.npz no scores": (npz, {"labels": [0]}, "neither logits nor probs; allowed: exactly one"),
     "p.npz both": (npz, {"logits": TWO, "probs": TWO, "labels": [0, 1]}, "logits and probs; allowed: exactly one"),
-    "p.npz unknown array": (npz, {"logits": TWO, "labels": [0, 1], "extra": [1]}, "unknown array 'extra'; allowed: logits"),
+    "p.npz unknown array": (npz, {"logits": TWO, "labels": [0, 1], "extra": [1]}, "unknown array 'extra'; have: logits"),
     "p.npz NaN": (npz, {"logits": [[1.0, np.nan]], "labels": [0]}, "logits hold NaN in row 0, column 1"),
     "p.npz label": (npz, {"logits": TWO, "labels": [0, 2]}, "label 2 in row 1 is out of range; allowed: 0 to 1"),
     "p.npz lengths": (npz, {"logits": TWO, "labels": [0, 1, 1]}, "3 labels for 2 rows of logits"),

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Protocol, Recipe, Spec, read_recipe, recipe_from, write_recipe
+from surefoot.recipes.recipe import Protocol, Recipe, Spec, write_recipe
+from surefoot.variants import read_recipe, recipe_from
 
 REFUSED = {
     "protocol": ("both", "protocol is 'both'; allowed: paper, holdout"),

@@ -17,7 +17,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.training.data import task_inputs
-from surefoot.workers.build import TaskContext
+from surefoot.variants.build import TaskContext
 from surefoot.workers.produce import produce, score_novelty
 from tests.conftest import draw_one_label
 from tests.experiments.test_methods import RECIPE, small_task

@@ -83,7 +83,7 @@ def expected(bundle, data, folder):
     """What the library says of one image, as (probabilities, novelty)."""
     path = Path(folder) / "one.image"
     path.write_bytes(data)
-    said = bundle.says(bundle.preprocess(path)[None])
+    said = bundle.predict(bundle.preprocess(path)[None])
     return said.probs()[0].numpy(), float(said.novelty[0])
 
 

@@ -31,7 +31,7 @@ def test_many_labels(many):
     predictor = Predictor(many, None, "cpu")
     views = [predictor.preprocess(picture(seed), 10**6) for seed in range(5)]
     for said, view in zip(predictor.predict(views), views, strict=True):
-        p = many.says(view[None]).probs()[0].numpy()
+        p = many.predict(view[None]).probs()[0].numpy()
         assert said["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
         assert said["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
         assert (said["decision"], "label" in said) == (None, False)

@@ -1,11 +1,11 @@
-"""Tallies and outcomes to test with."""
+"""Accumulators and outcomes to test with."""
 
 import numpy as np
 
+from surefoot.metrics.metric import ONE
 from surefoot.predictions.outcomes import Outcomes
 from surefoot.streaming.accumulate import Request, Shape, accumulate
-from surefoot.streaming.cells import ONE, Grid, Histogram
-from surefoot.streaming.evaluate import thresholds_of
+from surefoot.streaming.cells import Grid, Histogram
 from surefoot.streaming.outcomes import Batch
 
 
@@ -32,11 +32,11 @@ def batch_of(predictions, rows=slice(None)):
     return Batch(predictions.logits.numpy()[:, rows], predictions.labels.numpy()[rows])
 
 
-def tally_of(predictions, metrics=(), versions=(None,), parts=1):
-    """The predictions in so many parts, tallied apart and merged."""
-    question = Request.of(shape_of(predictions), thresholds_of(metrics), versions)
-    found = None
+def accumulated(predictions, metrics=(), versions=(None,), parts=1):
+    """The predictions in so many parts, accumulated apart and merged."""
+    request = Request.of(shape_of(predictions), metrics, versions)
+    result = None
     for rows in np.array_split(np.arange(predictions.n), parts):
-        part = accumulate([batch_of(predictions, rows)], question)
-        found = part if found is None else found.merged(part)
-    return found
+        part = accumulate([batch_of(predictions, rows)], request)
+        result = part if result is None else result.merged(part)
+    return result

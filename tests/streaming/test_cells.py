@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.streaming.cells import ONE, Grid
+from surefoot.metrics.metric import ONE
+from surefoot.streaming.cells import Grid
 from tests.streaming.made import histogram_of
 
 DOUBTS = st.one_of(st.integers(0, ONE), st.integers(0, 2**20), st.integers(ONE // 2 - 50, ONE // 2 + 50))
@@ -40,7 +41,7 @@ def test_many_blocks_get_coarser_cells():
 
 
 def arrays(histogram):
-    return (histogram.count, histogram.wrong, histogram.beyond, histogram.mixed)
+    return (histogram.count, histogram.wrong, histogram.offset, histogram.mixed)
 
 
 def test_merging_is_exact_in_any_order_and_equals_counting_at_once():
@@ -70,5 +71,5 @@ def test_cells_against_a_dictionary():
     for cell, held in expected.items():
         assert found.count[0, cell] == len(held)
         assert found.wrong[0, cell] == sum(not right for _, right in held)
-        assert found.beyond[0, cell] == sum(doubt - int(grid.starts[cell]) for doubt, _ in held)
+        assert found.offset[0, cell] == sum(doubt - int(grid.starts[cell]) for doubt, _ in held)
         assert found.mixed[0, cell] == (len({doubt for doubt, _ in held}) > 1)

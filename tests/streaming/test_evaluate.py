@@ -88,7 +88,7 @@ def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(local, "Event", lambda: stop)
     monkeypatch.setattr(local, "batches", patiently)
-    with pytest.raises(InputError, match=r"p5\.parquet: classes are 7"):
+    with pytest.raises(InputError, match=r"classes differ: other files 4, .*p5\.parquet 7"):
         evaluate_files({"familiar": source}, engine=Threads(2))
     assert told == [True]
     assert source.parts[4] not in begun

@@ -72,7 +72,7 @@ def test_the_content_of_an_unfamiliar_file_is_nowhere_else(other):
     refuse_shared_content(whole, contents)
     contents[other][1] = "test_unfamiliar0"
     with pytest.raises(
-        InputError, match=rf"1 unfamiliar pictures are also in {other}, such as u0 = .1; allowed: none"
+        InputError, match=rf"1 unfamiliar image also in {other}, such as u0 = .1; allowed: none"
     ):
         refuse_shared_content(whole, contents)
 

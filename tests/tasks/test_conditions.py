@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot import InputError
-from surefoot.tasks.description import holding, parse_conditions
+from surefoot.tasks.description import parse_conditions, rows_where
 
 TABLE = pa.table(
     {
@@ -49,7 +49,7 @@ TABLE = pa.table(
     ],
 )
 def test_conditions_hold_where_they_should(familiar, expected):
-    assert holding(parse_conditions(familiar), TABLE).tolist() == [bool(each) for each in expected]
+    assert rows_where(parse_conditions(familiar), TABLE).tolist() == [bool(each) for each in expected]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_conditions_hold_where_they_should(familiar, expected):
 )
 def test_bad_conditions_are_refused(familiar, message):
     with pytest.raises(InputError, match=message):
-        holding(parse_conditions(familiar), TABLE)
+        rows_where(parse_conditions(familiar), TABLE)
 
 
 def test_the_row_that_is_no_number_is_named():
     table = pa.table({"age": ["18", "30", "unknown"]})
     with pytest.raises(InputError, match=r"holds text .'unknown' in row 2."):
-        holding(parse_conditions({"age": {"at_least": 18}}), table)
+        rows_where(parse_conditions({"age": {"at_least": 18}}), table)
 
 
 ORDER = {
@@ -106,7 +106,9 @@ numbers = st.integers(-50, 50) | st.floats(-50, 50).map(lambda x: round(x, 1))
 
 @given(st.lists(st.none() | numbers.map(float), min_size=1), st.sampled_from(sorted(ORDER)), numbers)
 def test_orderings_are_python_s_and_missing_fulfils_none(values, name, limit):
-    found = holding(parse_conditions({"x": {name: limit}}), pa.table({"x": pa.array(values, pa.float64())}))
+    found = rows_where(
+        parse_conditions({"x": {name: limit}}), pa.table({"x": pa.array(values, pa.float64())})
+    )
     assert found.tolist() == [value is not None and ORDER[name](value, limit) for value in values]
 
 
@@ -114,7 +116,7 @@ def test_orderings_are_python_s_and_missing_fulfils_none(values, name, limit):
 def test_in_and_not_in_part_what_is_there(values, chosen):
     table = pa.table({"x": pa.array(values, pa.string())})
     inside, outside, missing = (
-        holding(parse_conditions({"x": test}), table)
+        rows_where(parse_conditions({"x": test}), table)
         for test in ({"in": chosen}, {"not_in": chosen}, {"missing": True})
     )
     assert (inside.astype(int) + outside + missing == 1).all()

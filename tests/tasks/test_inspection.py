@@ -70,7 +70,7 @@ def test_decoding_refuses_an_unfamiliar_picture_in_training(task, tmp_path, othe
     decode_task(task, Size(8), cache=tmp_path / "cache")
     file_of(task, other).write_bytes(file_of(task, UNFAMILIAR, 2).read_bytes())
     for decode in (decode_task, decode_readable_task):
-        with pytest.raises(InputError, match=f"1 unfamiliar pictures are also in {other}"):
+        with pytest.raises(InputError, match=f"1 unfamiliar image also in {other}"):
             decode(task, Size(8), cache=tmp_path / "cache")
 
 

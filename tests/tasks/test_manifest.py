@@ -257,7 +257,7 @@ def test_each_picture_once(tmp_path):
         ('"manifest.csv"', '"manifest.xls"', "unknown file type '.xls'; have: .csv, .parquet"),
         ('label = "gender"', 'label = "sex"', "no column 'sex'; have: path, gender, age, person"),
         ('label = "gender"', 'label = "gender"\nlabels = "age"', "exactly one of the two"),
-        ('label = "gender"', 'label = "gender"\nignored = "age"', "task.ignored goes with task.labels"),
+        ('label = "gender"', 'label = "gender"\nignored = "age"', "task.ignored needs task.labels"),
         ('label = "gender"', "label = 3", "task.label is 3; allowed: text"),
         (
             'label = "gender"',
@@ -265,17 +265,17 @@ def test_each_picture_once(tmp_path):
             "label 'm' in row 3 is no class; allowed: f, x",
         ),
         ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
-        ("[task]", "[task]\nlable = 1", "unknown key task.lable; have: name, manifest"),
-        ("[splits]", "[split]", "unknown key split; have: task, familiar, splits, unlabelled"),
+        ("[task]", "[task]\nlable = 1", "unknown key of \\[task\\] 'lable'; have: name, manifest"),
+        ("[splits]", "[split]", "unknown key 'split'; have: task, familiar, splits, unlabelled"),
         ("age = { at_least = 18, below = 60 }", "", r"no \[familiar\] table"),
         ("at_least", "atleast", "unknown operator 'atleast'"),
         ("val = 0.2", "val = 1.2", "splits.val is 1.2; allowed: a share between 0 and 1"),
         ("val = 0.2", "val = 0.7", "is 1.1; allowed: below 1"),
         ("val = 0.2", "", "splits need a column, or both val and test"),
         ("val = 0.2", 'val = 0.2\nseed = "x"', "splits.seed is 'x'; allowed: a whole number"),
-        ("val = 0.2", 'val = 0.2\ncolumn = "age"', "splits.test beside splits.column"),
+        ("val = 0.2", 'val = 0.2\ncolumn = "age"', "both splits.test and splits.column"),
         ("val = 0.2", 'val = 0.2\nrepeated_pictures = "no"', "allowed: as_given, once"),
-        ("[task]", '[unlabelled]\nfolder = "x"\n[task]', "unknown key unlabelled.folder"),
+        ("[task]", '[unlabelled]\nfolder = "x"\n[task]', "unknown key of \\[unlabelled\\] 'folder'"),
         ("[familiar]", "[familiar", "not TOML"),
         ("below = 60", "below = 31", "class '.' has no training samples .1 in test_unfamiliar"),
         ('images = "images"', 'images = "images"\nidentity = "abc"', "but task.identity is abc"),
@@ -330,7 +330,7 @@ def test_the_documented_keys_are_the_real_ones(tmp_path):
     found = read_description(description(tmp_path, text))
     assert [str(each) for each in found.familiar] == ["age at_least 18", "age below 60"]
     assert found.splits == ByShare(0.2, 0.4, 0, "person")
-    assert found.repeated_once
+    assert found.drop_duplicates
 
 
 def test_bad_split_values_and_columns_are_named(tmp_path):

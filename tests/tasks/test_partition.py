@@ -46,12 +46,12 @@ def test_the_order_of_rows_does_not_matter(strata, chance):
     assert {i: split for (i, _), split in zip(rows, other, strict=True)} == one
 
 
-def test_another_seed_is_another_draw_and_settled_keys_count():
+def test_another_seed_is_another_draw_and_fixed_keys_count():
     keys = [f"{i}" for i in range(100)]
     wanted = {TRAIN: 0.5, TEST: 0.5}
     assert partition(keys, ["x"] * 100, wanted, seed=0) != partition(keys, ["x"] * 100, wanted, seed=1)
-    settled = dict.fromkeys(keys[:40], TEST)
-    found = partition(keys, ["x"] * 100, wanted, seed=0, settled=settled)
+    fixed = dict.fromkeys(keys[:40], TEST)
+    found = partition(keys, ["x"] * 100, wanted, seed=0, fixed=fixed)
     assert found[:40] == [TEST] * 40
     assert Counter(found) == {TRAIN: 50, TEST: 50}
 

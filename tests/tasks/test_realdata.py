@@ -112,6 +112,6 @@ def test_an_unfamiliar_face_in_training_is_found(data, tmp_path):
     (data / "as-given.toml").write_text(text.replace('repeated_pictures = "once"', ""))
     task = task_named(str(data / "as-given.toml"))
     assert any("in both train and test_unfamiliar" in sentence for sentence in serious(task))
-    with pytest.raises(ValueError, match=r"unfamiliar pictures are also in train"):
+    with pytest.raises(ValueError, match=r"unfamiliar images? also in train"):
         decode_task(task, Size(16), cache=tmp_path)
     decode_task(task_named(str(data / "gender-utkface.toml")), Size(16), cache=tmp_path)

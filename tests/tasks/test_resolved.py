@@ -77,10 +77,10 @@ def test_bad_resolved_files_are_refused(tmp_path):
     file = write_resolved(load_task(faces(tmp_path)), tmp_path / "split.csv")
     text = file.read_text()
     file.write_text(text + "val = 0.2\n")
-    with pytest.raises(InputError, match=r"unknown key splits.val; have: resolved"):
+    with pytest.raises(InputError, match=r"unknown key of \[splits\] .*'val'; have: resolved"):
         load_task(file)
     file.write_text(text + "[familiar]\nage = { equals = 3 }\n")
-    with pytest.raises(InputError, match=r"beside splits.resolved"):
+    with pytest.raises(InputError, match=r"and splits.resolved"):
         load_task(file)
     file.write_text(text)
     manifest = tmp_path / "split.csv"

@@ -4,7 +4,7 @@ import torch
 
 from surefoot.networks.backbones import build_network
 from surefoot.training.data import Points
-from surefoot.training.initial import averaged, mixed, refresh_statistics
+from surefoot.training.initial import mixed, refresh_statistics
 
 CPU = torch.device("cpu")
 
@@ -17,14 +17,14 @@ def network(seed):
 
 def test_the_mean_and_the_line_between():
     a, b = ({"w": torch.tensor([value]), "n": torch.tensor(3)} for value in (1.0, 4.0))
-    assert averaged([a, b])["w"].item() == 2.5
+    assert mixed([a, b], [0.5, 0.5])["w"].item() == 2.5
     assert mixed([a, b], [0.75, 0.25])["w"].item() == 1.75
-    assert averaged([a, b])["n"].item() == 3
+    assert mixed([a, b], [0.5, 0.5])["n"].item() == 3
 
 
 def test_a_mean_of_one_is_itself_to_the_bit():
     weights = network(0).state_dict()
-    assert all(torch.equal(value, averaged([weights])[name]) for name, value in weights.items())
+    assert all(torch.equal(value, mixed([weights], [1.0])[name]) for name, value in weights.items())
 
 
 def test_statistics_are_those_of_the_samples_and_nothing_else_changes():

@@ -58,7 +58,7 @@ def test_sizes(n, batch, multiple, count, size):
 
 
 def test_unlabelled_rows_go_by_the_size_that_the_batches_have():
-    batches = epoch_batches(129, 128, order(), beside=Unlabelled(20, 0.25), multiple=8)
+    batches = epoch_batches(129, 128, order(), unlabelled=Unlabelled(20, 0.25), multiple=8)
     assert [len(each) for each in batches] == [72 + 18] * 2
     beside = torch.cat([each[72:] for each in batches])
     assert ((beside >= 129) & (beside < 149)).all()

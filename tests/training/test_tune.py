@@ -14,8 +14,8 @@ from surefoot.training.data import task_inputs
 from surefoot.training.tune import (
     LADDER,
     RATES,
-    Bench,
     Trial,
+    TuneContext,
     rate_beyond,
     try_rate,
     tune,
@@ -26,16 +26,16 @@ RECIPE = Recipe(network="mlp", width=32, weight_decay=1e-4)
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory):
+def context(tmp_path_factory):
     task = task_named("toy")
     inputs = task_inputs(task, RECIPE, cache=tmp_path_factory.mktemp("cache"))
-    return Bench(task, inputs, RECIPE, torch.device("cpu"), patience=2, most_epochs=9)
+    return TuneContext(task, inputs, RECIPE, torch.device("cpu"), patience=2, most_epochs=9)
 
 
 @pytest.fixture(scope="module")
-def searched(bench):
+def searched(context):
     seen = []
-    best, trials = tune(replace(bench, on_event=seen.append), (1e30, 0.1, 1e-6))
+    best, trials = tune(replace(context, on_event=seen.append), (1e30, 0.1, 1e-6))
     return best, trials, seen
 
 
@@ -58,7 +58,7 @@ def test_every_epoch_is_seen_and_the_last_is_the_trial_s(searched):
     assert (glimpses[-1].error, glimpses[-1].nll) == (trials[1].error, trials[1].nll)
 
 
-def test_the_epochs_are_those_to_the_plateau_and_a_third_again(searched, bench):
+def test_the_epochs_are_those_to_the_plateau_and_a_third_again(searched, context):
     _, trials, seen = searched
     before = [each for each in seen if each.learning_rate == 0.1][:-1]
     reached = min(before, key=lambda each: (each.error, each.nll)).epoch
@@ -66,24 +66,24 @@ def test_the_epochs_are_those_to_the_plateau_and_a_third_again(searched, bench):
     assert replace(RECIPE, epochs=trials[1].epochs).drop_epoch == reached
 
 
-def test_the_same_search_finds_the_same(searched, bench):
-    assert try_rate(bench, 0.1) == searched[1][1]
+def test_the_same_search_finds_the_same(searched, context):
+    assert try_rate(context, 0.1) == searched[1][1]
 
 
-def test_every_rate_diverged_is_an_error(bench):
+def test_every_rate_diverged_is_an_error(context):
     with pytest.raises(InputError, match=r"diverged at every learning rate of 1e\+30; try lower ones"):
-        tune(bench, (1e30,))
+        tune(context, (1e30,))
 
 
-def test_what_is_unfamiliar_has_no_part_in_it(searched, bench):
-    left = {split: bench.inputs[split] for split in (Split.TRAIN, Split.VAL)}
-    assert try_rate(replace(bench, inputs=left), 0.1) == searched[1][1]
+def test_what_is_unfamiliar_has_no_part_in_it(searched, context):
+    left = {split: context.inputs[split] for split in (Split.TRAIN, Split.VAL)}
+    assert try_rate(replace(context, inputs=left), 0.1) == searched[1][1]
 
 
-def test_a_task_without_val_is_refused(bench):
-    bare = replace(bench.task, splits={Split.TRAIN: bench.task.splits[Split.TRAIN]})
+def test_a_task_without_val_is_refused(context):
+    bare = replace(context.task, splits={Split.TRAIN: context.task.splits[Split.TRAIN]})
     with pytest.raises(InputError, match="has no val split; needed: one, to search on"):
-        tune(replace(bench, task=bare), (0.1,))
+        tune(replace(context, task=bare), (0.1,))
 
 
 def trials(errors):
@@ -104,8 +104,8 @@ BEYOND = {
 
 
 @pytest.mark.parametrize(("errors", "beyond"), BEYOND.values(), ids=BEYOND)
-def test_the_search_goes_on_where_the_best_is_at_an_end(errors, not_in_paper):
-    assert rate_beyond(trials(dict(zip(RATES, errors, strict=True)))) == not_in_paper
+def test_the_search_goes_on_where_the_best_is_at_an_end(errors, beyond):
+    assert rate_beyond(trials(dict(zip(RATES, errors, strict=True)))) == beyond
 
 
 def test_the_search_ends_with_the_ladder():
@@ -113,8 +113,8 @@ def test_the_search_ends_with_the_ladder():
     assert rate_beyond(trials({rate: -rate for rate in LADDER})) is None
 
 
-def test_a_search_left_alone_ends_inside_of_what_it_tried(bench):
-    slow = replace(bench, recipe=replace(RECIPE, batch=1200), patience=1, most_epochs=1)
+def test_a_search_left_alone_ends_inside_of_what_it_tried(context):
+    slow = replace(context, recipe=replace(RECIPE, batch=1200), patience=1, most_epochs=1)
     best, found = tune(slow)
     tried = [trial.learning_rate for trial in found]
     assert len(tried) > len(RATES)  # one step of 0.1 is too small

@@ -78,9 +78,9 @@ class Nursery:
         return int(number)
 
 
-def order(store, recipe=SMALL, seeds=(0,)):
+def order(store, recipe=SMALL, seeds=(0,), task="toy"):
     return WorkOrder(
-        task="toy",
+        task=task,
         root=None,
         jobs=jobs_of(recipe, seeds),
         store=str(store),

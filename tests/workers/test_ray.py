@@ -17,14 +17,13 @@ import torch
 from surefoot.errors import InputError
 from surefoot.ray_cluster import load_ray
 from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.recipes.variants import Distilled
 from surefoot.store.files import State
 from surefoot.store.remote import Remote
 from surefoot.store.store import Store
+from surefoot.variants import Distilled
 from surefoot.workers import local
-from surefoot.workers.build import TaskContext
 from surefoot.workers.jobs import Job, jobs_of
-from surefoot.workers.produce import produce
+from surefoot.workers.produce import open_context, produce
 from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
 from tests.workers.orders import SMALL, order, specs
 
@@ -291,7 +290,7 @@ def make_here(wanted):
     """The order's networks without any engine, in one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    context = TaskContext.open(wanted)
+    context = open_context(wanted)
     networks = wanted.specs(context.task.name, context.task.identity)
     for spec in networks:
         produce(spec, context, Store(Path(wanted.store)))

@@ -1,32 +1,34 @@
-"""Novelty scaling: a temperature that rises with how strange a sample is."""
+"""Novelty scaling: a temperature that rises with the novelty of a sample."""
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
+from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
 from surefoot.calibrators.search import known_labels, losses, search_bounds
-from surefoot.calibrators.temperature import Evidence, Temperature, check_fits, fit_temperature, only_labelled
+from surefoot.calibrators.temperature import FittedModule, fit_temperature, only_labelled
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 
 GRID_T0 = tuple(np.geomspace(1 / 16, 4, 13).tolist())  # in units of the plain T
 GRID_T1 = (0.0, *np.geomspace(1 / 16, 64, 16).tolist())
-LOGITS_ON_THE_GRID = 200_000  # rows are thinned to about this many logits: the grid only finds a start
+LOGITS_ON_THE_GRID = 200_000  # the grid only finds a start, so it uses every k-th row: about this many logits
 Pair = np.ndarray[tuple[int], np.dtype[np.float64]]  # T0, T1
 LEAST_GAIN = 1e-12  # in NLL; below it, the novelty is given no weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoveltyScaling:
-    """T(x) = T0 + T1 novelty(x), a function from Predictions to Predictions. Members are averaged first."""
+class NoveltyScaling(Calibration):
+    """T(x) = T0 + T1 novelty(x). Members are averaged first."""
 
     kind: ClassVar[str] = "novelty"
+    needs_novelty: ClassVar[bool] = True
 
     t0: float
     t1: float
@@ -35,26 +37,36 @@ class NoveltyScaling:
     classes: int
     at_bound: bool = False  # T0 or T1 is where the search ends
     separable: bool = False  # every label is predicted correctly
-    flat: bool = False  # the logits say nothing at all
-    evidence: Evidence | None = None
+    flat: bool = False  # all logits of a row are equal
 
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """The same samples with calibrated logits; they must have their novelty."""
-        check_fits(predictions, self.label_kind, self.classes)
-        temperatures = self.temperatures(novelty_of(predictions)).reshape(1, -1, 1)
-        averaged = predictions.average()
-        return averaged.with_logits(averaged.logits / temperatures.to(averaged.logits.dtype))
+    def apply(self, predictions: Predictions) -> Predictions:
+        """The logits of each sample divided by its T; the samples must have their novelty."""
+        temperatures = self.temperatures_at(novelty_of(predictions)).reshape(1, -1, 1)
+        return predictions.with_logits(predictions.logits / temperatures.to(predictions.logits.dtype))
 
-    def temperatures(self, novelty: Tensor) -> Tensor:
+    def temperatures_at(self, novelty: Tensor) -> Tensor:
         """The temperature of each sample."""
         return self.t0 + self.t1 * novelty
 
+    def module(self) -> "NoveltyScalingModule":
+        """As a torch module of logits (n, classes) and novelty (n,)."""
+        return NoveltyScalingModule(self.t0, self.t1)
+
+    def parameters(self) -> dict[str, list[float]]:
+        """T0 and T1."""
+        return {"T0": [self.t0], "T1": [self.t1]}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values."""
+        return cls(t0=positive(document, "t0"), t1=not_negative(document, "t1"), **facts_from(document))
+
     def lines(self) -> list[str]:
-        """What was fitted, in a line."""
+        """The formula with its numbers."""
         return [f"T = {self.t0:.5g} + {self.t1:.5g} * novelty, n = {self.n:,}"]
 
     def remarks(self) -> list[str]:
-        """What the user should know before trusting this fit, in plain words; empty when all is well."""
+        """Warnings about the search."""
         remarks = []
         if self.t1 == 0:
             remarks.append("the validation data gave novelty no weight: this is plain T-scaling")
@@ -62,40 +74,64 @@ class NoveltyScaling:
             remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
         elif self.separable:
             remarks.append(
-                f"every label is predicted correctly, so the NLL falls for ever as T does: T = {self.t0:.3g} "
+                f"every label is predicted correctly, so the NLL only falls as T does: T = {self.t0:.3g} "
                 "is only where the search ends; use more validation data"
             )
         elif self.at_bound:
             remarks.append(
                 f"T0 = {self.t0:.3g} or T1 = {self.t1:.3g} is where the search ends: samples of some novelty "
-                "are all predicted correctly, or their logits say nothing; use more validation data"
+                "are all predicted correctly, or their logits are useless; use more validation data"
             )
         return remarks
+
+
+class NoveltyScalingModule(FittedModule):
+    """Divides logits (n, classes) by T0 + T1 novelty (n,)."""
+
+    t0: Tensor
+    t1: Tensor
+
+    def __init__(self, t0: float, t1: float) -> None:
+        super().__init__()
+        for name, value in (("t0", t0), ("t1", t1)):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+
+    def forward(self, logits: Tensor, novelty: Tensor) -> Tensor:
+        return logits / (self.t0 + self.t1 * novelty).unsqueeze(1)
 
 
 def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     """T0 > 0 and T1 >= 0 that minimise the unclipped NLL of `val`, never worse than one T for all.
 
     (T0, T1) = argmin mean -log p_true(z / (T0 + T1 novelty)). The novelty is between 0 and 1. Several members
-    are averaged first. A grid finds the valley, L-BFGS-B with the exact gradient its bottom.
+    are averaged first. The best point of a grid is the start of L-BFGS-B with the exact gradient.
     Li & Hoiem, CVPR 2020.
     """
     novelty_of(val)
     labelled = only_labelled(val)
     plain = fit_temperature(labelled)
-    found = _without_novelty(plain)
+    without_novelty = NoveltyScaling(
+        t0=plain.temperature,
+        t1=0.0,
+        n=plain.n,
+        label_kind=plain.label_kind,
+        classes=plain.classes,
+        at_bound=plain.at_bound,
+        separable=plain.separable,
+        flat=plain.flat,
+    )
     if plain.flat or plain.separable:
-        return found
+        return without_novelty
     lowest, highest = search_bounds(labelled)
     unit = math.sqrt(1 / lowest / highest) if plain.at_bound else plain.temperature
     low, high = np.array([1 / highest, 0.0]) / unit, np.array([1 / lowest, 1 / lowest]) / unit
-    start = _best_of_grid(_thinned(labelled), unit, np.array([plain.temperature / unit, 0.0]))
+    start = _best_of_grid(labelled, unit, np.array([plain.temperature / unit, 0.0]))
 
-    def in_units(at: Pair) -> tuple[float, Pair]:
+    def objective(at: Pair) -> tuple[float, Pair]:
         return _nll(labelled, unit * at, unit)
 
     result = minimize(
-        in_units,
+        objective,
         np.clip(start, low, high),
         jac=True,
         method="L-BFGS-B",
@@ -104,10 +140,10 @@ def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     )
     nll_plain, _ = _nll(labelled, np.array([plain.temperature, 0.0]))
     if result.x[1] == 0 or not result.fun < nll_plain - LEAST_GAIN:
-        return found
+        return without_novelty
     at_bound = bool(result.x[0] < 1.01 * low[0] or (result.x > high / 1.01).any())
     t0, t1 = (unit * result.x).tolist()
-    return replace(found, t0=t0, t1=t1, at_bound=at_bound)
+    return replace(without_novelty, t0=t0, t1=t1, at_bound=at_bound)
 
 
 def novelty_of(predictions: Predictions) -> Tensor:
@@ -121,17 +157,11 @@ def novelty_of(predictions: Predictions) -> Tensor:
     return novelty
 
 
-def _without_novelty(plain: Temperature) -> NoveltyScaling:
-    return NoveltyScaling(
-        t0=plain.temperature,
-        t1=0.0,
-        n=plain.n,
-        label_kind=plain.label_kind,
-        classes=plain.classes,
-        at_bound=plain.at_bound,
-        separable=plain.separable,
-        flat=plain.flat,
-    )
+def _best_of_grid(labelled: Predictions, unit: float, plain: Pair) -> Pair:
+    """The best of the grid's points and of one T for all, in units of `unit`."""
+    thinned = labelled.take(slice(None, None, max(1, labelled.n * labelled.classes // LOGITS_ON_THE_GRID)))
+    points = [plain, *(np.array([t0, t1]) for t0 in GRID_T0 for t1 in GRID_T1)]
+    return min(points, key=lambda at: _nll(thinned, unit * at)[0])
 
 
 def _nll(labelled: Predictions, at: Pair, unit: float = 1.0) -> tuple[float, Pair]:
@@ -143,14 +173,3 @@ def _nll(labelled: Predictions, at: Pair, unit: float = 1.0) -> tuple[float, Pai
     gradient = np.array([float(of_t.sum()), float(of_t @ labelled.novelty)])
     count = known_labels(labelled)
     return float(rows.sum()) / count, unit * gradient / count
-
-
-def _best_of_grid(labelled: Predictions, unit: float, plain: Pair) -> Pair:
-    """The best of the grid's points and of one T for all, in units of `unit`."""
-    points = [plain, *(np.array([t0, t1]) for t0 in GRID_T0 for t1 in GRID_T1)]
-    return min(points, key=lambda at: _nll(labelled, unit * at)[0])
-
-
-def _thinned(labelled: Predictions) -> Predictions:
-    stride = max(1, labelled.n * labelled.classes // LOGITS_ON_THE_GRID)
-    return labelled.take(slice(None, None, stride))

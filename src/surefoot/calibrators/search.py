@@ -14,15 +14,15 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks, chunks_with_room, exp_
 from surefoot.predictions.predictions import Predictions
 
-FEWEST_ROWS = 250  # a search on this many settles b to some percent
+FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
 MORE = 8  # times as many rows for the next search
-EXACT = 1e-6  # of the last relative step, where it went to the bracket's middle
-CLOSE = 1e-4  # where it was Halley's: its cube is about what is left
+EXACT = 1e-6  # tolerance of the last relative step if it bisects the bracket
+CLOSE = 1e-4  # if it is Halley's: the error left is about the cube of the step
 MANY_ROWS = 40_000
-LOOSE = 3e-3  # for many rows, where reading is dear: one step less, and still about 1e-8 is left
+LOOSE = 3e-3  # for many rows, which take long to read: one step less, with an error of about 1e-8
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
-REACH = 1e3  # T is sought within this factor of 1, and of the size of the logits: usual or largest
+REACH = 1e3  # T is searched within this factor of 1 and of the size of the logits (typical and largest)
 
 
 class Derivatives(Protocol):
@@ -55,9 +55,9 @@ class Reading:
 
 
 def halley(slope: float, second: float, third: float) -> float:
-    """Halley's step towards the root of the slope, in ratios that no size of the logits makes overflow.
+    """Halley's step towards the root of the slope, in ratios that do not overflow for logits of any size.
 
-    NaN where the slope is flat.
+    NaN if the second derivative is 0.
 
     >>> halley(1e-200, 1e-300, 0.0) == halley(1e200, 1e100, 0.0) == -1e100
     True
@@ -70,12 +70,13 @@ def halley(slope: float, second: float, third: float) -> float:
 
 
 def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
-    """The scale in [lowest, highest] with the least NLL, and a reading close by it."""
+    """The scale in [lowest, highest] with the least NLL, and a reading close to it."""
     scale = start = math.sqrt(lowest * highest)
     stride = predictions.n // FEWEST_ROWS
     while stride > 1:
-        scale, _ = search(partial(read, every(predictions, stride)), scale, lowest, highest, ROUGH)
-        if not lowest * 1.01 < scale < highest / 1.01:  # in few rows every answer may be right
+        every = Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
+        scale, _ = search(partial(read, every), scale, lowest, highest, ROUGH)
+        if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
             scale = start
         stride //= MORE
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
@@ -83,20 +84,23 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
-    """The scales between which the best one is sought."""
+    """The scales between which the best one is searched."""
     low, high = torch.aminmax(predictions.logits)
-    return bounds_for(max(-float(low), float(high)), _size(predictions))
+    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL:
+        logits = logits - logits.mean(dim=1, keepdim=True)
+    return bounds_for(max(-float(low), float(high)), size=float(logits.square().mean().sqrt()))
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
-    """The same, from the largest logit of all rows, for a few rows may rule T, and the usual size of one."""
+    """The same from the largest logit of all rows (a few rows may dominate T) and the root mean square."""
     return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
 
 
 def is_flat(predictions: Predictions) -> bool:
-    """Whether the (averaged) logits say nothing at all, so that no scale changes anything."""
+    """Whether all (averaged) logits of each row are equal, so that no scale changes anything."""
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    for logits in (predictions.logits[0, :1], predictions.logits[0]):  # as a rule the first row settles it
+    for logits in (predictions.logits[0, :1], predictions.logits[0]):  # usually the first row is enough
         level = logits[:, :1] if softmax else 0.0
         if not bool((logits == level).all()):
             return False
@@ -111,22 +115,17 @@ def is_separable(predictions: Predictions) -> bool:
     return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
 
 
-def every(predictions: Predictions, stride: int) -> Predictions:
-    """Each `stride`-th row."""
-    return Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
-
-
 def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's NLL with its (averaged) logits multiplied by its scale, and the slope in that scale.
 
     For many labels a row's NLL is the sum over its known labels. Every row has a label.
     """
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    found = torch.empty(2, predictions.n, dtype=torch.float64)
+    results = torch.empty(2, predictions.n, dtype=torch.float64)
     for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
         of_chunk = _softmax_losses if softmax else _sigmoid_losses
-        found[:, part] = of_chunk(logits, predictions.labels[part], scales[part].unsqueeze(1))
-    return found[0], found[1]
+        results[:, part] = of_chunk(logits, predictions.labels[part], scales[part].unsqueeze(1))
+    return results[0], results[1]
 
 
 def mean_nll(predictions: Predictions, scale: float) -> float:
@@ -146,8 +145,8 @@ def read(predictions: Predictions, scale: float) -> Reading:
     slopes = torch.empty(predictions.n, dtype=torch.float64)
     second = third = 0.0
     average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
-    for part, logits, room in chunks_with_room(predictions.logits, average):
-        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, room)
+    for part, logits, buffer in chunks_with_room(predictions.logits, average):
+        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, buffer)
         second, third = second + of_second, third + of_third
     return Reading(slopes, second, third)
 
@@ -155,7 +154,7 @@ def read(predictions: Predictions, scale: float) -> Reading:
 def search(
     read_at: Callable[[float], Read], scale: float, low: float, high: float, tolerance: float
 ) -> tuple[float, Read]:
-    """The root of the slope in [low, high], and the last reading, which is close by it."""
+    """The root of the slope in [low, high], and the last reading, which is close to it."""
     last_step = math.inf
     for _ in range(STEPS):
         reading = read_at(scale)
@@ -172,14 +171,16 @@ def search(
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
 
 
-def _read_softmax(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+def _read_softmax(
+    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
+) -> tuple[Tensor, float, float]:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
-    if logits.shape[1] == 2:  # a sigmoid of their difference, which is quicker
+    if logits.shape[1] == 2:  # a sigmoid of their difference is faster
         signs = (2 * labels - 1).unsqueeze(1)
-        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, room[:, 1:])
+        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, buffer[:, 1:])
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp_(torch.mul(below_top, scale, out=room))
+    weights = exp_(torch.mul(below_top, scale, out=buffer))
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total
@@ -189,14 +190,16 @@ def _read_softmax(logits: Tensor, labels: Tensor, scale: float, room: Tensor) ->
     return mean - true, float(second.sum()), float(third.sum())
 
 
-def _read_sigmoid(logits: Tensor, labels: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+def _read_sigmoid(
+    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
+) -> tuple[Tensor, float, float]:
     signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
-    return _read_signed(logits.mul_(signs), scale, room)
+    return _read_signed(logits.mul_(signs), scale, buffer)
 
 
-def _read_signed(towards_truth: Tensor, scale: float, room: Tensor) -> tuple[Tensor, float, float]:
+def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[Tensor, float, float]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    wrong = torch.mul(towards_truth, -scale, out=room).sigmoid_().mul_(towards_truth)  # s w
+    wrong = torch.mul(towards_truth, -scale, out=buffer).sigmoid_().mul_(towards_truth)  # s w
     right = towards_truth.sub_(wrong)  # s (1 - w)
     variance = wrong * right
     third = right.sub_(wrong).mul_(variance)
@@ -217,11 +220,3 @@ def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
     nll = F.softplus(-scales * towards_truth)
     slopes = -towards_truth * torch.sigmoid(-scales * towards_truth)
     return torch.stack([torch.where(labels >= 0, values, 0.0).sum(dim=1) for values in (nll, slopes)])
-
-
-def _size(predictions: Predictions) -> float:
-    """Root mean square of some rows' logits about their mean: the unit of a small T."""
-    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
-    if predictions.kind is LabelKind.ONE_LABEL:
-        logits = logits - logits.mean(dim=1, keepdim=True)
-    return float(logits.square().mean().sqrt())

@@ -1,8 +1,9 @@
 """Temperature scaling: one T, one per member, at least one, and with a risk budget."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -10,52 +11,31 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
+from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, not_negative, positive
 from surefoot.calibrators.search import Reading, best_scale, is_flat, is_separable, mean_nll, search_bounds
 from surefoot.errors import InputError
-from surefoot.intervals import NORMAL, few_samples_factor
+from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
+BUDGET = 0.02
+TOLERANCE = 1e-9  # of log T
 
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a calibration did to the data it was fitted on."""
-
-    nll_before: float  # unclipped: what the fit minimises
-    nll_after: float
-    ece_before: float
-    ece_after: float
-
-
 @dataclass(frozen=True, kw_only=True)
-class Temperature:
-    """A fitted T: a function from Predictions to Predictions. Members are averaged first, then divided."""
-
-    kind: ClassVar[str] = "temperature"
+class SingleTemperature(Calibration):
+    """One T: members are averaged first, then divided by T."""
 
     temperature: float
-    low: float  # 95% interval, from the curvature and the spread of the rows' slopes (sandwich)
-    high: float
-    n: int
-    label_kind: LabelKind
-    classes: int
-    at_bound: bool = False
-    separable: bool = False  # every label is predicted correctly
-    flat: bool = False  # the logits say nothing at all: any T is as good, and 1 is taken
-    evidence: Evidence | None = None
-    declined: float | None = None  # the fitted T, below 1, that was not used; low and high are its interval
 
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """The same samples with calibrated logits."""
-        check_fits(predictions, self.label_kind, self.classes)
-        averaged = predictions.average()
-        return averaged.with_logits(averaged.logits / self.temperature)
+    def apply(self, predictions: Predictions) -> Predictions:
+        """The logits divided by T."""
+        return predictions.with_logits(self.scale(predictions.logits))
 
     def scale(self, logits: Numbers) -> Numbers:
         """Bare logits of one model, as a tensor or an array, divided by T."""
@@ -65,38 +45,104 @@ class Temperature:
         """As a torch module, to put behind a network."""
         return TemperatureModule(torch.tensor(self.temperature))
 
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The T."""
+        return (self.temperature,)
+
+    def parameters(self) -> dict[str, list[float]]:
+        """The T."""
+        return {"T": [self.temperature]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature(SingleTemperature):
+    """The T with the least NLL, with its interval."""
+
+    kind: ClassVar[str] = "temperature"
+
+    low: float  # 95% interval, from the curvature and the variance of the rows' slopes (sandwich)
+    high: float
+    n: int
+    label_kind: LabelKind
+    classes: int
+    at_bound: bool = False
+    separable: bool = False  # every label is predicted correctly
+    flat: bool = False  # all logits of a row are equal: no T changes anything, and 1 is taken
+    declined: float | None = None  # the fitted T, below 1, that was not used; low and high are its interval
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; an infinite end of the interval is None."""
+        high = self.high if math.isfinite(self.high) else None
+        return {
+            "kind": self.kind,
+            "temperature": self.temperature,
+            "interval": {"low": self.low, "high": high, "level": LEVEL},
+            "n": self.n,
+            "label_kind": str(self.label_kind),
+            "classes": self.classes,
+            "at_bound": self.at_bound,
+            "separable": self.separable,
+            "flat": self.flat,
+            "declined": self.declined,
+            "evidence": None if self.evidence is None else self.evidence.to_dict(),
+            "remarks": self.remarks(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values; a declined T is below 1, and 1 is used instead."""
+        value = positive(document, "temperature")
+        declined = None if document.get("declined") is None else positive(document, "declined")
+        if declined is not None and (value != 1 or declined >= 1):
+            raise ValueError(
+                f"temperature is {value} and {declined} was declined; allowed: 1, and a T below 1"
+            )
+        low, high = (document["interval"][name] for name in ("low", "high"))
+        return cls(
+            temperature=value,
+            low=float(low),
+            high=math.inf if high is None else float(high),
+            declined=declined,
+            **facts_from(document),
+        )
+
+    def details(self) -> dict[str, float]:
+        """The declined T."""
+        return {} if self.declined is None else {"declined, as below 1:": self.declined}
+
     def lines(self) -> list[str]:
-        """What was fitted, in a line."""
+        """The T with its interval."""
         ends = "" if self.at_bound else f" (95% interval {self.low:.5g} to {self.high:.5g})"
         if self.declined is not None:
             return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is below 1, n = {self.n:,}"]
         return [f"T = {self.temperature:.5g}{ends}, n = {self.n:,}"]
 
     def remarks(self) -> list[str]:
-        """What the user should know before trusting this T, in plain words; empty when all is well."""
+        """Warnings about the search, the number of rows and the effect on the ECE."""
         remarks = []
         if self.flat:
             remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
         elif self.declined is not None:
             remarks.append(
-                f"the fitted T = {self.declined:.3g} is below 1 and would make the model surer everywhere; "
-                "it was declined, and predictions are left as they are"
+                f"the fitted T = {self.declined:.3g} is below 1 and would make the model more confident "
+                "everywhere; it was declined, and the predictions are not changed"
             )
         elif self.separable:
             remarks.append(
-                f"every label is predicted correctly, so the NLL falls for ever as T does: T = "
+                f"every label is predicted correctly, so the NLL only falls as T does: T = "
                 f"{self.temperature:.3g} is only where the search ends; use more validation data"
             )
         elif self.at_bound:
             remarks.append(
-                f"T = {self.temperature:.3g} is where the search ends: the logits say nothing useful about "
+                f"T = {self.temperature:.3g} is where the search ends: the logits do not help to predict "
                 "the labels; check that labels and classes are in the same order, and that no label is "
                 "given a probability of exactly 0, as trees do"
             )
         elif self.high < 1:
             remarks.append(
                 f"T = {self.temperature:.3g} is below 1: the model is underconfident here, and dividing by T "
-                "makes it surer everywhere, on unfamiliar data too, where that usually does harm"
+                "makes it more confident everywhere, also on unfamiliar data, where that usually does harm"
             )
         if self.n < FEW_ROWS or (not self.at_bound and self.high > WIDE * self.low):
             reach = "unknown" if self.high == math.inf else f"{self.low:.3g} to {self.high:.3g}"
@@ -104,45 +150,84 @@ class Temperature:
         if self.evidence is not None and self.evidence.ece_after > self.evidence.ece_before + MUCH_WORSE:
             remarks.append(
                 f"the ECE rose from {self.evidence.ece_before:.3g} to {self.evidence.ece_after:.3g}: some "
-                "labels have next to no probability and rule the fit (trees give exact zeros); T is none for "
-                "the other rows"
+                "labels have a probability near 0 and dominate the fit (trees give exact zeros); this T does "
+                "not suit the other rows"
             )
         return remarks
 
 
 @dataclass(frozen=True)
-class MemberTemperatures:
-    """A T for each member of an ensemble: members are divided first, then averaged by whoever reads them."""
+class MemberTemperatures(Calibration):
+    """A T for each member of an ensemble: members are divided first, then averaged by the metrics."""
 
     kind: ClassVar[str] = "member-temperatures"
+    averages_members: ClassVar[bool] = False
 
     members: tuple[Temperature, ...]
-    evidence: Evidence | None = None
 
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """The same samples with each member's logits calibrated."""
-        check_fits(predictions, self.members[0].label_kind, self.members[0].classes)
-        if predictions.members != len(self.members):
-            raise InputError(
-                f"the calibration was fitted for {len(self.members)} members, "
-                f"but the predictions have {predictions.members}"
-            )
+    @property
+    def n(self) -> int:
+        """Of each member's fit."""
+        return self.members[0].n
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Of all members."""
+        return self.members[0].label_kind
+
+    @property
+    def classes(self) -> int:
+        """Of all members."""
+        return self.members[0].classes
+
+    @property
+    def needs_members(self) -> int:
+        """As many as have a T."""
+        return len(self.members)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The T of each member."""
+        return tuple(member.temperature for member in self.members)
+
+    def apply(self, predictions: Predictions) -> Predictions:
+        """Each member's logits divided by its T."""
         return predictions.with_logits(self.scale(predictions.logits))
 
     def scale(self, logits: Numbers) -> Numbers:
         """Bare logits (members, n, classes), as a tensor or an array, each member divided by its T."""
-        values = [member.temperature for member in self.members]
         if isinstance(logits, Tensor):
-            return logits / torch.tensor(values, dtype=logits.dtype, device=logits.device).reshape(-1, 1, 1)
-        return logits / np.array(values, dtype=logits.dtype).reshape(-1, 1, 1)
+            divisors = torch.tensor(self.temperatures, dtype=logits.dtype, device=logits.device)
+            return logits / divisors.reshape(-1, 1, 1)
+        return logits / np.array(self.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
 
     def module(self) -> "TemperatureModule":
         """As a torch module, to put behind the stacked logits of the members."""
-        values = torch.tensor([member.temperature for member in self.members])
-        return TemperatureModule(values.reshape(-1, 1, 1))
+        return TemperatureModule(torch.tensor(self.temperatures).reshape(-1, 1, 1))
+
+    def parameters(self) -> dict[str, list[float]]:
+        """The T of each member."""
+        return {"T of each member": list(self.temperatures)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with those of each member."""
+        evidence = None if self.evidence is None else self.evidence.to_dict()
+        return {
+            "kind": self.kind,
+            "members": [member.to_dict() for member in self.members],
+            "evidence": evidence,
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values; there is at least one member."""
+        members = tuple(Temperature.from_dict(member) for member in document["members"])
+        if not members:
+            raise ValueError("members are empty; allowed: one or more")
+        return cls(members, evidence=evidence_from(document))
 
     def lines(self) -> list[str]:
-        """What was fitted, in a line for each member."""
+        """Each member's T with its interval."""
         if len(self.members) == 1:
             return self.members[0].lines()
         return [f"member {i}: {line}" for i, t in enumerate(self.members) for line in t.lines()]
@@ -152,7 +237,89 @@ class MemberTemperatures:
         return [f"member {i}: {remark}" for i, t in enumerate(self.members) for remark in t.remarks()]
 
 
-class TemperatureModule(nn.Module):
+@dataclass(frozen=True, kw_only=True)
+class BudgetTemperature(SingleTemperature):
+    """A T above the one with the least NLL."""
+
+    kind: ClassVar[str] = "budget"
+
+    best: Temperature  # the one with the least NLL
+    budget: float  # the share by which the NLL may rise
+    nll_best: float  # unclipped, on the validation data
+    nll_used: float
+    at_bound: bool = False  # the budget allows any T: the end of the search was taken
+
+    @property
+    def n(self) -> int:
+        """Of the fit of the best T."""
+        return self.best.n
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Of the fit of the best T."""
+        return self.best.label_kind
+
+    @property
+    def classes(self) -> int:
+        """Of the fit of the best T."""
+        return self.best.classes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with those of the best T."""
+        return super().to_dict() | {"best": self.best.to_dict()}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values."""
+        return cls(
+            temperature=positive(document, "temperature"),
+            best=Temperature.from_dict(document["best"]),
+            budget=not_negative(document, "budget"),
+            nll_best=not_negative(document, "nll_best"),
+            nll_used=not_negative(document, "nll_used"),
+            at_bound=bool(document["at_bound"]),
+            evidence=evidence_from(document),
+        )
+
+    def details(self) -> dict[str, float]:
+        """The best T."""
+        return {"least NLL at T =": self.best.temperature}
+
+    def lines(self) -> list[str]:
+        """The T that is used, then the best one."""
+        share = f"at most {100 * self.budget:.3g}% above the least"
+        used = f"T = {self.temperature:.5g}, NLL {self.nll_used:.5g}: {share}"
+        return [used, *(f"least NLL {self.nll_best:.5g} at {line}" for line in self.best.lines())]
+
+    def remarks(self) -> list[str]:
+        """Warnings about the budget and about the best T."""
+        remarks = [f"best T: {remark}" for remark in self.best.remarks()]
+        if self.best.at_bound:
+            remarks.insert(
+                0, "there is no best T to start from, so the fitted T was taken and no budget used"
+            )
+        elif self.at_bound:
+            remarks.insert(
+                0,
+                f"any T, however large, is within the budget of {100 * self.budget:.3g}%: T = "
+                f"{self.temperature:.3g} is only where the search ends; take a smaller budget",
+            )
+        return remarks
+
+
+class FittedModule(nn.Module):
+    """A module that keeps its own buffers, the fitted numbers, in full precision when it is moved or cast."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        full = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in full.items():
+            if not buffer.is_meta:
+                setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
+
+
+class TemperatureModule(FittedModule):
     """Divides logits by a fixed T; it is a buffer, so it moves and saves with the model."""
 
     temperature: Tensor
@@ -162,7 +329,7 @@ class TemperatureModule(nn.Module):
         self.register_buffer("temperature", temperature.to(torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
-        return logits / self.temperature.to(logits.dtype)
+        return logits / self.temperature.to(logits)
 
 
 def fit_temperature(val: Predictions) -> Temperature:
@@ -174,13 +341,12 @@ def fit_temperature(val: Predictions) -> Temperature:
     3.6409569065...
     """
     labelled = only_labelled(val)
+    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
-        return Temperature(
-            temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **_facts(labelled)
-        )
+        return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
-    # At an inner optimum the rows' slopes cancel, so some are positive; if none is, look at the answers.
+    # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
     separable = not float(reading.row_slopes.max()) > 0 and is_separable(labelled)
     if separable:
         scale = highest
@@ -192,7 +358,7 @@ def fit_temperature(val: Predictions) -> Temperature:
         high=factor / scale,
         at_bound=at_bound,
         separable=separable,
-        **_facts(labelled),
+        **facts,
     )
 
 
@@ -207,29 +373,6 @@ def only_labelled(val: Predictions) -> Predictions:
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
     return (val if known.all() else val.take(known.reshape(val.n, -1).any(dim=1).numpy())).average()
-
-
-class Classified(Protocol):
-    """Anything of a kind and a number of classes: Predictions, or the shape of those that are streamed."""
-
-    @property
-    def kind(self) -> LabelKind: ...
-
-    @property
-    def classes(self) -> int: ...
-
-
-def check_fits(predictions: Classified, label_kind: LabelKind, classes: int) -> None:
-    """Refuse predictions of another kind than the calibration was fitted on."""
-    if (predictions.kind, predictions.classes) != (label_kind, classes):
-        raise InputError(
-            f"the calibration was fitted for {label_kind} with {classes} classes, "
-            f"but the predictions are {predictions.kind} with {predictions.classes} classes"
-        )
-
-
-def _facts(labelled: Predictions) -> dict[str, Any]:
-    return {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
 
 
 def _interval_factor(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:
@@ -247,9 +390,9 @@ def fit_temperature_at_least_one(val: Predictions) -> Temperature:
     """The T of `fit_temperature` where it is 1 or more; else 1, with the T that was declined.
 
     T = max(1, argmin_T NLL(z / T)). Li & Hoiem, CVPR 2020, for networks distilled from an ensemble, which
-    may be underconfident on familiar data: to sharpen them would do harm on unfamiliar data.
+    may be underconfident on familiar data: a T below 1 would do harm on unfamiliar data.
 
-    >>> fitted = fit_softening(Predictions.from_logits([[0.1, 0.0]] * 4, [0, 0, 0, 1]))
+    >>> fitted = fit_temperature_at_least_one(Predictions.from_logits([[0.1, 0.0]] * 4, [0, 0, 0, 1]))
     >>> fitted.temperature, fitted.declined
     (1.0, 0.0910239...)
     """
@@ -263,78 +406,12 @@ def at_least_one(fitted: Temperature) -> Temperature:
     return replace(fitted, temperature=1.0, declined=fitted.temperature)
 
 
-BUDGET = 0.02
-TOLERANCE = 1e-9  # of log T
-
-
-@dataclass(frozen=True, kw_only=True)
-class BudgetTemperature:
-    """A T above the best one: a function from Predictions to Predictions. Members are averaged first."""
-
-    kind: ClassVar[str] = "budget"
-
-    temperature: float  # the one that is used
-    best: Temperature  # the one with the least NLL
-    budget: float  # the share by which the NLL may rise
-    nll_best: float  # unclipped, on the validation data
-    nll_used: float
-    at_bound: bool = False  # the budget allows any T: the end of the search was taken
-    evidence: Evidence | None = None
-
-    @property
-    def n(self) -> int:
-        return self.best.n
-
-    @property
-    def label_kind(self) -> LabelKind:
-        return self.best.label_kind
-
-    @property
-    def classes(self) -> int:
-        return self.best.classes
-
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """The same samples with calibrated logits."""
-        check_fits(predictions, self.label_kind, self.classes)
-        averaged = predictions.average()
-        return averaged.with_logits(self.scale(averaged.logits))
-
-    def scale(self, logits: Numbers) -> Numbers:
-        """Bare logits of one model, as a tensor or an array, divided by T."""
-        return logits / self.temperature
-
-    def module(self) -> TemperatureModule:
-        """As a torch module, to put behind a network."""
-        return TemperatureModule(torch.tensor(self.temperature))
-
-    def lines(self) -> list[str]:
-        """What was fitted: the T that is used, then the best one."""
-        share = f"at most {100 * self.budget:.3g}% above the least"
-        used = f"T = {self.temperature:.5g}, NLL {self.nll_used:.5g}: {share}"
-        return [used, *(f"least NLL {self.nll_best:.5g} at {line}" for line in self.best.lines())]
-
-    def remarks(self) -> list[str]:
-        """What the user should know before trusting this T, in plain words; empty when all is well."""
-        remarks = [f"best T: {remark}" for remark in self.best.remarks()]
-        if self.best.at_bound:
-            remarks.insert(
-                0, "there is no best T to start from, so the fitted T was taken and no budget used"
-            )
-        elif self.at_bound:
-            remarks.insert(
-                0,
-                f"any T, however large, keeps within the budget of {100 * self.budget:.3g}%: T = "
-                f"{self.temperature:.3g} is only where the search ends; take a smaller budget",
-            )
-        return remarks
-
-
 def fit_budget_temperature(val: Predictions, budget: float = BUDGET) -> BudgetTemperature:
     """The largest T that costs at most the share `budget` of the least NLL of `val`, exact to 1e-6.
 
     T = max {T : NLL(z / T) <= (1 + budget) min_T NLL(z / T)}, NLL unclipped, members averaged first. The
     NLL is convex in 1/T, so above the best T it only rises and there is one such T. Where there is no best T
-    (labels all predicted correctly, logits that say nothing), the T of `fit_temperature` is taken.
+    (all labels predicted correctly, or all logits of each row equal), the T of `fit_temperature` is taken.
 
     >>> fitted = fit_budget_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
     >>> round(fitted.best.temperature, 4), round(fitted.temperature, 4)
@@ -347,7 +424,7 @@ def fit_budget_temperature(val: Predictions, budget: float = BUDGET) -> BudgetTe
     least = mean_nll(labelled, 1 / best.temperature)
     temperature, at_bound = best.temperature, False
     if not best.at_bound:
-        temperature, at_bound = _softest(labelled, best.temperature, (1 + budget) * least)
+        temperature, at_bound = _largest_within(labelled, best.temperature, (1 + budget) * least)
     return BudgetTemperature(
         temperature=temperature,
         best=best,
@@ -358,7 +435,7 @@ def fit_budget_temperature(val: Predictions, budget: float = BUDGET) -> BudgetTe
     )
 
 
-def _softest(labelled: Predictions, best: float, limit: float) -> tuple[float, bool]:
+def _largest_within(labelled: Predictions, best: float, limit: float) -> tuple[float, bool]:
     """The largest T whose NLL is at most `limit`, and whether the search ended before it."""
     largest = 1 / search_bounds(labelled)[0]
 
@@ -370,4 +447,4 @@ def _softest(labelled: Predictions, best: float, limit: float) -> tuple[float, b
     if excess(math.log(best)) >= 0:  # no budget, or one too small for float64
         return best, False
     root = float(brentq(excess, math.log(best), math.log(largest), xtol=TOLERANCE / 2))
-    return max(best, math.exp(root - TOLERANCE)), False  # on the side that keeps within the budget
+    return max(best, math.exp(root - TOLERANCE)), False  # on the side that is within the budget

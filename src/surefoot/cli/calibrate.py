@@ -95,14 +95,13 @@ def apply(
 ) -> None:
     """Calibrate predictions: the same rows with calibrated logits."""
     refuse_missing(calibration, predictions)
-    from surefoot.calibrators import MemberTemperatures, load_calibration
+    from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions, write_predictions
 
     refuse_same_file(predictions, output)
     fitted = load_calibration(calibration)
-    kind = (fitted.members[0] if isinstance(fitted, MemberTemperatures) else fitted).label_kind
     with busy(f"calibrating {predictions}"):
-        calibrated = fitted(read_predictions(predictions, unlabelled=kind))
+        calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))
         write_predictions(calibrated, output)
     typer.echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)

@@ -85,11 +85,11 @@ def show(
     """
     from surefoot.cli.terminal import print_tables
     from surefoot.report.tables import Table
-    from surefoot.tasks import TASKS, BuiltIn
+    from surefoot.tasks import TASKS
 
     entry = TASKS.named(name)
     typer.echo(f"{entry.title}: {entry.description}")
-    if isinstance(entry, BuiltIn):
+    if entry.layout is None:
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
         typer.echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
         return

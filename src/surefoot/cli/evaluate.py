@@ -170,6 +170,7 @@ def evaluate(
         raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
     if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
         with streaming_engine(engine, address, workers) as running:
+            chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
             evaluation = _streamed(files, calibration, chosen, resamples, seed, running)
     else:
         from surefoot.calibrators import load_calibration
@@ -256,6 +257,16 @@ def _metrics(
     have = [metric.name for metric in chosen]
     chosen += [METRICS.named(c.metric) for c in conditions if c.metric not in have]
     return list({metric.name: metric for metric in chosen}.values())
+
+
+def _streamable(metrics: "list[Metric]", requested: Collection[str]) -> "list[Metric]":
+    """Leave out metrics that cannot be streamed; those that are requested stay, and will be refused."""
+    from surefoot.cli.terminal import notes
+
+    left_out = [m.name for m in metrics if not m.can_be_streamed and m.name not in requested]
+    for name in left_out:
+        notes().print(f"note: metric {name!r} cannot be streamed and is left out; --no-stream computes it")
+    return [metric for metric in metrics if metric.name not in left_out]
 
 
 def _print(summary: "Summary", output_format: Format) -> None:

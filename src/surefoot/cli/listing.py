@@ -230,13 +230,12 @@ def _show_run(name: str, store: "Store") -> None:
 def _fitted(folder: Path) -> "Table":
     """The parameters fitted by the last report: a row per task and method, a value per run."""
     from surefoot.calibrators import load_calibration
-    from surefoot.report.study_tables import values_of
     from surefoot.report.tables import Table
 
     values: dict[tuple[str, str], list[float]] = {}
     for file in sorted((folder / "calibrations").glob("*.json")):
         of = file.stem.rpartition("-run")[0]
-        for name, numbers in values_of(load_calibration(file)).items():
+        for name, numbers in load_calibration(file).parameters().items():
             values.setdefault((of, name), []).extend(numbers)
     rows = tuple((of, name, ", ".join(f"{n:.4g}" for n in all_)) for (of, name), all_ in values.items())
     return Table.of_text(

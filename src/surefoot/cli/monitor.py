@@ -62,18 +62,18 @@ def monitor(
     refuse_missing(reference, current, calibration, thresholds)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
-    from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.files import read_outputs
     from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_predictions(reference, unlabelled=kind, answers=True)
-        seen = _without_labels(read_predictions(current, unlabelled=known.kind, answers=True))
+        known = read_outputs(reference, unlabelled=kind)
+        seen = _without_labels(read_outputs(current, unlabelled=known.kind))
         refuse_other_classifier({"reference": known, "current": seen})
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
-        look = check_shift(then, now, share=_share(past, alpha), bound=bound)
+        look = check_shift(then, now, budget=_share(past, alpha), bound=bound)
         past = None if past is None else past.added(look, reference=name, source=str(current))
     _note_novelty(then, now)
     from surefoot.report.monitor import monitor_table, monitor_verdict
@@ -147,7 +147,7 @@ def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractCont
 def _share(past: "History | None", alpha: float) -> "AlphaBudget":
     from surefoot.deploy.monitor import AlphaBudget
 
-    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_look(len(past.looks) + 1, alpha)
+    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_check(len(past.checks) + 1, alpha)
 
 
 def _print(look: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
@@ -177,6 +177,6 @@ def _page(
     from surefoot.report.monitor import write_monitor_page
 
     with busy("drawing the page"):
-        history = past.looks if past else ()
+        history = past.checks if past else ()
         write_monitor_page(look, verdict, table, reference, current, history, sources, path)
     typer.echo(f"page: {path}", err=True)

@@ -146,14 +146,14 @@ class TimeLeft(ProgressColumn):
 
 def _phases(recipe: "Recipe") -> int:
     """How many times a network is trained."""
-    kind = "" if recipe.variant is None else recipe.variant.kind
+    kind = "" if recipe.variant is None else recipe.variant.name
     if kind == "averaged":
         return 0
     return 2 if recipe.protocol == "paper" and kind != "held-out" else 1
 
 
 def _name(job: "Job") -> str:
-    kind = "" if job.recipe.variant is None else f"{job.recipe.variant.kind}, "
+    kind = "" if job.recipe.variant is None else f"{job.recipe.variant.name}, "
     return f"{kind}seed {job.seed}"
 
 

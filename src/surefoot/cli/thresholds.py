@@ -115,12 +115,12 @@ def _calibrated(
     val: "Predictions", calibration: Path | None, split: float | None, seed: int
 ) -> "tuple[Calibration | None, Predictions]":
     """The calibration, given or fitted on a part of VAL, and the rows that are left for the thresholds."""
-    from surefoot.calibrators import BudgetTemperature, Temperature, fit_calibration, load_calibration
+    from surefoot.calibrators import fit_calibration, load_calibration
     from surefoot.deploy.thresholds import split_rows
 
     if calibration is not None:
         found = load_calibration(calibration)
-        keeps_order = val.classes == 2 and isinstance(found, Temperature | BudgetTemperature)
+        keeps_order = val.classes == 2 and found.single_temperature is not None
         if not keeps_order:  # else the same rows are accepted, whatever the temperature
             typer.echo(
                 "note: the promise holds if the calibration was fitted on other rows than these, "
@@ -142,7 +142,7 @@ def _unreachable(found: "Unreachable", n: int) -> str:
 
     best = found.best
     return (
-        f"no threshold can promise an error of at most {found.promise.target_error:g} with n = {n:,} rows; "
+        f"no threshold can promise an error of at most {found.guarantee.target_error:g} with n = {n:,} rows; "
         f"{rounded_up(best.bound)} can be promised, for the {best.share:.0%} most confident "
         f"({best.wrong} wrong of {best.n}): ask for that, or bring more rows; nothing was written"
     )

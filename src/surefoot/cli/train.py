@@ -90,7 +90,7 @@ def tune(
     from surefoot.tasks import task_named
     from surefoot.tasks.task import Split
     from surefoot.training.data import task_inputs
-    from surefoot.training.tune import Bench
+    from surefoot.training.tune import TuneContext
     from surefoot.training.tune import tune as search
 
     refuse_unwritable(output)
@@ -98,7 +98,7 @@ def tune(
     loaded = task_named(task, root=root)
     inputs = task_inputs(loaded, base, cache=cache or default_cache())
     with watch_trials() as on_event:
-        bench = Bench(
+        bench = TuneContext(
             loaded, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, on_event
         )
         best, trials = search(bench, tuple(rate or ()))
@@ -133,8 +133,9 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
-    from surefoot.recipes.recipe import Recipe, read_recipe, recipe_from
+    from surefoot.recipes.recipe import Recipe
     from surefoot.training.initial import right_weights, weights_digest
+    from surefoot.variants import read_recipe, recipe_from
 
     given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))

@@ -1,9 +1,9 @@
-"""From an image file to what a network sees: exactly what was done in testing."""
+"""Bundles: a method's networks with their calibration and preprocessing, read from a folder."""
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,29 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
-from surefoot.calibrators import Calibration, MemberTemperatures, NoveltyScaling, load_calibration
-from surefoot.deploy.assemble import FixedSamples, Novelty, assembled
+from surefoot.calibrators import Calibration, load_calibration
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
-from surefoot.deploy.model import CalibratedModule, device_of, float_type_of, from_array
+from surefoot.deploy.model import (
+    CalibratedNetworks,
+    Novelty,
+    device_of,
+    float_type_of,
+    from_array,
+)
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
 from surefoot.io import read_json
 from surefoot.networks.backbones import build_network
-from surefoot.novelty import FROM_LOGITS, Scale
+from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.recipes.recipe import Recipe, recipe_from
-from surefoot.recipes.variants import Bayesian
-from surefoot.runtime import generator
+from surefoot.recipes.recipe import Recipe
 from surefoot.text import count_of
 from surefoot.training.augment import MEAN, SPREAD
 from surefoot.training.data import images_from
 from surefoot.training.initial import network_options
+from surefoot.variants import recipe_from, variant_of
 
 DEFINITION = (
     "upright, 8 bits of red, green and blue; resized (bicubic) so that the short side has short_side pixels, "
@@ -45,10 +49,10 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The centre crop of training's recipe."""
+    """From an image file to the input of a network: the centre crop of the recipe, exactly as in testing."""
 
-    view: int  # pixels a side of what the network sees
-    resize: int  # the crop keeps view / resize of the short side
+    view: int  # pixels a side of the network's input
+    resize: int  # the crop has view / resize of the short side
     short_side: int | None  # that files are decoded to; None: their own size
 
     @property
@@ -57,14 +61,14 @@ class Preprocessing:
         return Size(self.view, Fit.AS_IT_IS) if self.short_side is None else Size(self.short_side)
 
     def of_file(self, path: str | Path) -> Tensor | str:
-        """What the network sees of a file, (3, view, view) in float32; or in words why there is none."""
+        """The network's input from a file, (3, view, view) in float32; or the reason why there is none."""
         if not Path(path).is_file() and Path(path).exists():
-            return "not a regular file"  # to open a pipe would be to wait for ever
+            return "not a regular file"  # opening a pipe would block
         pixels = read_pixels(str(path), self.size)
         return pixels if isinstance(pixels, str) else self.of_pixels(pixels)
 
     def of_image(self, image: Image) -> Tensor | str:
-        """The same of an image that Pillow has opened or made, which is left as it is."""
+        """The same from a Pillow image, which is not changed."""
         try:
             return self.of_pixels(pixels_of(image, self.size))
         except UNREADABLE as error:
@@ -76,7 +80,7 @@ class Preprocessing:
         return images.test_views(images.pixels, torch.tensor([0]))[0]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, with all that another program needs to do the same."""
+        """Plain values, with everything that another program needs to do the same."""
         return {**asdict(self), "mean": list(MEAN), "std": list(SPREAD), "definition": DEFINITION}
 
 
@@ -92,79 +96,78 @@ def preprocessing_from(document: Any) -> Preprocessing:
 
 
 FORMAT = 1
-LONGEST = 300  # characters of torch's own words
+LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
-LIBRARIES = (
-    "timm",
-    "torchvision",
-)  # networks of theirs are built by name; any other name is a user's own code
+LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 
 Samples = Tensor | NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A method, ready to use: `model` gives calibrated logits, `probabilities` what they mean."""
+    """A method, ready to use: `model` gives calibrated logits, `probabilities` calibrated probabilities."""
 
     about: Mapping[str, Any]  # bundle.json
     kind: LabelKind
     class_names: tuple[str, ...]
-    shape: tuple[int, ...]  # of one sample as the networks see it
-    preprocessing: Preprocessing | None  # None: samples are points, and seen as they are
+    shape: tuple[int, ...]  # of one preprocessed sample
+    preprocessing: Preprocessing | None  # None: samples are points, which need none
     networks: nn.ModuleList
     calibration: Calibration | None
     novelty: Novelty
     thresholds: Rule | None
-    familiar: Familiar | None  # None: written before bundles knew
+    familiar: Familiar | None  # None: written before bundles had it
 
     @cached_property
-    def model(self) -> CalibratedModule:
-        """Samples to calibrated logits, as one module; calibration and averaging are inside."""
-        return assembled(list(self.networks), self.calibration, self.novelty, self.kind)
+    def model(self) -> CalibratedNetworks:
+        """Samples to calibrated logits, as one module that includes averaging and calibration."""
+        return CalibratedNetworks(list(self.networks), self.calibration, self.novelty, self.kind)
 
     def probabilities(self, samples: Samples) -> Tensor:
         """(n, classes) of preprocessed samples (n, *shape), a tensor or an array."""
-        return self.model.probabilities(self._taken(samples))
+        return self.model.probabilities(self._checked(samples))
 
     def preprocess(self, image: str | Path | Image) -> Tensor:
-        """What the networks see of an image file, or of an image that Pillow has opened or made.
+        """The networks' input from an image file, or from a Pillow image.
 
-        A large JPEG file is decoded small, an image at its full size: there pixels may differ a little.
+        A large JPEG file is decoded at a reduced size, an open image at its full size: pixels may differ
+        a little.
         """
         if self.preprocessing is None:
             raise InputError(f"{self.name} takes points of shape {self.shape}, not images")
         if isinstance(image, Image):
-            seen = self.preprocessing.of_image(image)
+            pixels = self.preprocessing.of_image(image)
         elif isinstance(image, str | Path):
-            seen = self.preprocessing.of_file(image)
+            pixels = self.preprocessing.of_file(image)
         else:
             raise InputError(f"the image is of type {type(image).__name__}; allowed: a path, or a PIL image")
-        if isinstance(seen, str):
-            raise InputError(f"{'the image' if isinstance(image, Image) else image} cannot be read: {seen}")
-        return seen
+        if isinstance(pixels, str):
+            raise InputError(f"{'the image' if isinstance(image, Image) else image} cannot be read: {pixels}")
+        return pixels
 
-    def says(self, samples: Samples) -> Predictions:
-        """What the method says of preprocessed samples, with their novelty: as it was scored, in one pass."""
-        taken = self._taken(samples)
+    def predict(self, samples: Samples) -> Predictions:
+        """Calibrated predictions of preprocessed samples, with their novelty, in one pass."""
+        inputs = self._checked(samples)
         with torch.inference_mode():
-            own = torch.stack([network(taken) for network in self.networks]).float().cpu()
-        novelty = self.novelty.of(own, self.kind)
+            logits = torch.stack([network(inputs) for network in self.networks]).float().cpu()
+        novelty = self.novelty.of(logits, self.kind)
         scale = self.novelty.scale
-        scaled = None if scale is None else scale(novelty.numpy())
-        said = Predictions.from_logits(
-            own, None, kind=self.kind, class_names=self.class_names, novelty=scaled
+        predictions = Predictions.from_logits(
+            logits,
+            None,
+            kind=self.kind,
+            class_names=self.class_names,
+            novelty=None if scale is None else scale(novelty.numpy()),
         )
-        answer = said if self.calibration is None else self.calibration(said)
-        return Predictions.from_logits(
-            answer.logits, None, kind=self.kind, class_names=self.class_names, novelty=novelty
-        )
+        calibrated = predictions if self.calibration is None else self.calibration(predictions)
+        return replace(calibrated, novelty=novelty)
 
-    def _taken(self, samples: Samples) -> Tensor:
-        """Samples where the networks are, in their weights' type; those that they cannot see are refused."""
-        given = from_array(samples, self.networks)
-        if isinstance(given, Tensor) and given.is_floating_point() and given.shape[1:] == self.shape:
-            return given.to(device_of(self.networks), float_type_of(self.networks))
+    def _checked(self, samples: Samples) -> Tensor:
+        """Samples on the networks' device, in their weights' type; those of another shape are refused."""
+        inputs = from_array(samples, self.networks)
+        if isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.shape[1:] == self.shape:
+            return inputs.to(device_of(self.networks), float_type_of(self.networks))
         got = f"a {type(samples).__name__}"
         if isinstance(samples, Tensor | np.ndarray):
             got = f"{samples.dtype} of shape {tuple(samples.shape)}".removeprefix("torch.")
@@ -184,7 +187,7 @@ class Bundle:
 
 
 def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
-    """Read a bundle; nothing in it is unpickled or run, and every file is held against its sha256.
+    """Read a bundle; nothing in it is unpickled or run, and every file is verified against its sha256.
 
     A network that was a user's own function (`package.module:function`) is built by importing and calling it:
     only with `allow_code`.
@@ -207,7 +210,10 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
 def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     kind, shape = LabelKind(about["kind"]), tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
-    weights = _read_weights(folder / WEIGHTS)
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{WEIGHTS} cannot be read: {error}") from error
     networks = [
         restored_network(
             recipe_from(each["recipe"]),
@@ -225,13 +231,15 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         for i, each in enumerate(about["networks"])
     ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
-    scale, known = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
-    prepared, decides = about["preprocessing"], THRESHOLDS in about["files"]
+    scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
+    prepared = about["preprocessing"]
     if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
         raise InputError(
             f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
         )
-    thresholds = _read_json(folder / THRESHOLDS, "a thresholds file") if decides else None
+    thresholds = None
+    if THRESHOLDS in about["files"]:
+        thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
     bundle = Bundle(
         about=about,
         kind=kind,
@@ -241,28 +249,26 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         networks=nn.ModuleList(networks).eval(),
         calibration=None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION),
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
-        thresholds=None if thresholds is None else rule_from(thresholds, classes=len(names)),
-        familiar=None if known is None else familiar_from(known),
+        thresholds=thresholds,
+        familiar=None if familiar is None else familiar_from(familiar),
     )
     _check_parts(bundle)
     return bundle
 
 
 def _check_parts(bundle: Bundle) -> None:
-    """Refuse parts that cannot work together, and a description without what is asked of it later."""
+    """Refuse parts that do not fit together, and a description without the keys that are used later."""
     about, members, fitted, novelty = bundle.about, len(bundle.networks), bundle.calibration, bundle.novelty
     _ = bundle.name, about["surefoot"], about["method"]["name"], about["input"]["name"]
     networks = count_of(members, "network")
     if not members:
         raise InputError("there are 0 networks; allowed: one or more")
-    if isinstance(fitted, MemberTemperatures) and len(fitted.members) != members:
-        temperatures = count_of(len(fitted.members), "temperature")
-        raise InputError(f"{temperatures} for {networks}; allowed: one for each")
-    if novelty.score not in FROM_LOGITS:
-        raise InputError(f"unknown novelty score {novelty.score!r}; have: {', '.join(FROM_LOGITS)}")
+    if fitted is not None and fitted.needs_members not in (None, members):
+        raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
+    logits_score(novelty.score)
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
         raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
-    if isinstance(fitted, NoveltyScaling) and (members != 1 or novelty.scale is None):
+    if fitted is not None and fitted.needs_novelty and (members != 1 or novelty.scale is None):
         raise InputError(
             f"novelty scaling of {networks}, {'without' if novelty.scale is None else 'with'} a "
             "scale; allowed: of one, with a scale"
@@ -279,7 +285,7 @@ def restored_network(
     key: str,
     allow_code: bool,
 ) -> nn.Module:
-    """A network of that recipe with these weights; a Bayesian one with its samples fixed."""
+    """A network of that recipe with these weights, as its variant is deployed."""
     source, colon, _ = recipe.network.partition(":")
     if colon and source not in LIBRARIES and not allow_code:
         raise InputError(
@@ -290,27 +296,28 @@ def restored_network(
         options = network_options(recipe, shape)
         network = build_network(recipe.network, classes, generator=Generator().manual_seed(0), **options)
         network.load_state_dict(dict(weights))
-    except (RuntimeError, MemoryError) as error:  # the latter, and some of the former: far too large
+    except (RuntimeError, MemoryError) as error:  # also for networks that are far too large
         reason = " ".join(str(error).split())[:LONGEST]
         raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}") from error
     for parameter in network.parameters():
         parameter.requires_grad = False
-    if isinstance(recipe.variant, Bayesian):
-        return FixedSamples(network, recipe.variant.samples, kind, generator(key, "deployed samples"))
-    return network
+    return variant_of(recipe).deployed(network, kind, key)
 
 
 def sha256_of(path: Path) -> str:
     """Of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
-        if name != CARD and _reading(folder / name, sha256_of) != digest:
+        if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
@@ -322,17 +329,3 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path} is not {what}: a JSON object is needed")
     return document
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path.name} cannot be read: {error}") from error
-
-
-def _reading(path: Path, read: Callable[[Path], str]) -> str:
-    try:
-        return read(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error

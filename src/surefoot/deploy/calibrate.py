@@ -1,4 +1,4 @@
-"""Three lines on the user's own model: fit a temperature on a loader, give back a calibrated module."""
+"""Calibrate a user's own model: fit a temperature on a loader, return both as one module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surefoot.calibrators import CALIBRATORS, BudgetTemperature, Temperature, fit_calibration
+from surefoot.calibrators import CALIBRATORS, fit_calibration
 from surefoot.deploy.model import Calibrated, Report, ScikitModel, as_module, logits_of, model_outputs, moved
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
@@ -16,8 +16,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.text import count_of
 from surefoot.training.predict import evaluating
 
-LABELS = ("labels", "label")  # what a batch that is a mapping calls them
-METHODS = ("temperature", "softening", "budget")  # those that fit one T
+LABELS = ("labels", "label")  # their names in a batch that is a mapping
 ROWS_AT_ONCE = 256
 
 
@@ -28,54 +27,55 @@ def calibrate(
     method: str = "temperature",
     tick: Callable[[int], None] = lambda _: None,
 ) -> Calibrated:
-    """The model behind the temperature that is best on `val`, as a module that takes its place.
+    """The model with the temperature that is best on `val`, as a module that can replace it.
 
     `val` is held-out data drawn like the training data: a loader of (x, y) or of mappings with `labels`, or
     one pair of arrays. Labels (n,) are class indices (of a scikit-learn classifier its own names); labels
     (n, classes) are 0 / 1 / -100 and mean a sigmoid each; one logit a sample is the log odds of class 1.
 
-    The model is asked in evaluation mode, without gradients, where its weights are, and is left as it was
-    found. `tick` is told of the rows of each batch.
+    The model runs in evaluation mode, without gradients, on the device of its weights; its modes are restored
+    afterwards. `tick` is called with the number of rows of each batch.
 
     >>> x = torch.tensor([[4.0, 0.0]] * 4)
     >>> calibrated = calibrate(torch.nn.Identity(), (x, torch.tensor([0, 0, 0, 1])))
     >>> calibrated.probabilities(x)[0]
     tensor([0.7500, 0.2500])
     """
-    if method not in METHODS:
+    allowed = [each.name for each in CALIBRATORS if each.one_temperature]
+    if method not in allowed:
         known = any(method == each.name for each in CALIBRATORS)
         wrong = f"method {method!r} does not fit one temperature" if known else f"unknown method {method!r}"
-        raise InputError(f"{wrong}; allowed: {', '.join(METHODS)}")
-    seen = collected(model, val, tick)
-    fitted = fit_calibration(method, seen)
-    assert isinstance(fitted, Temperature | BudgetTemperature)
-    return Calibrated(model, fitted.temperature, kind=seen.kind, report=Report.of(fitted))
+        raise InputError(f"{wrong}; allowed: {', '.join(allowed)}")
+    predictions = predictions_of(model, val, tick)
+    fitted = fit_calibration(method, predictions)
+    assert fitted.single_temperature is not None
+    return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=Report.of(fitted))
 
 
-def collected(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
-    """What a model says of held-out data, as predictions."""
+def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
+    """A model's predictions of held-out data."""
     logits: list[Tensor] = []
     labels: list[NDArray[Any]] = []
-    for question, truth in _batches(val):
-        module = as_module(model, _kind(truth))
+    for inputs, given in _batches(val):
+        many = given.ndim == 2 and given.shape[1] > 1
+        module = as_module(model, LabelKind.MANY_LABELS if many else LabelKind.ONE_LABEL)
         scikit = next((part for part in module.modules() if isinstance(part, ScikitModel)), None)
-        known = truth if scikit is None else scikit.label_indices(truth)
         with torch.no_grad(), evaluating([module]):
-            answer = logits_of(model_outputs(module, moved(question, module))).cpu()
-        if len(answer) != len(known):
-            got = f"{count_of(len(known), 'label')} and {count_of(len(answer), 'logit')}"
+            outputs = logits_of(model_outputs(module, moved(inputs, module))).cpu()
+        if len(outputs) != len(given):
+            got = f"{count_of(len(given), 'label')} and {count_of(len(outputs), 'logit')}"
             raise InputError(f"a batch has {got}; must be as many")
-        logits.append(answer if answer.ndim == 2 else answer.unsqueeze(1))
-        labels.append(known)
-        tick(len(answer))
+        logits.append(outputs if outputs.ndim == 2 else outputs.unsqueeze(1))
+        labels.append(given if scikit is None else scikit.label_indices(given))
+        tick(len(outputs))
     if not logits:
         raise InputError("the loader gave no batch; needed: held-out samples with their labels")
     return Predictions.from_logits(torch.cat(logits), np.concatenate(labels))
 
 
 def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
-    """Questions and labels, batch by batch."""
-    if _is_pair_of_arrays(val):
+    """Inputs and labels, batch by batch."""
+    if isinstance(val, tuple) and len(val) == 2 and hasattr(val[0], "shape"):
         samples, labels = val
         for start in range(0, samples.shape[0], ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -87,10 +87,10 @@ def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
             "with 'labels', or one pair of arrays"
         )
     for batch in val:
-        yield _question_and_labels(batch)
+        yield _inputs_and_labels(batch)
 
 
-def _question_and_labels(batch: Any) -> tuple[Any, Any]:
+def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Mapping):
         named = [name for name in LABELS if name in batch]
         if len(named) == 1:
@@ -104,14 +104,6 @@ def _question_and_labels(batch: Any) -> tuple[Any, Any]:
     raise InputError(f"a batch is {got}; allowed: (x, y), or a mapping with 'labels'")
 
 
-def _is_pair_of_arrays(val: Any) -> bool:
-    return isinstance(val, tuple) and len(val) == 2 and hasattr(val[0], "shape")
-
-
 def _array(labels: Any) -> NDArray[Any]:
-    """Labels on the host, from a tensor, an array, a list or a column of a table."""
+    """Labels on the CPU, from a tensor, an array, a list or a column of a table."""
     return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-
-
-def _kind(labels: NDArray[Any]) -> LabelKind:
-    return LabelKind.MANY_LABELS if labels.ndim == 2 and labels.shape[1] > 1 else LabelKind.ONE_LABEL

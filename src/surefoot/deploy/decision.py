@@ -9,24 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.calibrators import calibration_from
 from surefoot.errors import InputError
 from surefoot.intervals import Proportion
 from surefoot.io import read_json
 
 ACCEPT, REVIEW, REJECT = "accept", "review", "reject"
-HAIR = 1e-9  # above 1 that a threshold may be: 'above all that were seen' is a step above the highest
-ALIKE = 1e-6  # two fits of a temperature that differ by less, relatively, are one
+ABOVE_ONE = 1e-9  # that a threshold may be: to accept nothing it is a step above the highest confidence
+SAME = 1e-6  # relative difference below which two fitted temperatures are the same
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Accepted from `accept` on, rejected below `reject`, reviewed between."""
+    """Accepted at or above `accept`, rejected below `reject`, reviewed between."""
 
     accept: float
     reject: float
 
     def decide(self, confidence: float) -> str:
-        """What to do with a prediction.
+        """The decision for a prediction of that confidence.
 
         >>> [Rule(accept=0.9, reject=0.5).decide(p) for p in (0.9, 0.89, 0.5, 0.49)]
         ['accept', 'review', 'review', 'reject']
@@ -37,7 +38,7 @@ class Rule:
 
 
 def read_thresholds_file(path: Path, *, classes: int) -> dict[str, Any]:
-    """The JSON object in a file of thresholds, which are sound and for so many classes."""
+    """The JSON object in a file of thresholds, which are valid and for that number of classes."""
     document = read_json(path, "a thresholds file")
     try:
         rule_from(document, classes=classes)
@@ -48,94 +49,89 @@ def read_thresholds_file(path: Path, *, classes: int) -> dict[str, Any]:
 
 
 def rule_from(document: Any, *, classes: int) -> Rule:
-    """From plain values; null is never reached, so nothing is accepted, or nothing rejected."""
+    """From plain values; null means that nothing is accepted, or that nothing is rejected."""
     if not isinstance(document, Mapping):
         raise InputError("no thresholds; needed: an object with 'accept' and 'reject'")
     if document.get("for_class") is not None:
-        raise InputError(f"thresholds for {document['for_class']!r} alone; needed: ones for whole answers")
+        raise InputError(
+            f"thresholds for {document['for_class']!r} alone; needed: thresholds for all classes"
+        )
     if document.get("classes", classes) != classes:
         raise InputError(f"thresholds for {document['classes']} classes, and the bundle has {classes}")
-    accept, reject = (_confidence(document, name) for name in (ACCEPT, REJECT))
-    accept = math.inf if accept is None else accept
-    reject = -math.inf if reject is None else reject
+    for name in (ACCEPT, REJECT):
+        if name not in document:
+            raise InputError(f"no threshold {name!r}; needed: a confidence from 0 to 1, or null for none")
+        value = document[name]
+        number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1 + ABOVE_ONE
+        )
+        if value is not None and not number:
+            raise InputError(f"{name} is {value!r}; allowed: a confidence from 0 to 1, or null for none")
+    accept = math.inf if document[ACCEPT] is None else float(document[ACCEPT])
+    reject = -math.inf if document[REJECT] is None else float(document[REJECT])
     if reject > accept:
         raise InputError(f"reject is {reject:g}, above accept, which is {accept:g}; allowed: at most as high")
     return Rule(accept, reject)
 
 
 def remark_on(thresholds: Mapping[str, Any], calibration: Mapping[str, Any]) -> str | None:
-    """What to know where thresholds were chosen under another calibration than the bundle's; else None."""
-    theirs = thresholds.get("calibration")
-    if not isinstance(theirs, Mapping) or _alike(_numbers(theirs), _numbers(calibration)):
+    """A warning if thresholds were chosen with another calibration than the bundle's; else None."""
+    document = thresholds.get("calibration")
+    if not isinstance(document, Mapping):
         return None
+    try:
+        fitted = [
+            None if each.get("kind") == "none" else calibration_from(dict(each))
+            for each in (document, calibration)
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return f"the calibration in the thresholds file cannot be read: missing or wrong {error}"
+    theirs, ours = (
+        [] if each is None else [number for values in each.parameters().values() for number in values]
+        for each in fitted
+    )
+    if len(theirs) == len(ours) and np.allclose(theirs, ours, rtol=SAME, atol=0):
+        return None
+    names = ["none" if each is None else f"{each.kind}: {each.summary()}" for each in fitted]
     return (
-        f"the thresholds were chosen under another calibration ({_named(theirs)}) than the bundle's "
-        f"({_named(calibration)}), so they promise nothing here; choose them on this method's own predictions"
+        f"the thresholds were chosen under another calibration ({names[0]}) than the bundle's ({names[1]}), "
+        "so their guarantee does not hold here; choose them on this method's own predictions"
     )
-
-
-def _numbers(calibration: Mapping[str, Any]) -> list[float]:
-    """The temperatures of a calibration, in order."""
-    if "members" in calibration:
-        return [number for member in calibration["members"] for number in _numbers(member)]
-    return [float(calibration[name]) for name in ("temperature", "t0", "t1") if name in calibration]
-
-
-def _alike(ours: list[float], theirs: list[float]) -> bool:
-    return len(ours) == len(theirs) and all(
-        math.isclose(a, b, rel_tol=ALIKE) for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _named(calibration: Mapping[str, Any]) -> str:
-    numbers = ", ".join(f"{number:.4g}" for number in _numbers(calibration))
-    return f"{calibration.get('kind')}: {numbers}" if numbers else str(calibration.get("kind"))
-
-
-def _confidence(document: Mapping[str, Any], name: str) -> float | None:
-    if name not in document:
-        raise InputError(f"no threshold {name!r}; needed: a confidence from 0 to 1, or null for none")
-    value = document[name]
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1 + HAIR:
-        raise InputError(f"{name} is {value!r}; allowed: a confidence from 0 to 1, or null for none")
-    return float(value)
 
 
 FAMILIAR, UNFAMILIAR = "familiar", "unfamiliar"
-SHARE = 0.95  # of familiar samples that are to be called familiar
+SHARE = 0.95  # of familiar samples to be classified as familiar
 
 
 @dataclass(frozen=True)
 class Familiar:
-    """The novelty from above which a sample is called unfamiliar, and how often that is so on the test sets.
+    """The novelty above which a sample is classified as unfamiliar, and how often it is on the test sets.
 
     The limit is the ceil(0.95 (n + 1))-th smallest novelty of n validation samples, so that one more familiar
     sample lies above it with a probability of at most 0.05 (Vovk et al. 2005); with n below 19 it is the
-    largest, without that promise. Under the paper's protocol the networks that saw the validation samples
-    were trained further on them before they were bundled: `alarms` says what became of the promise.
+    largest, without that guarantee. Under the paper's protocol the networks were trained further on the
+    validation samples before they were bundled: `alarms` measures how well the guarantee still holds.
     """
 
     limit: float
     n: int  # validation samples
-    alarms: Proportion  # familiar test samples that are called unfamiliar, by mistake
+    alarms: Proportion  # familiar test samples that are classified as unfamiliar, by mistake
     found: Proportion | None  # unfamiliar test samples that are
 
     def verdict(self, novelty: float) -> str:
-        """What a sample of that novelty is called."""
+        """Whether a sample of that novelty is familiar or unfamiliar."""
         return UNFAMILIAR if novelty > self.limit else FAMILIAR
 
     def sentences(self) -> tuple[str, ...]:
-        """What the verdict is worth, for people."""
+        """The definition of the verdict and how often it is right, for people."""
         meaning = (
-            f"A sample is called unfamiliar if its novelty is above {self.limit:.4g}: that of "
-            f"{SHARE:.0%} of {self.n:,} familiar validation samples lies below."
+            f"A sample is classified as unfamiliar if its novelty is above {self.limit:.4g}: {SHARE:.0%} of "
+            f"{self.n:,} familiar validation samples are at or below it."
         )
-        wrong = f"{_rate(self.alarms)} familiar test samples were called unfamiliar by mistake"
+        wrong = f"{_rate(self.alarms)} familiar test samples were classified as unfamiliar"
         if self.found is None:
-            return meaning, f"{wrong}; there were no unfamiliar ones to try."
-        return meaning, f"{wrong}, {_rate(self.found)} unfamiliar ones rightly."
+            return meaning, f"{wrong}; there were no unfamiliar test samples."
+        return meaning, f"{wrong}, and {_rate(self.found)} unfamiliar ones."
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -145,7 +141,7 @@ class Familiar:
 def fit_familiar(
     validation: NDArray[np.float64], familiar: NDArray[np.float64], unfamiliar: NDArray[np.float64] | None
 ) -> Familiar:
-    """The limit from validation novelty alone; the test sets' only say how good it is."""
+    """The limit from the validation novelty alone; the test sets only measure it."""
     n = len(validation)
     rank = min(n, math.ceil(SHARE * (n + 1)))
     limit = float(np.sort(validation)[rank - 1])
@@ -158,7 +154,7 @@ def fit_familiar(
 
 
 def familiar_from(document: Mapping[str, Any]) -> Familiar:
-    """From plain values; of the rates the counts are read, and the rest follows from them."""
+    """From plain values; of the rates only the counts are read."""
     limit, found = float(document["limit"]), document["found"]
     if not math.isfinite(limit):
         raise InputError(f"the limit of what is familiar is {limit}; allowed: a number")
@@ -173,7 +169,7 @@ def familiar_from(document: Mapping[str, Any]) -> Familiar:
 def _rate_from(document: Mapping[str, Any]) -> Proportion:
     k, n = int(document["k"]), int(document["n"])
     if not 0 <= k <= n:
-        raise InputError(f"{k} of {n} samples were called unfamiliar; allowed: 0 to all of them")
+        raise InputError(f"{k} of {n} samples were classified as unfamiliar; allowed: 0 to all of them")
     return Proportion.of(k, n)
 
 

@@ -1,4 +1,4 @@
-"""A bundle as one graph, ONNX or torch.export, that is held against PyTorch before it is given away."""
+"""A bundle as one graph, ONNX or torch.export, verified against PyTorch before it is written."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ from surefoot.errors import InputError
 from surefoot.io import replacing
 
 BATCHES = (1, 3, 8)
-TRACED = 2  # rows while the graph is taken; its batch may be any other
+TRACED = 2  # rows while the graph is traced; its batch may be any other
 LIMIT = 1e-4  # of a probability; of a logit, relative to its size where that is above 1
 LARGEST_ONNX = 2**31 - 2**20  # bytes that one ONNX file can hold
 OUTPUTS = ("probabilities", "logits")
-LONGEST = 300  # characters of an exporter's own words
+LONGEST = 300  # characters of an exporter's error message
 EXTRA = "surefoot.json"  # in a .pt2: what an .onnx has as metadata
 INSTALL = "pip install 'surefoot[export]'"
 
-Said = tuple[Tensor, Tensor]
+Outputs = tuple[Tensor, Tensor]  # probabilities, logits
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,19 @@ class Parity:
 
 
 class Graph(nn.Module):
-    """What is exported: preprocessed samples to probabilities and calibrated logits."""
+    """The exported module: preprocessed samples to probabilities and calibrated logits."""
 
     def __init__(self, model: CalibratedModule) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, samples: Tensor) -> Said:
+    def forward(self, samples: Tensor) -> Outputs:
         logits = self.model(samples)
         return probabilities_of(logits, self.model.kind), logits
 
 
 def export_bundle(bundle: Bundle, output: Path) -> Parity:
-    """Write the bundle's graph; refused, and nothing written, where it says other than PyTorch does."""
+    """Write the bundle's graph; if its outputs differ from PyTorch's, refuse and write nothing."""
     return export_model(
         bundle.model, bundle.shape, output, name=bundle.about["input"]["name"], facts=facts_of(bundle)
     )
@@ -74,7 +75,7 @@ def export_model(
             parity = compared(graph, read(temporary, name), shape)
         except InputError:
             raise
-        except Exception as error:  # exporters and runtimes raise what they like
+        except Exception as error:  # exporters and runtimes raise errors of any type
             reason = " ".join(str(error).split())[:LONGEST]
             raise InputError(f"no {output.suffix} can be made of this model: {reason}") from error
         if not (parity.probabilities <= LIMIT and parity.relative <= LIMIT):
@@ -86,9 +87,8 @@ def export_model(
 
 
 def facts_of(bundle: Bundle) -> dict[str, str]:
-    """What whoever runs the graph needs to know, as text."""
-    about = bundle.about
-    fitted = bundle.calibration
+    """The metadata that users of the graph need, as text."""
+    about, fitted = bundle.about, bundle.calibration
     return {
         "surefoot": str(about["surefoot"]),
         "task": str(about["task"]["name"]),
@@ -101,7 +101,7 @@ def facts_of(bundle: Bundle) -> dict[str, str]:
     }
 
 
-def compared(graph: Graph, exported: Callable[[Tensor], Said], shape: tuple[int, ...]) -> Parity:
+def compared(graph: Graph, exported: Callable[[Tensor], Outputs], shape: tuple[int, ...]) -> Parity:
     """Both on the same samples, in batches of several sizes."""
     gaps = []
     for rows in BATCHES:
@@ -119,13 +119,17 @@ def _write_pt2(graph: Graph, samples: Tensor, path: Path, _name: str, facts: dic
     torch.export.save(program, path, extra_files={EXTRA: json.dumps(facts, ensure_ascii=False)})
 
 
-def _pt2(path: Path, _name: str) -> Callable[[Tensor], Said]:
+def _pt2(path: Path, _name: str) -> Callable[[Tensor], Outputs]:
     module = torch.export.load(path).module()
     return lambda samples: module(samples)
 
 
 def _write_onnx(graph: Graph, samples: Tensor, path: Path, name: str, facts: dict[str, str]) -> None:
-    _need("onnx", "onnxscript", "onnxruntime")
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise InputError(f"an .onnx needs {module}, got: {error}; install it: {INSTALL}") from error
     size = sum(t.numel() * t.element_size() for t in graph.state_dict().values())
     if size > LARGEST_ONNX:
         raise InputError(f"the weights are {size / 1e9:.1f} GB, and an .onnx holds 2; allowed: .pt2")
@@ -143,14 +147,14 @@ def _write_onnx(graph: Graph, samples: Tensor, path: Path, name: str, facts: dic
     program.save(path, external_data=False)
 
 
-def _onnx(path: Path, name: str) -> Callable[[Tensor], Said]:
+def _onnx(path: Path, name: str) -> Callable[[Tensor], Outputs]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(samples: Tensor) -> Said:
-        said: list[Any] = session.run(list(OUTPUTS), {name: samples.numpy()})
-        probabilities, logits = (torch.from_numpy(np.asarray(each)) for each in said)
+    def run(samples: Tensor) -> Outputs:
+        outputs: list[Any] = session.run(list(OUTPUTS), {name: samples.numpy()})
+        probabilities, logits = (torch.from_numpy(np.asarray(each)) for each in outputs)
         return probabilities, logits
 
     return run
@@ -165,17 +169,9 @@ def _samples(rows: int, shape: tuple[int, ...]) -> Tensor:
     return torch.randn(rows, *shape, generator=torch.Generator().manual_seed(rows))
 
 
-def _need(*modules: str) -> None:
-    for name in modules:
-        try:
-            __import__(name)
-        except ImportError as error:
-            raise InputError(f"an .onnx needs {name}, got: {error}; install it: {INSTALL}") from error
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporters' remarks on what they skipped; what matters is measured."""
+    """Without the exporters' warnings: the result is verified."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,17 +1,20 @@
-"""A model and its temperature, and an ensemble of such, as one torch module each."""
+"""Modules that give calibrated logits: a model, an ensemble of models, the networks of a bundle."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from surefoot.calibrators import BudgetTemperature, Temperature
+from surefoot.calibrators import Calibration
+from surefoot.calibrators.temperature import FittedModule
 from surefoot.errors import InputError
+from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax
 from surefoot.training.predict import evaluating
@@ -20,16 +23,16 @@ NUMBERS = "biuf"  # kinds of arrays that torch knows
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in a model's answer, (n,), (n, 1) or (n, classes): a tensor, or what holds one as `logits`.
+    """The logits in a model's output, (n,), (n, 1) or (n, classes): a tensor, or what has one as `logits`.
 
-    Half precision becomes float32: a temperature and a sum of probabilities need the digits.
+    Half precision becomes float32, as half is not enough for a temperature and a sum of probabilities.
     """
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         got = f"a tensor of {logits.dtype}" if isinstance(logits, Tensor) else type(output).__name__
-        raise InputError(f"the model answered {got}; allowed: logits, or an output that has .logits")
+        raise InputError(f"the model returned {got}; allowed: logits, or an output that has .logits")
     if logits.ndim not in (1, 2):
         shape = tuple(logits.shape)
         raise InputError(f"the model's logits have shape {shape}; allowed: (n, classes), (n, 1) or (n,)")
@@ -43,8 +46,8 @@ def is_one_logit(logits: Tensor) -> bool:
 
 def device_of(model: nn.Module) -> torch.device | None:
     """Where a model's first weights are; None where it has none."""
-    held = next(chain(model.parameters(), model.buffers()), None)
-    return None if held is None else held.device
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return None if first is None else first.device
 
 
 def float_type_of(model: nn.Module) -> torch.dtype | None:
@@ -68,29 +71,23 @@ def from_array(value: Any, model: nn.Module) -> Any:
     """An array of numbers as a tensor on the model's device, floats in its type; all else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in NUMBERS:
         return value
-    own = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])  # others torch refuses, or warns of
+    own = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])  # torch refuses or warns about others
     dtype = float_type_of(model) if own.dtype.kind == "f" else None
     return torch.as_tensor(own, dtype=dtype, device=device_of(model))
 
 
-def model_outputs(model: nn.Module, question: Any) -> Any:
-    """The model's answer; a mapping is handed over by name, several inputs in order."""
-    if isinstance(question, Mapping):
-        return model(**question)
-    return model(*question) if isinstance(question, list) else model(question)
-
-
-def is_scikit_classifier(model: object) -> bool:
-    """Whether it is fitted and says scores or probabilities, as scikit-learn's classifiers do."""
-    says = hasattr(model, "decision_function") or hasattr(model, "predict_proba")
-    return says and hasattr(model, "classes_") and not isinstance(model, nn.Module)
+def model_outputs(model: nn.Module, inputs: Any) -> Any:
+    """The model's output; a mapping is passed by name, a list as several inputs."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, list) else model(inputs)
 
 
 class ScikitModel(nn.Module):
-    """Arrays or tensors to logits, on the host: `decision_function`, or the logs of `predict_proba`.
+    """Arrays or tensors to logits, on the CPU: `decision_function`, or the logs of `predict_proba`.
 
-    The latter where there is no `decision_function`, or where it scores pairs of classes (one against one):
-    those scores are no logits.
+    The latter if there is no `decision_function`, or if it scores pairs of classes (one against one): those
+    scores are not logits.
     """
 
     def __init__(self, classifier: Any, kind: LabelKind) -> None:
@@ -102,8 +99,13 @@ class ScikitModel(nn.Module):
     def forward(self, samples: ArrayLike | Tensor) -> Tensor:
         """Logits (n, classes), or (n,) of two classes."""
         rows = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
-        scores = self._scores(rows)
-        logits = _log(self._probabilities(rows), self.kind) if scores is None else scores
+        logits = self._scores(rows)
+        if logits is None:
+            tiny = float(np.finfo(np.float32).tiny)  # in place of 0
+            probabilities = self._probabilities(rows)
+            logits = np.log(np.maximum(probabilities, tiny))
+            if self.kind is LabelKind.MANY_LABELS:
+                logits = logits - np.log(np.maximum(1 - probabilities, tiny))
         device = samples.device if isinstance(samples, Tensor) else None
         return torch.as_tensor(np.asarray(logits), dtype=torch.float32, device=device)
 
@@ -113,21 +115,23 @@ class ScikitModel(nn.Module):
         scores = np.asarray(self.classifier.decision_function(rows))
         if scores.ndim == 1:
             return scores
-        as_wide = scores.shape[1] == len(self.classifier.classes_)
-        return scores if as_wide and not _scores_pairs(self.classifier) else None
+        # With three classes there are three pairs, so the setting decides: its own, or a pipeline step's.
+        settings = self.classifier.get_params() if hasattr(self.classifier, "get_params") else {}
+        of_pairs = "ovo" in [v for name, v in settings.items() if name.endswith("decision_function_shape")]
+        return None if of_pairs or scores.shape[1] != len(self.classifier.classes_) else scores
 
     def _probabilities(self, rows: Any) -> NDArray[np.float64]:
         if not hasattr(self.classifier, "predict_proba"):
             name = type(self.classifier).__name__
             raise InputError(f"{name} gives a score for each pair of classes; needed: one for each class")
-        found = self.classifier.predict_proba(rows)
-        if isinstance(found, list):  # a table for each label, with a column for each value that it had
-            values = zip(found, self.classifier.classes_, strict=True)
-            found = np.stack([each[:, known == 1].sum(axis=1) for each, known in values], axis=1)
-        return np.asarray(found, dtype=np.float64)
+        probabilities = self.classifier.predict_proba(rows)
+        if isinstance(probabilities, list):  # a table for each label, with a column for each of its values
+            values = zip(probabilities, self.classifier.classes_, strict=True)
+            probabilities = np.stack([each[:, known == 1].sum(axis=1) for each, known in values], axis=1)
+        return np.asarray(probabilities, dtype=np.float64)
 
     def label_indices(self, labels: ArrayLike | Tensor) -> NDArray[Any]:
-        """Labels as the classifier names them, as indices of its classes; labels in columns as they are."""
+        """Labels in the classifier's names, as indices of its classes; labels in columns unchanged."""
         given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
         if self.kind is LabelKind.MANY_LABELS:
             return given
@@ -140,35 +144,19 @@ class ScikitModel(nn.Module):
         return np.asarray([places[name] for name in given.tolist()], dtype=np.int64)
 
 
-def _scores_pairs(classifier: Any) -> bool:
-    """Whether it, or the last step of a pipeline, is set to score pairs: of three classes there are three."""
-    settings = classifier.get_params() if hasattr(classifier, "get_params") else {}
-    shapes = [value for name, value in settings.items() if name.endswith("decision_function_shape")]
-    return "ovo" in shapes
-
-
-def _log(probabilities: NDArray[np.float64], kind: LabelKind) -> NDArray[np.float64]:
-    """Logs, or log odds where each column is a label of its own; 0 is read as the smallest float32."""
-    tiny = float(np.finfo(np.float32).tiny)
-    logs = np.log(np.maximum(probabilities, tiny))
-    if kind is LabelKind.MANY_LABELS:
-        logs = logs - np.log(np.maximum(1 - probabilities, tiny))
-    return np.asarray(logs)
-
-
 @dataclass(frozen=True)
 class Report:
-    """What was fitted on held-out data, and what it did to them."""
+    """The calibration that was fitted on held-out data, and its effect on them."""
 
-    calibration: Temperature | BudgetTemperature
+    calibration: Calibration
     nll_before: float  # unclipped
     nll_after: float
     ece_before: float
     ece_after: float
 
     @staticmethod
-    def of(calibration: Temperature | BudgetTemperature) -> "Report":
-        """From a calibration that kept its evidence."""
+    def of(calibration: Calibration) -> "Report":
+        """From a calibration with its evidence."""
         assert calibration.evidence is not None
         return Report(calibration, **asdict(calibration.evidence))
 
@@ -179,7 +167,7 @@ class Report:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What to know before trusting it; empty when all is well."""
+        """Warnings about the fit; empty if there are none."""
         return tuple(self.calibration.remarks())
 
     def __str__(self) -> str:
@@ -189,45 +177,32 @@ class Report:
         return "\n".join([*self.calibration.lines(), nll, ece, *notes])
 
 
-class CalibratedModule(nn.Module):
-    """A module whose forward pass gives calibrated logits in the shape that the model's own have.
+class CalibratedModule(FittedModule):
+    """A module whose forward pass gives calibrated logits in the shape of the model's own.
 
-    So it takes the model's place: the loss, the argmax and the threshold at 0 behind it stay what they were.
+    So it can replace the model: a loss, an argmax or a threshold at 0 after it need no change.
     """
 
     kind: LabelKind
 
     def logits(self, *inputs: Any, **named: Any) -> Tensor:
-        """What the forward pass gives, in evaluation mode, without gradients; all modes are left as found.
+        """The forward pass in evaluation mode, without gradients; all modes are restored afterwards.
 
-        NumPy arrays go in as well, as tensors where the model is.
+        NumPy arrays are allowed: they become tensors on the model's device.
         """
-        with torch.no_grad():
-            if any(module.training for module in self.modules()):
-                with evaluating([self]):
-                    return self._answer(*inputs, **named)
-            return self._answer(*inputs, **named)
-
-    def _answer(self, *inputs: Any, **named: Any) -> Tensor:
-        taken = {name: from_array(each, self) for name, each in named.items()}
-        answer: Tensor = self(*[from_array(each, self) for each in inputs], **taken)
-        return answer
+        inputs = tuple(from_array(each, self) for each in inputs)
+        named = {name: from_array(each, self) for name, each in named.items()}
+        training = any(module.training for module in self.modules())
+        with torch.no_grad(), evaluating([self]) if training else nullcontext():
+            logits: Tensor = self(*inputs, **named)
+        return logits
 
     def probabilities(self, *inputs: Any, **named: Any) -> Tensor:
-        """(n, classes) in the same manner: rows sum to 1, or for many labels each column is its own label's.
+        """(n, classes), in evaluation mode: rows sum to 1, or for many labels each column is one label's.
 
-        One logit gives two columns: of class 0 and of class 1.
+        One logit gives two columns: for class 0 and for class 1.
         """
         return probabilities_of(self.logits(*inputs, **named), self.kind)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move as any module does, but a model in half precision keeps what was fitted, its T, in full."""
-        kept = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in kept.items():
-            if not buffer.is_meta:
-                setattr(self, name, buffer.to(getattr(self, name).device))
-        return self
 
 
 def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -241,7 +216,7 @@ def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 class Calibrated(CalibratedModule):
-    """softmax(z / T), or sigmoid(z / T): a model, held as it is, and the T that its logits are divided by."""
+    """softmax(z / T), or sigmoid(z / T): an unchanged model and the T that its logits are divided by."""
 
     temperature: Tensor  # a buffer: it moves and is saved with the model
 
@@ -260,10 +235,10 @@ class Calibrated(CalibratedModule):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        there = device_of(self.model)
-        if there is not None and there.type == "meta":  # offloaded weights; T keeps its value
-            there = None
-        value = torch.tensor(float(temperature), dtype=torch.float32, device=there)
+        device = device_of(self.model)
+        if device is not None and device.type == "meta":  # offloaded weights; T keeps its value
+            device = None
+        value = torch.tensor(float(temperature), dtype=torch.float32, device=device)
         self.register_buffer("temperature", value)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
@@ -278,7 +253,7 @@ class Calibrated(CalibratedModule):
 class Ensemble(CalibratedModule):
     """The mean of the members' probabilities, each member divided by its own T first (Li & Hoiem, CVPR 2020).
 
-    Members are calibrated models; others may stand beside them where `kind` is said, and count with T = 1.
+    Members are calibrated models; with `kind`, others are allowed too, with T = 1.
     """
 
     def __init__(self, members: Sequence[Any], *, kind: LabelKind | str | None = None) -> None:
@@ -294,7 +269,7 @@ class Ensemble(CalibratedModule):
 
     @property
     def temperature(self) -> Tensor:
-        """Each member's, (members,), on the host; 1 where a member is itself made of several."""
+        """Each member's, (members,), on the CPU; 1 for a member that is itself an ensemble."""
         return torch.tensor(
             [float(each.temperature) if isinstance(each, Calibrated) else 1.0 for each in self.members]
         )
@@ -326,7 +301,8 @@ def as_module(model: Any, kind: LabelKind) -> nn.Module:
     """A torch module as it is; a scikit-learn classifier as one."""
     if isinstance(model, nn.Module):
         return model
-    if is_scikit_classifier(model):
+    scores = hasattr(model, "decision_function") or hasattr(model, "predict_proba")
+    if scores and hasattr(model, "classes_"):
         return ScikitModel(model, kind)
     raise InputError(
         f"the model is a {type(model).__name__}; allowed: a torch.nn.Module, or a fitted scikit-learn "
@@ -346,3 +322,68 @@ def _shared_kind(members: Sequence[Any], kind: LabelKind | str | None) -> LabelK
     if len(kinds) > 1:
         raise InputError(f"the members are of kinds {', '.join(sorted(kinds))}; allowed: one kind")
     return kinds.pop()
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """The novelty score of samples, from logits alone, and its scale if a calibration was fitted on it."""
+
+    score: str
+    scale: Scale | None = None
+
+    def of(self, logits: Tensor, kind: LabelKind) -> Tensor:
+        """(n,) in float64, from the networks' own logits (members, n, classes): the mean over members."""
+        return torch.stack([logits_score(self.score)(each, kind) for each in logits]).mean(dim=0)
+
+
+class NoveltyModule(FittedModule):
+    """The scaled novelty (n,), between 0 and 1, from the logits (n, classes) of one network."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, score: str, scale: Scale, kind: LabelKind) -> None:
+        super().__init__()
+        self.score, self.kind = score, kind
+        self.register_buffer("low", torch.tensor(scale.low, dtype=torch.float32))
+        self.register_buffer("high", torch.tensor(scale.high, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if self.score == "energy" and self.kind is LabelKind.MANY_LABELS:
+            # The softplus written out: onnxruntime has none in float64.
+            score = -(logits.clamp(min=0) + (-logits.abs()).exp().log1p()).sum(dim=1)
+        else:
+            score = logits_score(self.score)(logits, self.kind).to(logits.dtype)
+        span = torch.where(self.high > self.low, self.high - self.low, 1.0)
+        return (score.clamp(self.low, self.high) - self.low) / span
+
+
+class CalibratedNetworks(CalibratedModule):
+    """The networks of a method, their average and its calibration, in evaluation mode."""
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        calibration: Calibration | None,
+        novelty: Novelty,
+        kind: LabelKind,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.networks = nn.ModuleList(networks)
+        self.calibration = nn.Identity() if calibration is None else calibration.module()
+        self.averages_first = calibration is None or calibration.averages_members
+        self.novelty: NoveltyModule | None = None
+        if calibration is not None and calibration.needs_novelty:
+            assert novelty.scale is not None
+            assert len(networks) == 1
+            self.novelty = NoveltyModule(novelty.score, novelty.scale, kind)
+        self.eval()
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Calibrated logits (n, classes)."""
+        logits = torch.stack([logits_of(network(*inputs, **named)) for network in self.networks])
+        average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
+        novelty = () if self.novelty is None else (self.novelty(logits[0]),)
+        calibrated: Tensor = self.calibration(average(logits) if self.averages_first else logits, *novelty)
+        return calibrated if self.averages_first else average(calibrated)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.stats import fisher_exact, ks_2samp, rankdata
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration
-from surefoot.deploy.thresholds import Thresholds, confidences, energies, tells
+from surefoot.deploy.thresholds import Thresholds, confidences
 from surefoot.errors import InputError
 from surefoot.intervals import (
     NAN,
@@ -24,22 +25,25 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.io import ClaimedError, held, replacing
+from surefoot.io import ClaimedError, locked, replacing
+from surefoot.novelty import energy
+from surefoot.predictions.logits import chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 50
+LEAST_RANGE = 1e-6  # an energy that varies by less is constant: the logits were made from probabilities
 NO_INTERVAL = Interval(NAN)
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What is compared of some predictions: a number a row under each name, and which rows are accepted."""
+    """The compared scores of predictions, a number for each row, and which rows are accepted."""
 
     confidence: Array
-    novelty: Mapping[str, Array]  # 'novelty' where the file has it, 'energy' where the logits tell it
-    accepted: Array | None  # 0 or 1 a row, where there are thresholds
-    surplus: Array | None  # how much more often right than confident, a row; None without labels
+    novelty: Mapping[str, Array]  # 'energy', and 'novelty' if the file has it
+    accepted: Array | None  # 0 or 1 for each row, with thresholds
+    surplus: Array | None  # correct (0 or 1) less confidence, for each labelled row; None without labels
     accuracy: Interval  # NaN without labels
 
     @property
@@ -49,21 +53,21 @@ class Scores:
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison: the means of both sides, their difference, and how surprising it is."""
+    """One comparison: the means of both sides, their difference, and its p-value."""
 
     name: str
     reference: float
     current: float
     change: Interval  # current less reference
     distance: float  # Kolmogorov-Smirnov; NaN for a share
-    stranger: Interval  # the chance that a current row is stranger than one of the reference; NaN for a share
+    more_novel: Interval  # P(a current row is more novel than one of the reference); NaN for a share
     p: float
-    adjusted: float  # Holm, within the look
+    adjusted: float  # Holm, within the check
 
 
 @dataclass(frozen=True)
 class AlphaBudget:
-    """How much false alarm this look may spend, of how much in all."""
+    """The probability of a false alarm at this check (`level`), of that over all checks (`alpha`)."""
 
     alpha: float
     number: int = 1
@@ -71,14 +75,14 @@ class AlphaBudget:
 
     @staticmethod
     def only(alpha: float) -> "AlphaBudget":
-        """The one look there will be: it may spend everything."""
+        """For a single check, which may spend everything."""
         return AlphaBudget(alpha, 1, alpha)
 
     @staticmethod
-    def of_look(number: int, alpha: float) -> "AlphaBudget":
-        """alpha * 6 / (pi * number)^2: over all looks, for ever, these add up to alpha.
+    def of_check(number: int, alpha: float) -> "AlphaBudget":
+        """alpha * 6 / (pi * number)^2: over any number of checks, these add up to at most alpha.
 
-        >>> round(sum(Share.of_look(k, 0.05).level for k in range(1, 100_000)), 5)
+        >>> round(sum(AlphaBudget.of_check(k, 0.05).level for k in range(1, 100_000)), 5)
         0.05
         """
         return AlphaBudget(alpha, number, alpha * 6 / (np.pi * number) ** 2)
@@ -91,28 +95,28 @@ class Check:
     n_reference: int
     n_current: int
     findings: tuple[Finding, ...]
-    labelled: bool  # whether the reference's labels have mended the estimate
+    labelled: bool  # whether the reference's labels have corrected the estimate
     reference_accuracy: Interval  # measured where there are labels, else estimated
     accuracy: Interval  # estimated
     drop: Interval  # of the estimate: reference less current
-    share: AlphaBudget
+    budget: AlphaBudget
     bound: float | None
 
     @property
     def significant(self) -> tuple[Finding, ...]:
-        """What cannot be chance, at this look's share."""
-        return tuple(each for each in self.findings if each.adjusted <= self.share.level)
+        """The significant findings, at this check's level."""
+        return tuple(each for each in self.findings if each.adjusted <= self.budget.level)
 
     @property
     def alarm(self) -> bool:
-        """A change that cannot be chance and, where a bound was chosen, a drop of at least that much."""
+        """A significant change and, if a bound is given, an estimated drop of at least that much."""
         return bool(self.significant) and (self.bound is None or self.drop.value >= self.bound)
 
 
 def scores_of(
     predictions: Predictions, *, calibration: Calibration | None = None, thresholds: Thresholds | None = None
 ) -> Scores:
-    """What a look compares; labels, where there are any, are used for the accuracy alone."""
+    """The scores that a check compares; labels, if there are any, are used for the accuracy only."""
     calibrated = predictions if calibration is None else calibration(predictions)
     novelty = {"energy": energies(predictions)}
     if predictions.novelty is not None:
@@ -127,50 +131,61 @@ def scores_of(
     )
 
 
+def energies(predictions: Predictions) -> Array:
+    """The energy of each row, the mean over members: averaged logits have another one."""
+    total = torch.zeros(predictions.n, dtype=torch.float64)
+    for member in predictions.logits:
+        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
+            total[part] += energy(logits, predictions.kind)
+    mean: Array = total.numpy() / predictions.members
+    return mean
+
+
 def check_shift(
-    reference: Scores, current: Scores, *, share: AlphaBudget, bound: float | None = None
+    reference: Scores, current: Scores, *, budget: AlphaBudget, bound: float | None = None
 ) -> Check:
     """Compare the current rows with the reference's."""
-    for name, side in (("reference", reference), ("current", current)):
+    for which, side in (("reference", reference), ("current", current)):
         if side.n < 2:
-            raise InputError(f"the {name} predictions have {side.n} row; allowed: two or more")
+            raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
     findings = [_shift("confidence", reference.confidence, current.confidence, sign=-1)]
-    strange = novelty_name(reference, current)
-    if strange is not None:
-        findings.append(_shift(strange, reference.novelty[strange], current.novelty[strange], sign=1))
+    name = novelty_name(reference, current)
+    if name is not None:
+        findings.append(_shift(name, reference.novelty[name], current.novelty[name], sign=1))
     if reference.accepted is not None and current.accepted is not None:
         findings.append(_coverage(reference.accepted, current.accepted))
-    drop = _less(reference.confidence, current.confidence)
-    estimate, own = _estimate(current.confidence, reference.surplus), _estimate(reference.confidence, None)
+    own_accuracy = reference.accuracy
+    if reference.surplus is None:
+        own_accuracy = _estimate(reference.confidence, None)
     return Check(
         n_reference=reference.n,
         n_current=current.n,
         findings=_holm(findings),
         labelled=reference.surplus is not None,
-        reference_accuracy=own if reference.surplus is None else reference.accuracy,
-        accuracy=estimate,
-        drop=drop,
-        share=share,
+        reference_accuracy=own_accuracy,
+        accuracy=_estimate(current.confidence, reference.surplus),
+        drop=_difference(reference.confidence, current.confidence),
+        budget=budget,
         bound=bound,
     )
 
 
 def novelty_name(reference: Scores, current: Scores) -> str | None:
-    """The novelty that both sides have and that varies: the files' own before the energy.
+    """The novelty that both sides have and that varies: the files' own if possible, else the energy.
 
-    The files' own may be one number all over a side: as strange as can be. An energy that is was made
-    from probabilities, and is none.
+    The files' own may be constant on one side, at its maximum. An energy that is constant on a side comes
+    from probabilities, and has no meaning.
     """
     sides = reference.novelty, current.novelty
-    if all("novelty" in side for side in sides) and tells(
-        np.concatenate([each["novelty"] for each in sides])
-    ):
-        return "novelty"
-    return "energy" if all(tells(side["energy"]) for side in sides) else None
+    if all("novelty" in side for side in sides):
+        both = np.concatenate([side["novelty"] for side in sides])
+        if np.ptp(both) > LEAST_RANGE:
+            return "novelty"
+    return "energy" if all(np.ptp(side["energy"]) > LEAST_RANGE for side in sides) else None
 
 
 def fingerprint(reference: Scores) -> str:
-    """A name for what the looks are compared with: another model, file or calibration has another."""
+    """A digest of the reference: another model, file or calibration has another."""
     digest = hashlib.sha256()
     for values in (reference.confidence, *reference.novelty.values()):
         digest.update(np.ascontiguousarray(values).tobytes())
@@ -178,7 +193,7 @@ def fingerprint(reference: Scores) -> str:
 
 
 def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
-    """Per labelled row, right less confident (many labels: the mean over its classes); and the accuracy."""
+    """Correct less confidence per labelled row (many labels: the mean over its classes); and the accuracy."""
     outcomes = calibrated.outcomes
     decisions = np.bincount(outcomes.row, minlength=calibrated.n)
     known = decisions > 0
@@ -191,36 +206,35 @@ def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
     if len(outcomes.blocks) == 1:
         k = Proportion.of(int(outcomes.correct.sum()), len(outcomes.row))
         return surplus, Interval(k.value, k.low, k.high)
-    right = np.bincount(outcomes.row, outcomes.correct, calibrated.n)[known] / decisions[known]
-    return surplus, _estimate(right, None)
+    correct = np.bincount(outcomes.row, outcomes.correct, calibrated.n)[known] / decisions[known]
+    return surplus, _estimate(correct, None)
 
 
 def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding:
-    found: Any = ks_2samp(reference, current)
-    change = _less(current, reference)
+    test: Any = ks_2samp(reference, current)
     return Finding(
         name=name,
         reference=float(reference.mean()),
         current=float(current.mean()),
-        change=change,
-        distance=float(found.statistic),
-        stranger=_stranger(sign * reference, sign * current),
-        p=float(found.pvalue),
+        change=_difference(current, reference),
+        distance=float(test.statistic),
+        more_novel=_probability_above(sign * reference, sign * current),
+        p=float(test.pvalue),
         adjusted=NAN,
     )
 
 
 def _coverage(reference: Array, current: Array) -> Finding:
     sides = [Proportion.of(int(side.sum()), len(side)) for side in (reference, current)]
-    then, now = (Interval(side.value, side.low, side.high) for side in sides)
+    before, now = (Interval(side.value, side.low, side.high) for side in sides)
     table = np.array([[side.k, side.n - side.k] for side in sides])
     return Finding(
         name="coverage",
-        reference=then.value,
+        reference=before.value,
         current=now.value,
-        change=difference_of_proportions(now, then),
+        change=difference_of_proportions(now, before),
         distance=NAN,
-        stranger=NO_INTERVAL,
+        more_novel=NO_INTERVAL,
         p=float(fisher_exact(table).pvalue),
         adjusted=NAN,
     )
@@ -238,32 +252,32 @@ def _holm(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def _stranger(reference: Array, current: Array) -> Interval:
+def _probability_above(reference: Array, current: Array) -> Interval:
     """P(current > reference), ties half, with DeLong's interval (Biometrics 1988)."""
     n, m = len(reference), len(current)
     ranks = rankdata(np.concatenate([reference, current]))
-    # How many of the other side lie below each row, as a share.
+    # The share of the other side's rows that are below each row.
     below_current = (ranks[n:] - rankdata(current)) / n
     below_reference = (ranks[:n] - rankdata(reference)) / m
     value = float(below_current.mean())
-    return _spread(value, [below_current, below_reference], (0.0, 1.0))
+    return _normal_interval(value, [below_current, below_reference], (0.0, 1.0))
 
 
-def _less(a: Array, b: Array) -> Interval:
+def _difference(a: Array, b: Array) -> Interval:
     """The mean of a less the mean of b."""
-    return _spread(float(a.mean() - b.mean()), [a, b], (-np.inf, np.inf))
+    return _normal_interval(float(a.mean() - b.mean()), [a, b], (-np.inf, np.inf))
 
 
 def _estimate(confidence: Array, surplus: Array | None) -> Interval:
-    """The mean confidence, plus how much more often than that the reference was right."""
+    """The mean confidence, plus the reference's accuracy less its mean confidence."""
     if surplus is None:
-        return _spread(float(confidence.mean()), [confidence], (0.0, 1.0))
+        return _normal_interval(float(confidence.mean()), [confidence], (0.0, 1.0))
     value = float(np.clip(confidence.mean() + surplus.mean(), 0, 1))
-    return _spread(value, [confidence, surplus], (0.0, 1.0))
+    return _normal_interval(value, [confidence, surplus], (0.0, 1.0))
 
 
-def _spread(value: float, samples: list[Array], limits: tuple[float, float]) -> Interval:
-    """A 95% interval from the variances of the independent samples that the value is made of."""
+def _normal_interval(value: float, samples: list[Array], limits: tuple[float, float]) -> Interval:
+    """A 95% interval from the variances of the independent samples behind the value."""
     fewest = min(len(each) for each in samples)
     if fewest < 2:
         return Interval(value)
@@ -274,31 +288,44 @@ def _spread(value: float, samples: list[Array], limits: tuple[float, float]) -> 
 
 @dataclass(frozen=True)
 class History:
-    """The looks so far, oldest first, and the file they are in."""
+    """The checks so far, oldest first, and the file they are in."""
 
     path: Path
     text: str
-    looks: tuple[dict[str, Any], ...]
+    checks: tuple[dict[str, Any], ...]
 
-    def added(self, look: Check, *, reference: str, source: str) -> "History":
-        """Write the file with this look at its end."""
-        entry = _entry(look, reference=reference, source=source)
+    def added(self, check: Check, *, reference: str, source: str) -> "History":
+        """Write the file with this check at its end."""
+        entry = {
+            "look": check.budget.number,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "surefoot": __version__,
+            "source": source,
+            "reference": reference,
+            "n": check.n_current,
+            "alpha": check.budget.alpha,
+            "level": check.budget.level,
+            "p": {each.name: each.p for each in check.findings},
+            "accuracy": asdict(check.accuracy),
+            "drop": asdict(check.drop),
+            "alarm": check.alarm,
+        }
         text = self.text + json.dumps(entry, allow_nan=False) + "\n"
         with replacing(self.path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        return History(self.path, text, (*self.looks, entry))
+        return History(self.path, text, (*self.checks, entry))
 
 
 @contextmanager
 def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
-    """The history, ours alone until the look is written: two at once would spend the same share twice."""
+    """The history, locked until the check is written: two at once would spend the same budget twice."""
     if not path.name:
-        raise InputError(f"the history {path} is no file; allowed: the path of one, there or not")
+        raise InputError(f"the history {path} is not a file; allowed: the path of a file, new or existing")
     try:
-        with held(path.with_name(f".{path.name}.lock")):
+        with locked(path.with_name(f".{path.name}.lock")):
             yield _read(path, alpha=alpha, reference=reference)
     except ClaimedError as error:
-        raise InputError(f"another look with the history {path} is being taken; try again") from error
+        raise InputError(f"another check with the history {path} is running; try again") from error
 
 
 def _read(path: Path, *, alpha: float, reference: str) -> History:
@@ -307,54 +334,37 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     text += "" if text.endswith("\n") or not text else "\n"
-    looks = tuple(_check(path, number, line) for number, line in enumerate(text.splitlines(), start=1))
-    for look in looks:
-        if look["alpha"] != alpha:
+    checks = tuple(_check_from(path, number, line) for number, line in enumerate(text.splitlines(), start=1))
+    for check in checks:
+        if check["alpha"] != alpha:
             raise InputError(
-                f"{path} was begun with --alpha {look['alpha']:g}, got {alpha:g}; allowed: the same"
+                f"{path} was started with --alpha {check['alpha']:g}, got {alpha:g}; allowed: the same"
             )
-        if look["reference"] != reference:
+        if check["reference"] != reference:
             raise InputError(
-                f"{path} holds looks at another reference (or under another calibration); allowed: a new "
+                f"{path} has checks against another reference (or with another calibration); allowed: a new "
                 "history for a new reference"
             )
-    return History(path, text, looks)
+    return History(path, text, checks)
 
 
-def _check(path: Path, number: int, line: str) -> dict[str, Any]:
-    """What is read of a look again; whatever else its line holds stays in the file."""
+def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
+    """The keys of a check that are used again; anything else on its line stays in the file."""
     try:
-        found = json.loads(line)
-        if found["look"] != number:
-            raise ValueError(f"look {found['look']!r}")
+        entry = json.loads(line)
+        if entry["look"] != number:
+            raise ValueError(f"look {entry['look']!r}")
         return {
             "look": number,
-            "at": str(found["at"]),
-            "n": int(found["n"]),
-            "alpha": float(found["alpha"]),
-            "reference": str(found["reference"]),
-            "accuracy": {name: float(found["accuracy"][name]) for name in ("value", "low", "high")},
-            "alarm": bool(found["alarm"]),
+            "at": str(entry["at"]),
+            "n": int(entry["n"]),
+            "alpha": float(entry["alpha"]),
+            "reference": str(entry["reference"]),
+            "accuracy": {name: float(entry["accuracy"][name]) for name in ("value", "low", "high")},
+            "alarm": bool(entry["alarm"]),
         }
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(
-            f"{path} is not a history of looks: line {number} is wrong ({error}); allowed: what "
+            f"{path} is not a history of checks: line {number} is wrong ({error}); allowed: a file that "
             "'surefoot monitor --history' wrote"
         ) from error
-
-
-def _entry(look: Check, *, reference: str, source: str) -> dict[str, Any]:
-    return {
-        "look": look.share.number,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "surefoot": __version__,
-        "source": source,
-        "reference": reference,
-        "n": look.n_current,
-        "alpha": look.share.alpha,
-        "level": look.share.level,
-        "p": {each.name: each.p for each in look.findings},
-        "accuracy": asdict(look.accuracy),
-        "drop": asdict(look.drop),
-        "alarm": look.alarm,
-    }

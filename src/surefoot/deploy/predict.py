@@ -1,4 +1,4 @@
-"""Predictions of image files, as a table that is written while the images are read."""
+"""Predictions of image files, written as a table while the images are read."""
 
 import glob
 import os
@@ -26,40 +26,36 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
-ROWS_IN_A_GROUP = 64 * AT_ONCE  # rows held before they are written
+ROWS_IN_A_GROUP = 64 * AT_ONCE  # rows collected before they are written
 FORMATS = (".parquet", ".csv")
 Rows = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
-class Counted:
-    """How many images there were, and how many of them could not be read."""
+class PredictedFiles:
+    """How many images were given, and which of them could not be read."""
 
     images: int
     unreadable: tuple[str, ...]  # path and reason
 
 
 def images_among(given: Sequence[str]) -> list[str]:
-    """Every image file that is meant: files as they are, folders with all below them, patterns; each once."""
-    found: list[str] = []
+    """The image files given as files, folders (with everything below) and patterns; each once."""
+    paths: list[str] = []
     for name in given:
         if Path(name).is_dir():
-            found += [os.path.join(name, path) for path in image_paths_below(Path(name))]  # noqa: PTH118
+            paths += [os.path.join(name, path) for path in image_paths_below(Path(name))]  # noqa: PTH118
         elif Path(name).is_file():
-            found.append(name)
+            paths.append(name)
+        elif glob.has_magic(name):
+            matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  as the user wrote it, also absolute
+            images = [path for path in matches if path.lower().endswith(ENDINGS) and Path(path).is_file()]
+            if not images:
+                raise InputError(f"{name}: matches no image; allowed: {', '.join(ENDINGS)}")
+            paths += images
         else:
-            found += _matching(name)
-    return list(dict.fromkeys(found))
-
-
-def _matching(pattern: str) -> list[str]:
-    if not glob.has_magic(pattern):
-        raise InputError(f"{pattern}: no such file or folder; needed: images, folders of them or a pattern")
-    matching = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  as the user wrote it, also absolute
-    found = [name for name in matching if name.lower().endswith(ENDINGS) and Path(name).is_file()]
-    if not found:
-        raise InputError(f"{pattern}: matches no image; allowed: {', '.join(ENDINGS)}")
-    return found
+            raise InputError(f"{name}: no such file or folder; needed: images, folders of them or a pattern")
+    return list(dict.fromkeys(paths))
 
 
 def predict_files(
@@ -71,10 +67,10 @@ def predict_files(
     probabilities: bool = False,
     device: str = "cpu",
     tick: Callable[[int], None] = lambda _: None,
-) -> Counted:
-    """Write a row for every image, in order: one that cannot be read has an error and nothing else.
+) -> PredictedFiles:
+    """Write a row for every image, in order; an image that cannot be read has only its error.
 
-    At no time are more than some hundred images in memory. The file appears when it is whole.
+    At most some hundred images are in memory at a time. The file appears when it is complete.
     """
     if bundle.preprocessing is None:
         raise InputError(
@@ -89,18 +85,18 @@ def predict_files(
     table = Table(bundle, thresholds or bundle.thresholds, probabilities)
     unreadable: list[str] = []
     with replacing(output) as temporary, _writer(temporary, table.schema, output.suffix.lower()) as write:
-        seen = in_parallel(bundle.preprocessing.of_file, paths)
-        for rows in _grouped(table, paths, seen, torch.device(device), tick):
+        views = in_parallel(bundle.preprocessing.of_file, paths)
+        for rows in _grouped(table, paths, views, torch.device(device), tick):
             unreadable += [
                 f"{path} ({error})" for path, error in zip(rows["path"], rows["error"], strict=True) if error
             ]
             write(pa.table(rows, schema=table.schema))
-    return Counted(len(paths), tuple(unreadable))
+    return PredictedFiles(len(paths), tuple(unreadable))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns, and what stands in them."""
+    """The columns and their values."""
 
     bundle: Bundle
     thresholds: Rule | None
@@ -118,21 +114,20 @@ class Table:
         )
         return pa.schema([*columns, ("error", text)])
 
-    def rows(self, paths: Sequence[str], seen: Sequence[Tensor | str], device: torch.device) -> Rows:
-        """A row for each path, whether its image could be read or not."""
-        readable = [i for i, each in enumerate(seen) if not isinstance(each, str)]
+    def rows(self, paths: Sequence[str], views: Sequence[Tensor | str], device: torch.device) -> Rows:
+        """A row for each path; in place of a view there may be the reason why it could not be read."""
+        readable = [i for i, view in enumerate(views) if not isinstance(view, str)]
         rows: Rows = {name: [None] * len(paths) for name in self.schema.names}
         rows["path"] = [os.fsencode(path).decode(errors="replace") for path in paths]
-        rows["error"] = [each if isinstance(each, str) else None for each in seen]
+        rows["error"] = [view if isinstance(view, str) else None for view in views]
         if readable:
-            views = torch.stack([each for each in seen if isinstance(each, Tensor)])
-            said = self._said(self.bundle.says(views.to(device)))
-            for name, values in said.items():
+            batch = torch.stack([view for view in views if isinstance(view, Tensor)])
+            for name, values in self._columns(self.bundle.predict(batch.to(device))).items():
                 for row, value in zip(readable, values, strict=True):
                     rows[name][row] = value
         return rows
 
-    def _said(self, predictions: Predictions) -> Rows:
+    def _columns(self, predictions: Predictions) -> Rows:
         probs, names = predictions.probs(), self.bundle.class_names
         assert predictions.novelty is not None
         confidence, entropy = confidence_and_entropy(probs, predictions.kind)
@@ -141,23 +136,23 @@ class Table:
         else:
             chosen = (probs >= 0.5).tolist()
             labels = [";".join(n for n, has in zip(names, row, strict=True) if has) for row in chosen]
-        said: Rows = {
+        columns: Rows = {
             "label": labels,
             "confidence": confidence.tolist(),
             "entropy": entropy.tolist(),
             "novelty": predictions.novelty.tolist(),
         }
         if self.thresholds is not None:
-            said["decision"] = [self.thresholds.decide(each) for each in said["confidence"]]
+            columns["decision"] = [self.thresholds.decide(each) for each in columns["confidence"]]
         if self.probabilities:
-            said |= {f"prob_{name}": column.tolist() for name, column in zip(names, probs.T, strict=True)}
-        return said
+            columns |= {f"prob_{name}": column.tolist() for name, column in zip(names, probs.T, strict=True)}
+        return columns
 
 
 def confidence_and_entropy(probs: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
     """One label: the top probability, -sum p log p. Many: the least max(p, 1 - p), the sum over labels.
 
-    Confidences are rounded as the metrics round them, so that thresholds chosen on those hold here.
+    Confidences are rounded as in the metrics, so that thresholds chosen on those are valid here.
     """
     if kind is LabelKind.ONE_LABEL:
         return probs.amax(dim=1).round(decimals=DECIMALS), torch.special.entr(probs).sum(dim=1)
@@ -168,27 +163,27 @@ def confidence_and_entropy(probs: Tensor, kind: LabelKind) -> tuple[Tensor, Tens
 def _grouped(
     table: Table,
     paths: Sequence[str],
-    seen: Iterator[Tensor | str],
+    views: Iterator[Tensor | str],
     device: torch.device,
     tick: Callable[[int], None],
 ) -> Iterator[Rows]:
-    """Rows in groups that are worth writing, predicted some images at a time."""
-    held: Rows = {name: [] for name in table.schema.names}
+    """Rows in groups of a size to write, predicted batch by batch."""
+    group: Rows = {name: [] for name in table.schema.names}
     for start in range(0, len(paths), AT_ONCE):
-        some = paths[start : start + AT_ONCE]
-        for name, values in table.rows(some, list(islice(seen, len(some))), device).items():
-            held[name] += values
-        tick(len(some))
-        if len(held["path"]) >= ROWS_IN_A_GROUP:
-            yield held
-            held = {name: [] for name in table.schema.names}
-    if held["path"]:
-        yield held
+        batch = paths[start : start + AT_ONCE]
+        for name, values in table.rows(batch, list(islice(views, len(batch))), device).items():
+            group[name] += values
+        tick(len(batch))
+        if len(group["path"]) >= ROWS_IN_A_GROUP:
+            yield group
+            group = {name: [] for name in table.schema.names}
+    if group["path"]:
+        yield group
 
 
 @contextmanager
 def _writer(path: Path, schema: pa.Schema, suffix: str) -> Iterator[Callable[[pa.Table], None]]:
-    """Takes the table part by part."""
+    """A function that writes the table part by part."""
     if suffix == ".csv":
         with pyarrow.csv.CSVWriter(path, schema) as csv:
             yield csv.write_table

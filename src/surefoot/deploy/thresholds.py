@@ -14,48 +14,15 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from surefoot import __version__
-from surefoot.calibrators import Calibration, calibration_document
-from surefoot.calibrators.files import calibration_from
+from surefoot.calibrators import Calibration, calibration_document, calibration_from
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
-from surefoot.novelty import energy, max_probability
+from surefoot.novelty import max_probability
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
-
-SPREAD = 1e-6  # an energy that varies by less says nothing: the logits were made from probabilities
-
-
-def confidences(predictions: Predictions) -> Array:
-    """The highest probability of each row; for many labels the mean over classes of max(p, 1 - p).
-
-    >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
-    array([0.9])
-    """
-    average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
-    unsure = torch.empty(predictions.n, dtype=torch.float64)
-    for part, logits in chunks(predictions.logits, average):
-        unsure[part] = max_probability(logits, predictions.kind)
-    sure: Array = (1 - unsure.numpy()).round(DECIMALS)
-    return sure
-
-
-def energies(predictions: Predictions) -> Array:
-    """The energy of each row, the mean over members: averaged members have lost theirs."""
-    total = torch.zeros(predictions.n, dtype=torch.float64)
-    for member in predictions.logits:
-        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
-            total[part] += energy(logits, predictions.kind)
-    mean: Array = total.numpy() / predictions.members
-    return mean
-
-
-def tells(score: Array) -> bool:
-    """Whether a score varies at all."""
-    return bool(np.ptp(score) > SPREAD)
-
 
 CANDIDATES = 20
 TARGET_ERROR = 0.01
@@ -66,9 +33,23 @@ STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or
 Bools = NDArray[np.bool_]
 
 
+def confidences(predictions: Predictions) -> Array:
+    """The highest probability of each row; for many labels the mean over classes of max(p, 1 - p).
+
+    >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
+    array([0.9])
+    """
+    average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
+    uncertainty = torch.empty(predictions.n, dtype=torch.float64)
+    for part, logits in chunks(predictions.logits, average):
+        uncertainty[part] = max_probability(logits, predictions.kind)
+    confidence: Array = (1 - uncertainty.numpy()).round(DECIMALS)
+    return confidence
+
+
 @dataclass(frozen=True)
 class Guarantee:
-    """What is asked of the thresholds."""
+    """The guarantee that thresholds are chosen for."""
 
     target_error: float = TARGET_ERROR
     reject_error: float = REJECT_ERROR
@@ -91,9 +72,9 @@ class Zone:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to accept: at or above `accept`, such a share, with an error of at most `bound`.
+    """A possible threshold: a `share` of the rows is at or above `accept`, with an error of at most `bound`.
 
-    The bounds of all candidates hold together, with the promise's level.
+    The bounds of all candidates hold together, at the level of the guarantee.
     """
 
     accept: float
@@ -105,11 +86,11 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """At or above `accept`: take the answer; below `reject`: throw it away; between: a person looks."""
+    """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it."""
 
     accept: float
-    reject: float  # 0 where nothing could be shown to be wrong often enough
-    promise: Guarantee
+    reject: float  # 0 if no rows are known to be wrong often enough
+    guarantee: Guarantee
     bound: float  # of the error among the accepted; at most the target
     n: int
     classes: int
@@ -118,8 +99,8 @@ class Thresholds:
     for_class: str | None = None
     calibration: Calibration | None = None
 
-    def seen(self, predictions: Predictions) -> Predictions:
-        """The predictions as the thresholds want them: calibrated, of one class where they are for one."""
+    def prepare(self, predictions: Predictions) -> Predictions:
+        """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
         if self.calibration is not None:
             predictions = self.calibration(predictions)
         if self.for_class is not None:
@@ -133,18 +114,18 @@ class Thresholds:
 
     def accepted(self, predictions: Predictions) -> Bools:
         """Which rows are accepted; needs no labels."""
-        return confidences(self.seen(predictions)) >= self.accept
+        return confidences(self.prepare(predictions)) >= self.accept
 
     def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
-        """What the thresholds do to labelled predictions."""
-        return zones(self.seen(predictions), self.accept, self.reject)
+        """The zones of labelled predictions."""
+        return zones(self.prepare(predictions), self.accept, self.reject)
 
 
 @dataclass(frozen=True)
 class Unreachable:
-    """No threshold keeps the promise: what every candidate could promise instead."""
+    """No threshold has the guarantee; the candidates have the bounds that hold instead."""
 
-    promise: Guarantee
+    guarantee: Guarantee
     candidates: tuple[Candidate, ...]
 
     @property
@@ -155,31 +136,31 @@ class Unreachable:
 
 def choose_thresholds(
     val: Predictions,
-    promise: Guarantee = Guarantee(),  # noqa: B008 frozen
+    guarantee: Guarantee = Guarantee(),  # noqa: B008 frozen
     *,
     calibration: Calibration | None = None,
     for_class: str | None = None,
 ) -> Thresholds | Unreachable:
-    """The lowest confidence to accept and the highest to reject that keep the promise on data like `val`."""
+    """The lowest confidence to accept and the highest to reject with that guarantee on data like `val`."""
     calibrated = val if calibration is None else calibration(val)
-    seen = calibrated if for_class is None else calibrated.of_class(for_class)
-    sure, right = _decisions(seen)
-    candidates = _candidates(sure, ~right, promise.level)
-    kept = _kept(sure, ~right, most=promise.target_error, level=promise.level)
-    if not kept:
-        return Unreachable(promise, candidates)
-    accept = max(0.0, round(min(kept) + STEP, DECIMALS))
-    # Turned round: the least sure first, and 'missed' is to be right.
-    rejected = _kept(-sure, right, most=1 - promise.reject_error, level=promise.level)
+    prepared = calibrated if for_class is None else calibrated.of_class(for_class)
+    confidence, correct = _decisions(prepared)
+    candidates = _candidates(confidence, ~correct, guarantee.level)
+    valid = _valid_cuts(confidence, ~correct, most=guarantee.target_error, level=guarantee.level)
+    if not valid:
+        return Unreachable(guarantee, candidates)
+    accept = max(0.0, round(min(valid) + STEP, DECIMALS))
+    # Reversed: the least confident first, and a correct prediction counts as an error.
+    rejected = _valid_cuts(-confidence, correct, most=1 - guarantee.reject_error, level=guarantee.level)
     reject = max([-cut for cut in rejected if 0 <= -cut <= accept], default=0.0)
     return Thresholds(
         accept=accept,
         reject=reject,
-        promise=promise,
+        guarantee=guarantee,
         bound=next(each.bound for each in candidates if each.accept == accept),
-        n=len(sure),
-        classes=seen.classes,
-        zones=zones(seen, accept, reject),
+        n=len(confidence),
+        classes=prepared.classes,
+        zones=zones(prepared, accept, reject),
         candidates=candidates,
         for_class=for_class,
         calibration=calibration,
@@ -187,7 +168,7 @@ def choose_thresholds(
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
-    """Two parts by lot: such a share of the rows, and the rest."""
+    """Two random parts: that share of the rows, and the rest."""
     first = round(share * predictions.n)
     if not 0 < first < predictions.n:
         raise InputError(f"a share of {share:g} of {predictions.n} rows leaves a part empty; allowed: 0 to 1")
@@ -197,15 +178,15 @@ def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predi
 
 def zones(predictions: Predictions, accept: float, reject: float) -> dict[str, Zone]:
     """Shares and errors at or above `accept`, between, and below `reject`."""
-    sure, right = _decisions(predictions)
-    accepted, rejected = sure >= accept, sure < reject
-    where = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
+    confidence, correct = _decisions(predictions)
+    accepted, rejected = confidence >= accept, confidence < reject
+    rows = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
     return {
         name: Zone(
-            Proportion.of(int(inside.sum()), len(sure)),
-            Proportion.of(int((inside & ~right).sum()), int(inside.sum())),
+            Proportion.of(int(inside.sum()), len(confidence)),
+            Proportion.of(int((inside & ~correct).sum()), int(inside.sum())),
         )
-        for name, inside in where.items()
+        for name, inside in rows.items()
     }
 
 
@@ -222,17 +203,22 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
 
 
 def _cuts(score: Array) -> Array:
-    """The score at every twentieth rank from the top; what is above a cut is the candidate. Last: all."""
+    """The score at every twentieth rank from the top; a candidate is all rows above a cut. Last: all rows."""
     ranked = np.sort(score)[::-1]
     ranks = [min(-(-len(ranked) * part // CANDIDATES), len(ranked) - 1) for part in range(1, CANDIDATES)]
     return np.append(ranked[ranks], -np.inf)
 
 
-def _kept(score: Array, missed: Bools, *, most: float, level: float) -> list[float]:
-    """The cuts above which, with probability `level` for all of them at once, at most `most` are missed."""
-    controller_of, risk_of = _mapie()
-    risk = risk_of(lambda true, _: true == 1, lambda _, taken: taken == 1, higher_is_better=False)
-    controller = controller_of(
+def _valid_cuts(score: Array, wrong: Bools, *, most: float, level: float) -> list[float]:
+    """The cuts above which, with probability `level` for all of them at once, at most `most` are wrong."""
+    try:
+        from mapie.risk_control import BinaryClassificationController, BinaryRisk
+    except ImportError as error:
+        raise InputError(
+            "thresholds need MAPIE; install it with: pip install 'surefoot[thresholds]'"
+        ) from error
+    risk = BinaryRisk(lambda true, _: true == 1, lambda _, above: above == 1, higher_is_better=False)
+    controller = BinaryClassificationController(
         lambda scores, cut: (scores > cut).astype(int),
         risk,
         target_level=most,
@@ -242,32 +228,22 @@ def _kept(score: Array, missed: Bools, *, most: float, level: float) -> list[flo
         fwer_method="bonferroni",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that no threshold is valid, which we say ourselves
-        controller.calibrate(score, missed)
+        warnings.simplefilter("ignore", UserWarning)  # that no threshold is valid: we report it ourselves
+        controller.calibrate(score, wrong)
     return [float(cut) for cut in controller.valid_predict_params.ravel()]
 
 
-def _mapie() -> tuple[Any, Any]:
-    try:
-        from mapie.risk_control import BinaryClassificationController, BinaryRisk
-    except ImportError as error:
-        raise InputError(
-            "thresholds need MAPIE; install it with: pip install 'surefoot[thresholds]'"
-        ) from error
-    return BinaryClassificationController, BinaryRisk
-
-
-def _candidates(sure: Array, wrong: Bools, level: float) -> tuple[Candidate, ...]:
-    """Every candidate with the exact upper end of its error, all of them at once."""
-    found = {}
-    for cut in _cuts(sure):
-        inside = sure > cut
-        n, k = int(inside.sum()), int((inside & wrong).sum())
+def _candidates(confidence: Array, wrong: Bools, level: float) -> tuple[Candidate, ...]:
+    """Every candidate with the exact upper bound of its error; all bounds hold together."""
+    candidates = {}
+    for cut in _cuts(confidence):
+        above = confidence > cut
+        n, k = int(above.sum()), int((above & wrong).sum())
         tail = (1 - level) / CANDIDATES
         bound = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
         accept = max(0.0, round(cut + STEP, DECIMALS))
-        found[accept] = Candidate(accept, n / len(sure), k, n, bound)
-    return tuple(found.values())
+        candidates[accept] = Candidate(accept, n / len(confidence), k, n, bound)
+    return tuple(candidates.values())
 
 
 FORMAT = 1
@@ -291,7 +267,7 @@ def save_thresholds(
     sources: Mapping[str, str],
     elsewhere: Mapping[str, Mapping[str, Zone]],
 ) -> None:
-    """Write the thresholds; `elsewhere` is what they do to other data, by name, each with its source."""
+    """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
     document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -308,17 +284,17 @@ def thresholds_document(
         "kind": KIND,
         "accept": thresholds.accept,
         "reject": thresholds.reject,
-        "target_error": thresholds.promise.target_error,
-        "reject_error": thresholds.promise.reject_error,
-        "level": thresholds.promise.level,
+        "target_error": thresholds.guarantee.target_error,
+        "reject_error": thresholds.guarantee.reject_error,
+        "level": thresholds.guarantee.level,
         "error_at_most": thresholds.bound,
         "n": thresholds.n,
         "classes": thresholds.classes,
         "for_class": thresholds.for_class,
         "calibration": None if calibration is None else calibration_document(calibration),
         "measured": {
-            name: {"source": sources.get(name), **_zones_document(found)}
-            for name, found in {"val": thresholds.zones, **elsewhere}.items()
+            name: {"source": sources.get(name), **_zones_document(measured)}
+            for name, measured in {"val": thresholds.zones, **elsewhere}.items()
         },
         "candidates": [asdict(each) for each in thresholds.candidates],
         "definitions": DEFINITIONS,
@@ -347,11 +323,14 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
     return Thresholds(
         accept=accept,
         reject=reject,
-        promise=Guarantee(*(float(document[name]) for name in ("target_error", "reject_error", "level"))),
+        guarantee=Guarantee(*(float(document[name]) for name in ("target_error", "reject_error", "level"))),
         bound=float(document["error_at_most"]),
         n=int(document["n"]),
         classes=int(document["classes"]),
-        zones={name: _zone(found) for name, found in document["measured"]["val"]["zones"].items()},
+        zones={
+            name: Zone(_proportion(zone["share"]), _proportion(zone["error"]))
+            for name, zone in document["measured"]["val"]["zones"].items()
+        },
         candidates=tuple(Candidate(**each) for each in document["candidates"]),
         for_class=None if for_class is None else str(for_class),
         calibration=None if calibration is None else calibration_from(calibration),
@@ -359,12 +338,12 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
 
 
 def _zones_document(zones: Mapping[str, Zone]) -> dict[str, Any]:
-    shown = {
+    documents = {
         name: {"share": _proportion_document(zone.share), "error": _proportion_document(zone.error)}
         for name, zone in zones.items()
     }
-    return {"n": zones["accept"].share.n, "coverage": shown["accept"]["share"],
-            "error": shown["accept"]["error"], "zones": shown}  # fmt: skip
+    return {"n": zones["accept"].share.n, "coverage": documents["accept"]["share"],
+            "error": documents["accept"]["error"], "zones": documents}  # fmt: skip
 
 
 def _proportion_document(proportion: Proportion) -> dict[str, Any]:
@@ -372,10 +351,6 @@ def _proportion_document(proportion: Proportion) -> dict[str, Any]:
         name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in asdict(proportion).items()
     }
-
-
-def _zone(document: dict[str, Any]) -> Zone:
-    return Zone(*(_proportion(document[name]) for name in ("share", "error")))
 
 
 def _proportion(document: dict[str, Any]) -> Proportion:

@@ -1,5 +1,3 @@
 """Metrics with intervals, and methods compared."""
 
-RESAMPLES = (
-    500  # of the bootstrap, unless given; here so that the command line shows it without loading torch
-)
+RESAMPLES = 500  # the bootstrap's default; here so that the command line can show it without loading torch

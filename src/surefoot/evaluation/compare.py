@@ -12,7 +12,7 @@ import torch
 
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Draw, is_quick, resampled
+from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.comparison import (
     Cell,
     Comparison,
@@ -257,7 +257,7 @@ def _slow_share(
     """
     outcomes = spoken[0][2].outcomes
     everything = {(name, run) for name, run, _ in spoken}
-    if all(is_quick(metric, outcomes) for metric in metrics):
+    if all(metric.is_ratio(outcomes.kind) for metric in metrics):
         return everything, resamples
     allowed = SLOW_WORK / max(1, len(outcomes.row))
     few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))

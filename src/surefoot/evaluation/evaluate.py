@@ -8,28 +8,28 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.bootstrap import Bootstrap, Draw, units_of
 from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
 from surefoot.intervals import (
-    NAN,
     Interval,
     centred_interval,
     difference_of_proportions,
     few_samples_factor,
     needs_exact,
-    resample_counts,
 )
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
-from surefoot.predictions.outcomes import Array, Outcomes
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 ANYWHERE = (-np.inf, np.inf)
+DRAWN_AT_ONCE = 2**20  # rows times resamples: what is drawn at a time does not take much memory
 
 Tick = Callable[[int], None]
 
 
 def silently(_steps: int) -> None:
-    """Tell nobody of progress."""
+    """Report no progress."""
 
 
 def evaluate(
@@ -42,7 +42,7 @@ def evaluate(
     seed: int = 0,
     tick: Tick = silently,
 ) -> Evaluation:
-    """Score one or two sets of predictions; `tick` is told of each resample done.
+    """Score one or two sets of predictions; `tick` is called with the number of resamples done.
 
     Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
@@ -100,13 +100,15 @@ def replicates(
     tick: Tick = silently,
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
-    values = [np.full((len(metrics), resamples), NAN) for _ in versions]
-    first = versions[0]
-    for column, counts in enumerate(resample_counts(first.n, first.groups, resamples=resamples, rng=rng)):
-        for into, predictions in zip(values, versions, strict=True):
-            drawn = predictions.outcomes.reweighted(counts)
-            into[:, column] = [m.function(drawn) if m.resampled else NAN for m in metrics]
-        tick(1)
+    unit_of = units_of(versions[0].n, versions[0].groups)
+    bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
+    values = [np.empty((len(metrics), resamples)) for _ in versions]
+    step = max(1, DRAWN_AT_ONCE // max(1, len(unit_of)))
+    for start in range(0, resamples, step):
+        draw = Draw.of_units(unit_of, resamples=min(step, resamples - start), rng=rng)
+        for into, bootstrap in zip(values, bootstraps, strict=True):
+            into[:, start : start + step] = bootstrap.values(draw.counts)
+        tick(draw.resamples)
     return values
 
 
@@ -114,26 +116,26 @@ def differences(
     metrics: Sequence[Metric], scores: Sequence[SetScores], spread: Sequence[Array]
 ) -> dict[str, Score]:
     """The first less the second, metric by metric, with the interval of their resampled differences."""
-    (a, b), found = scores, {}
+    (a, b), result = scores, {}
     factor = few_samples_factor(min(a.independent, b.independent))
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
         ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
         interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
         if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
             interval = difference_of_proportions(_interval(ours), _interval(theirs))
-        found[metric.name] = Score(interval.value, interval.low, interval.high)
-    return found
+        result[metric.name] = Score(interval.value, interval.low, interval.high)
+    return result
 
 
 def _exact_gaps(a: SetScores, b: SetScores) -> dict[str, Score]:
     """Differences of proportions between two independent sides."""
-    found = {}
+    result = {}
     for name, ours in a.metrics.items():
         theirs = b.metrics[name]
         if ours.n and theirs.n:
             interval = difference_of_proportions(_interval(ours), _interval(theirs))
-            found[name] = Score(interval.value, interval.low, interval.high)
-    return found
+            result[name] = Score(interval.value, interval.low, interval.high)
+    return result
 
 
 def _interval(score: Score) -> Interval:
@@ -164,26 +166,27 @@ def _score(metric: Metric, predictions: Predictions, drawn: Array, factor: float
     independent = predictions.groups is None and predictions.kind is LabelKind.ONE_LABEL
     if independent or not np.isfinite(interval.low):
         return Score(count.value, count.low, count.high, count.k, count.n)
-    # Decisions that belong together say less than as many apart: take the wider end of the two intervals.
+    # Decisions of one row or group are not independent: take the wider end of the two intervals.
     low, high = min(count.low, interval.low), max(count.high, interval.high)
     return Score(count.value, low, high, count.k, count.n)
 
 
 def _group_scores(predictions: Predictions, metrics: Sequence[Metric]) -> tuple[GroupScores, ...]:
+    """Some metrics of each group by itself; proportions with their exact intervals."""
     if predictions.groups is None:
         return ()
     names, member_of = np.unique(predictions.groups, return_inverse=True)
-    wanted = [metric for metric in metrics if metric.name in GROUP_METRICS]
-    parts = zip(names, predictions.outcomes.split_by(member_of), strict=True)
-    return tuple(_group(str(name), part, wanted) for name, part in parts if part.total)
-
-
-def _group(name: str, outcomes: Outcomes, metrics: Sequence[Metric]) -> GroupScores:
-    scores = {}
-    for metric in metrics:
-        count = metric.count(outcomes) if metric.count else None
-        if count is None:
-            scores[metric.name] = Score(metric.function(outcomes))
-        else:
-            scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
-    return GroupScores(name, len(np.unique(outcomes.row)), scores)
+    selected = [metric for metric in metrics if metric.name in GROUP_METRICS]
+    result = []
+    for name, outcomes in zip(names, predictions.outcomes.split_by(member_of), strict=True):
+        if not outcomes.total:
+            continue
+        scores = {}
+        for metric in selected:
+            count = metric.count(outcomes) if metric.count else None
+            if count is None:
+                scores[metric.name] = Score(metric.function(outcomes))
+            else:
+                scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
+        result.append(GroupScores(str(name), len(np.unique(outcomes.row)), scores))
+    return tuple(result)

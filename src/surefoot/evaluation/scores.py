@@ -25,7 +25,9 @@ class Score:
     high: float = NAN
     k: int | None = None
     n: int | None = None
-    bound: float | None = None  # how far a streamed value may be off, NaN if unknown; None: it is exact
+    bound: float | None = (
+        None  # how far a streamed value may be from the exact one, NaN if unknown; None: it is exact
+    )
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class SetScores:
     members: int
     classes: int
     kind: LabelKind
-    independent: int  # rows, or groups where there are groups: what the intervals rest on
+    independent: int  # rows, or groups where there are groups: how many the intervals are from
     metrics: Mapping[str, Score]
     groups: tuple[GroupScores, ...] = ()
 
@@ -59,7 +61,7 @@ class SetScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found: scores per side, their gap, and where calibrated the scores before it."""
+    """Scores per side, their gap, and with a calibration the scores before it and the change."""
 
     metrics: tuple[Metric, ...]
     resamples: int

@@ -12,8 +12,8 @@ from surefoot.errors import InputError
 from surefoot.experiments.methods import FOLDS, METHODS
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
-from surefoot.recipes.recipe import Recipe, recipe_from, refuse_unknown
-from surefoot.recipes.variants import require
+from surefoot.recipes.recipe import Recipe, refuse_unknown, require
+from surefoot.variants import recipe_from
 
 PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)
 OURS = tuple(method.name for method in METHODS if not method.oracle)

@@ -1,24 +1,18 @@
-"""The rows of the paper's table and a few beyond it: which networks a method reads, and what it fits."""
+"""The rows of the paper's table and a few more: which networks a method uses, and what it fits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from surefoot.calibrators import (
-    Calibration,
-    fit_budget_temperature,
-    fit_member_temperatures,
-    fit_novelty_scaling,
-    fit_temperature,
-    fit_temperature_at_least_one,
-)
-from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.recipes.variants import Averaged, Bayesian, Distilled, HeldOut
 from surefoot.registry import Registry
 from surefoot.tasks.task import Split, Task
-from surefoot.training.folds import NEVER, deal_groups
+from surefoot.variants import Averaged, Bayesian, Distilled, Variant
+from surefoot.variants.held_out import all_folds
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+    from surefoot.predictions.predictions import Predictions
 
 FOLDS = 5
 UNLABELLED_SHARE = 0.25  # of G to F-train in an epoch
@@ -26,10 +20,10 @@ UNLABELLED_SHARE = 0.25  # of G to F-train in an epoch
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What an experiment gives every method."""
+    """What all methods of an experiment share."""
 
     task: Task
-    recipe: Recipe  # of a plain network; the others' are made from it
+    recipe: Recipe  # of a plain network; those of variants differ from it by the variant
     members: int
     runs: int
     folds: int = FOLDS
@@ -52,77 +46,10 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class FitData:
-    """All that a method may fit on: validation, and held-out familiar subgroups. Nothing it is tested on."""
+    """The only data for fitting a method: validation, and held-out familiar subgroups; never test data."""
 
-    val: Predictions
-    held_out: Predictions | None = None
-
-
-Networks = Callable[[Setup, int], tuple[tuple[Recipe, int], ...]]  # (recipe, seed) of each, for a run
-Fit = Callable[[FitData], Calibration]
-
-
-def _plain(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    return ((setup.recipe, run),)
-
-
-def _members(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    teachers = setup.teachers(run)
-    return tuple((teachers.recipe, seed) for seed in teachers.seeds)
-
-
-def _distilled(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    return ((replace(setup.recipe, variant=Distilled(teachers=setup.teachers())), run),)
-
-
-def _g_distilled(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    variant = Distilled(teachers=setup.teachers(), unlabelled=UNLABELLED_SHARE)
-    return ((replace(setup.recipe, variant=variant), run),)
-
-
-def _bayesian(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    sampled = "network" if setup.recipe.network == "densenet161" else "head"
-    return ((replace(setup.recipe, variant=Bayesian(sampled=sampled)), run),)
-
-
-def _averaged(setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
-    return ((replace(setup.recipe, variant=Averaged(teachers=setup.teachers(run))), run),)
-
-
-def held_out_networks(setup: Setup) -> tuple[tuple[Recipe, int], ...]:
-    """A network per fold of familiar subgroups, or of clusters of the first network's features."""
-    folds, used = _named_folds(setup)
-    teachers = None
-    if len(used) < 2:
-        folds, used, teachers = setup.folds, tuple(range(setup.folds)), Teachers(setup.recipe, (0,))
-    return tuple(
-        (replace(setup.recipe, variant=HeldOut(fold=fold, folds=folds, teachers=teachers)), 0)
-        for fold in used
-    )
-
-
-def _named_folds(setup: Setup) -> tuple[int, tuple[int, ...]]:
-    """How many folds the task's own subgroups make, and which of them hold any."""
-    parts = [setup.task.splits[split] for split in (Split.TRAIN, Split.VAL)]
-    named = [part.groups for part in parts if part.groups is not None]
-    if len(named) < len(parts):
-        return 0, ()
-    groups, labels = np.concatenate(named), np.concatenate([part.labels for part in parts])
-    folds = min(setup.folds, len(np.unique(groups)))
-    if folds < 2:
-        return 0, ()
-    trained = np.arange(len(labels)) < len(parts[0])
-    fold = deal_groups(groups, labels, trained, folds, setup.task.kind)
-    return folds, tuple(sorted(set(fold.tolist()) - {NEVER}))
-
-
-def _on_val(fit: Callable[[Predictions], Calibration]) -> Fit:
-    return lambda shown: fit(shown.val)
-
-
-def _on_held_out(shown: FitData) -> Calibration:
-    assert shown.held_out is not None
-    return fit_temperature(shown.held_out)
+    val: "Predictions"
+    held_out: "Predictions | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +58,15 @@ class Method:
 
     name: str
     title: str
-    networks: Networks
-    is_ensemble: bool = False  # reads several networks at once; else each run is a network of its own
-    fit: Fit | None = None  # None: the networks' probabilities as they are
-    novelty: str | None = None  # the score that `fit` needs
-    held_out: bool = False  # whether `fit` needs held-out subgroups
+    is_ensemble: bool = False  # a run uses all members of an ensemble; else each run is a network of its own
+    variant: Callable[[Setup, int], Variant] | None = None  # of a run's one network; None: plain networks
+    fit: str | None = None  # the calibrator's name; None: the networks' probabilities as they are
+    novelty: str | None = None  # the score that the calibrator needs
+    held_out: bool = False  # fitted on held-out subgroups instead of validation data
     paper: str | None = None  # the row's name in the paper's table
     variance_from: str | None = None  # run once: the method whose runs' variance the paper takes for its own
-    not_in_paper: bool = False  # not in the paper
-    oracle: bool = False  # fitted on what it is tested on
+    not_in_paper: bool = False
+    oracle: bool = False  # fitted on the test data
     reference: str
     page: str  # of docs/methods
     formula: str
@@ -148,27 +75,62 @@ class Method:
 
     @property
     def origin(self) -> str:
-        """Whether it is of the paper, beyond it, or cheats."""
+        """Whether it is from the paper, an addition, or an oracle."""
         if self.oracle:
-            return "cheating: tuned on the test sets"
+            return "oracle: tuned on the test sets"
         return "beyond the paper" if self.not_in_paper else "the paper"
 
     @property
     def fitted_on(self) -> str:
-        """What it learns its calibration from, in words."""
+        """The data on which its calibration is fitted, in words."""
         if self.fit is None:
             return "nothing: the probabilities as they are"
         if self.oracle:
-            return "both test sets, which is cheating"
-        return (
-            "familiar subgroups held out of training"
-            if self.held_out
-            else "validation data, which are familiar"
-        )
+            return "both test sets (oracle: it uses their labels)"
+        if self.held_out:
+            return "familiar subgroups held out of training"
+        return "validation data, which are familiar"
 
     def count(self, setup: Setup) -> int:
         """How many runs there are."""
         return setup.networks // setup.members if self.is_ensemble else setup.runs
+
+    def networks(self, setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
+        """The recipe and seed of each network of a run."""
+        if self.variant is not None:
+            return ((replace(setup.recipe, variant=self.variant(setup, run)), run),)
+        seeds = setup.teachers(run).seeds if self.is_ensemble else (run,)
+        return tuple((setup.recipe, seed) for seed in seeds)
+
+    def has_networks_of(self, other: "Method") -> bool:
+        """Whether the runs of two methods use the same networks."""
+        return (self.variant, self.is_ensemble) == (other.variant, other.is_ensemble)
+
+    def calibration(self, data: FitData) -> "Calibration | None":
+        """What the method fits."""
+        from surefoot.calibrators import CALIBRATORS
+
+        if self.fit is None:
+            return None
+        predictions = data.held_out if self.held_out else data.val
+        assert predictions is not None, "held-out predictions were not made"
+        return CALIBRATORS.named(self.fit).fit(predictions)
+
+
+def _distilled(setup: Setup, _run: int) -> Variant:
+    return Distilled(teachers=setup.teachers())
+
+
+def _g_distilled(setup: Setup, _run: int) -> Variant:
+    return Distilled(teachers=setup.teachers(), unlabelled=UNLABELLED_SHARE)
+
+
+def _bayesian(setup: Setup, _run: int) -> Variant:
+    return Bayesian(sampled="network" if setup.recipe.network == "densenet161" else "head")
+
+
+def _averaged(setup: Setup, run: int) -> Variant:
+    return Averaged(teachers=setup.teachers(run))
 
 
 ODIN, KNN, ENERGY, MAX_PROBABILITY = "odin", "knn", "energy", "max-probability"
@@ -186,114 +148,118 @@ OURS = "this package"
 
 # fmt: off
 METHODS: Registry[Method] = Registry("method", (
-    Method(name="single", title="Single", paper="Single Model", networks=_plain,
+    Method(name="single", title="Single", paper="Single Model",
            reference=PAPER, page="single",
            formula="softmax(z)", training="1", inference="1"),
-    Method(name="single-t", title="Single + T", paper="Single + T-scaling", networks=_plain,
-           fit=_on_val(fit_temperature),
+    Method(name="single-t", title="Single + T", paper="Single + T-scaling",
+           fit="temperature",
            reference=GUO, page="temperature-scaling",
            formula="softmax(z / T), T = argmin NLL on val", training="1", inference="1"),
-    Method(name="ensemble", title="Ensemble", paper="Ensemble", networks=_members, is_ensemble=True,
+    Method(name="ensemble", title="Ensemble", paper="Ensemble", is_ensemble=True,
            variance_from="single",
            reference=LAKSHMINARAYANAN, page="ensemble",
            formula="mean_m softmax(z_m)", training="M", inference="M"),
     Method(name="ensemble-of-t", title="Ensemble of T-scaled", paper="Ensemble of T-scaled models",
-           networks=_members, is_ensemble=True, fit=_on_val(fit_member_temperatures),
+           is_ensemble=True, fit="member-temperatures",
            variance_from="single-t",
            reference=PAPER, page="ensemble",
            formula="mean_m softmax(z_m / T_m)", training="M", inference="M"),
-    Method(name="t-of-ensemble", title="T-scaled ensemble", networks=_members, is_ensemble=True,
-           fit=_on_val(fit_temperature), variance_from="single-t",
+    Method(name="t-of-ensemble", title="T-scaled ensemble", is_ensemble=True,
+           fit="temperature", variance_from="single-t",
            reference=GUO, page="ensemble",
            formula="softmax(log(mean_m softmax(z_m)) / T)", training="M", inference="M"),
-    Method(name="distill", title="Distill", paper="Distill", networks=_distilled,
+    Method(name="distill", title="Distill", paper="Distill", variant=_distilled,
            reference=HINTON, page="distillation",
            formula="taught by the ensemble on F-train", training="M + 1", inference="1"),
-    Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", networks=_distilled,
-           fit=_on_val(fit_temperature_at_least_one),
+    Method(name="distill-t", title="Distill + T", paper="Distill + T-scaling", variant=_distilled,
+           fit="softening",
            reference=PAPER, page="distillation",
            formula="distill, then T if T >= 1", training="M + 1", inference="1"),
-    Method(name="g-distill", title="G-distill", paper="G-distill", networks=_g_distilled,
+    Method(name="g-distill", title="G-distill", paper="G-distill", variant=_g_distilled,
            reference=PAPER, page="distillation",
            formula="taught by the ensemble on F-train and on G", training="M + 1", inference="1"),
     Method(name="g-distill-t", title="G-distill + T", paper="G-distill + T-scaling",
-           networks=_g_distilled, fit=_on_val(fit_temperature_at_least_one),
+           variant=_g_distilled, fit="softening",
            reference=PAPER, page="distillation",
            formula="G-distill, then T if T >= 1", training="M + 1", inference="1"),
-    Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling", networks=_plain,
-           fit=_on_val(fit_novelty_scaling), novelty=ODIN,
+    Method(name="novelty", title="Novelty scaling (ODIN)", paper="Novelty scaling",
+           fit="novelty", novelty=ODIN,
            reference=PAPER, page="novelty-scaling",
            formula="softmax(z / (T0 + T1 novelty(x)))", training="1", inference="2 and a gradient"),
-    Method(name="bayesian", title="Bayesian", paper="Bayesian", networks=_bayesian,
+    Method(name="bayesian", title="Bayesian", paper="Bayesian", variant=_bayesian,
            reference=KENDALL, page="bayesian",
            formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1",
            inference="1 and samples of the head"),
-    Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", networks=_bayesian,
-           fit=_on_val(fit_temperature),
+    Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", variant=_bayesian,
+           fit="temperature",
            reference=PAPER, page="bayesian",
            formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
            inference="1 and samples of the head"),
-    Method(name="budget-t", title="Single + risk-budget T", networks=_plain,
-           fit=_on_val(fit_budget_temperature), not_in_paper=True,
+    Method(name="budget-t", title="Single + risk-budget T",
+           fit="budget", not_in_paper=True,
            reference=OURS, page="risk-budget-temperature",
            formula="the largest T with NLL_val(T) <= 1.02 min NLL_val", training="1", inference="1"),
-    Method(name="held-out-t", title="Single + held-out-group T", networks=_plain, fit=_on_held_out,
+    Method(name="held-out-t", title="Single + held-out-group T", fit="temperature",
            held_out=True, not_in_paper=True,
            reference=OURS, page="held-out-group-temperature",
            formula="T = argmin NLL on familiar subgroups left out of training", training="1 + folds",
            inference="1"),
-    Method(name="averaged-t", title="Weight-averaged + T", networks=_averaged, is_ensemble=True,
-           fit=_on_val(fit_temperature), not_in_paper=True,
+    Method(name="averaged-t", title="Weight-averaged + T", variant=_averaged, is_ensemble=True,
+           fit="temperature", not_in_paper=True,
            reference=WORTSMAN, page="weight-averaging",
            formula="the network of the members' mean weights, then T", training="M", inference="1"),
-    Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", networks=_members, is_ensemble=True,
-           fit=_on_val(fit_budget_temperature), not_in_paper=True, variance_from="budget-t",
+    Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", is_ensemble=True,
+           fit="budget", not_in_paper=True, variance_from="budget-t",
            reference=OURS, page="risk-budget-temperature",
            formula="as risk-budget T, on the ensemble", training="M", inference="M"),
-    Method(name="novelty-knn", title="Novelty scaling (neighbours)", networks=_plain,
-           fit=_on_val(fit_novelty_scaling), novelty=KNN, not_in_paper=True,
+    Method(name="novelty-knn", title="Novelty scaling (neighbours)",
+           fit="novelty", novelty=KNN, not_in_paper=True,
            reference=SUN, page="novelty-scaling",
            formula="as novelty scaling; distance to the k-th training feature", training="1",
            inference="1 and a search"),
-    Method(name="novelty-energy", title="Novelty scaling (energy)", networks=_plain,
-           fit=_on_val(fit_novelty_scaling), novelty=ENERGY, not_in_paper=True,
+    Method(name="novelty-energy", title="Novelty scaling (energy)",
+           fit="novelty", novelty=ENERGY, not_in_paper=True,
            reference=LIU, page="novelty-scaling",
            formula="as novelty scaling; -logsumexp(z)", training="1", inference="1"),
-    Method(name="novelty-max-probability", title="Novelty scaling (top probability)", networks=_plain,
-           fit=_on_val(fit_novelty_scaling), novelty=MAX_PROBABILITY, not_in_paper=True,
+    Method(name="novelty-max-probability", title="Novelty scaling (top probability)",
+           fit="novelty", novelty=MAX_PROBABILITY, not_in_paper=True,
            reference=HENDRYCKS, page="novelty-scaling",
            formula="as novelty scaling; 1 - max softmax(z)", training="1", inference="1"),
-    Method(name="oracle-t", title="Single + T", networks=_plain, fit=_on_val(fit_temperature),
+    Method(name="oracle-t", title="Single + T", fit="temperature",
            oracle=True,
            reference=PAPER, page="oracle",
            formula="T = argmin NLL on both test sets", training="1", inference="1"),
-    Method(name="oracle-ensemble-t", title="T-scaled ensemble", networks=_members, is_ensemble=True,
-           fit=_on_val(fit_temperature), oracle=True, variance_from="oracle-t",
+    Method(name="oracle-ensemble-t", title="T-scaled ensemble", is_ensemble=True,
+           fit="temperature", oracle=True, variance_from="oracle-t",
            reference=PAPER, page="oracle",
            formula="T = argmin NLL on both test sets", training="M", inference="M"),
-    Method(name="oracle-novelty", title="Novelty scaling (ODIN)", networks=_plain,
-           fit=_on_val(fit_novelty_scaling), novelty=ODIN, oracle=True,
+    Method(name="oracle-novelty", title="Novelty scaling (ODIN)",
+           fit="novelty", novelty=ODIN, oracle=True,
            reference=PAPER, page="oracle",
            formula="T0, T1 = argmin NLL on both test sets", training="1", inference="2 and a gradient"),
 ))
 # fmt: on
 
 
+def held_out_networks(setup: Setup) -> tuple[tuple[Recipe, int], ...]:
+    """The recipe and seed of the network of each fold of familiar subgroups."""
+    folds = all_folds(setup.recipe, setup.task, setup.folds)
+    return tuple((replace(setup.recipe, variant=variant), 0) for variant in folds)
+
+
 def obstacle(method: Method, setup: Setup) -> str | None:
     """Why a method does not apply to a task, in a sentence; None where it does."""
-    if method.networks is _g_distilled and Split.UNLABELLED not in setup.task.splits:
-        return f"{method.title} needs unlabelled samples, and task {setup.task.name!r} has none"
+    task, recipe = setup.task, setup.recipe
     if method.is_ensemble and setup.members < 2:
         return f"{method.title} needs two members or more, and there is {setup.members}"
-    if method.oracle and Split.TEST_UNFAMILIAR not in setup.task.splits:
-        return f"{method.title} is tuned on unfamiliar samples, and task {setup.task.name!r} has none"
-    if method.held_out and _gives_logits_only(setup.recipe) and len(_named_folds(setup)[1]) < 2:
-        return f"{method.title} needs subgroups, or features to make them from, and there are neither"
-    if _gives_logits_only(setup.recipe) and (method.networks is _bayesian or method.novelty == KNN):
-        return f"{method.title} needs the features, and {setup.recipe.network!r} gives logits only"
+    if method.oracle and Split.TEST_UNFAMILIAR not in task.splits:
+        return f"{method.title} is tuned on unfamiliar samples, and task {task.name!r} has none"
+    variants = [] if method.variant is None else [method.variant(setup, 0)]
+    if method.held_out:
+        variants += all_folds(recipe, task, setup.folds)[:1]
+    for variant in variants:
+        if reason := variant.obstacle(recipe, task):
+            return f"{method.title} {reason}"
+    if method.novelty == KNN and not recipe.gives_features:
+        return f"{method.title} needs the features, and {recipe.network!r} gives logits only"
     return None
-
-
-def _gives_logits_only(recipe: Recipe) -> bool:
-    """Whether the network is a user's own function, of whose parts we know nothing."""
-    return ":" in recipe.network and not recipe.network.startswith(("timm:", "torchvision:"))

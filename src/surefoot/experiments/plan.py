@@ -7,7 +7,8 @@ from typing import Any
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe, Spec, recipe_from
+from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job
 
 
@@ -124,7 +125,7 @@ def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, .
     known = {planned.method.name: planned for planned in plan.methods}
     found, without = [], []
     for method in methods:
-        same = [p for p in plan.methods if p.method.networks is method.networks and not method.held_out]
+        same = [p for p in plan.methods if p.method.has_networks_of(method) and not method.held_out]
         if method.name in known:
             found.append(known[method.name])
         elif same:

@@ -16,10 +16,10 @@ from surefoot.metrics import Metric
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
-from surefoot.recipes.variants import HeldOut
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
-from surefoot.workers.held_out import HELD_OUT
+from surefoot.variants import variant_of
+from surefoot.variants.held_out import HELD_OUT
 from surefoot.workers.produce import stored_novelty
 
 SCORED_APART = (ODIN, KNN)  # not from the prediction's own pass
@@ -99,7 +99,7 @@ class Reader:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._said(method, specs, split) for split in tested}
-        calibration = fitted(method, self._shown(planned, specs, before))
+        calibration = method.calibration(self._shown(planned, specs, before))
         after = before if calibration is None else {s: calibration(said) for s, said in before.items()}
         return Run(run, specs, calibration, before, after, self._auroc(method, specs[0], before))
 
@@ -151,11 +151,6 @@ class Reader:
         return float(sum(known)) if len(known) == len(found) else None
 
 
-def fitted(method: Method, shown: FitData) -> Calibration | None:
-    """What a method fits on what it is shown."""
-    return None if method.fit is None else method.fit(shown)
-
-
 def described(method: Method) -> MethodRuns:
     """A method as the comparison takes it, without its runs."""
     return MethodRuns(
@@ -186,10 +181,7 @@ def as_runs(result: Result) -> MethodRuns:
 
 def called(spec: Spec) -> str:
     """A network's name for people."""
-    variant = spec.recipe.variant
-    kind = "plain" if variant is None else variant.kind
-    fold = f" fold {variant.fold}" if isinstance(variant, HeldOut) else ""
-    return f"{kind}{fold} network of {spec.task}, seed {spec.seed}"
+    return f"{variant_of(spec.recipe).label} network of {spec.task}, seed {spec.seed}"
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.io import make_folder, replacing
 from surefoot.metrics import METRICS, Metric
-from surefoot.recipes.recipe import Spec, recipe_from
+from surefoot.recipes.recipe import Spec
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
+from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job, WorkOrder
 
 if TYPE_CHECKING:  # torch is imported where results are read: listing runs must be fast

@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 import struct
 import warnings
 from collections import deque
@@ -17,43 +16,41 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from surefoot.runtime import usable_cores
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-AHEAD = 8  # results per worker that may wait for the reader
+AHEAD = 8  # results per thread that are computed before they are needed
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Results in order, from as many threads as there are processors, never far ahead of the reader.
+    """Results in order, from one thread per core, computed at most AHEAD results per thread in advance.
 
-    Threads are enough: Pillow and hashlib let go of Python's lock while they work.
+    Threads are enough: Pillow and hashlib release the global interpreter lock.
     """
-    with refusing_bombs(), ThreadPoolExecutor(processors()) as pool:
-        waiting: deque[Future[Result]] = deque()
+    threads = usable_cores()
+    with refusing_bombs(), ThreadPoolExecutor(threads) as pool:
+        pending: deque[Future[Result]] = deque()
         for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) >= AHEAD * processors():
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(work, item))
+            if len(pending) >= AHEAD * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 @contextmanager
 def refusing_bombs() -> Iterator[None]:
-    """Inside, in every thread, an image beyond Pillow's limit of pixels is an error and not a remark."""
+    """Inside, in every thread, an image beyond Pillow's limit of pixels is an error and not a warning."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+        warnings.simplefilter("ignore")  # Pillow's warnings about odd metadata
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
 
-def processors() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # never those that run another program
-PAPER = (255, 255, 255, 255)  # what shows through where an image is transparent
-SPARE = 2  # a JPEG is first decoded at no less than this many times the wanted size
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # none that runs another program
+BACKGROUND = (255, 255, 255, 255)  # of transparent images
+DRAFT_SCALE = 2  # a JPEG is first decoded at no less than this many times the requested size
 
 # What Pillow raises on files that are damaged, or only look like images.
 UNREADABLE = (
@@ -73,20 +70,20 @@ UNREADABLE = (
 
 
 class TooManyPixelsError(ValueError):
-    """An image that is larger than is allowed, by its header, or would be at the size that is asked for."""
+    """An image that is larger than allowed, by its header or at the requested size."""
 
 
 class Fit(StrEnum):
     """How an image is brought to size."""
 
-    SHORT_SIDE = "short"  # the shorter side has that many pixels, the shape is kept
-    SQUARE = "square"  # both sides have, whatever the shape was; nothing is cut off
+    SHORT_SIDE = "short"  # the shorter side has that many pixels; the aspect ratio stays
+    SQUARE = "square"  # both sides have that many pixels; nothing is cropped
     AS_IT_IS = "as it is"  # at the file's own size
 
 
 @dataclass(frozen=True)
 class Size:
-    """So many pixels, on the short side or on both; or the file's own."""
+    """The size in pixels, and which sides have it."""
 
     pixels: int
     fit: Fit = Fit.SHORT_SIDE
@@ -112,45 +109,40 @@ def decode(
     most_pixels: float = math.inf,
     formats: tuple[str, ...] = FORMATS,
 ) -> NDArray[np.uint8]:
-    """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE where it cannot be."""
+    """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE if it cannot be read."""
     with Image.open(io.BytesIO(data), formats=formats) as image:
         if math.prod(image.size) > most_pixels:
             raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
         if size.fit is not Fit.AS_IT_IS:
-            image.draft(None, (SPARE * size.pixels, SPARE * size.pixels))
+            image.draft(None, (DRAFT_SCALE * size.pixels, DRAFT_SCALE * size.pixels))
         return pixels_of(image, size, most_pixels=most_pixels)
 
 
 def pixels_of(image: Image.Image, size: Size, *, most_pixels: float = math.inf) -> NDArray[np.uint8]:
-    """The same of an image that is open, which is left as it is."""
+    """Pixels (height, width, 3) of an open image, which is not changed."""
     if not all(image.size):
         raise ValueError(f"{image.width} x {image.height} pixels")
-    wanted = size.of(*image.size)  # perhaps nothing is decoded yet
-    if math.prod(wanted) > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
-        raise TooManyPixelsError(f"{wanted[0]} x {wanted[1]} pixels at this size")
-    plain = _plain(ImageOps.exif_transpose(image))
-    wanted = size.of(*plain.size)  # upright: perhaps the other way round
-    small = plain if plain.size == wanted else plain.resize(wanted, Image.Resampling.BICUBIC)
-    return np.asarray(small)
+    width, height = size.of(*image.size)  # checked before anything is decoded
+    if width * height > min(most_pixels, Image.MAX_IMAGE_PIXELS or math.inf):
+        raise TooManyPixelsError(f"{width} x {height} pixels at this size")
+    upright = _as_rgb(ImageOps.exif_transpose(image))
+    target = size.of(*upright.size)  # width and height may have changed places
+    resized = upright if upright.size == target else upright.resize(target, Image.Resampling.BICUBIC)
+    return np.asarray(resized)
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """Eight bits of red, green and blue."""
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """Eight bits each of red, green and blue; 16-bit grey values 0 to 65535 become 0 to 255."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):
-        return _from_sixteen_bits(image)
+        values: NDArray[Any] = np.asarray(image)
+        if image.mode == "I" and (image.format != "PNG" or values.max(initial=0) > 65535):
+            raise ValueError("32-bit whole numbers have no known white")
+        return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise ValueError("numbers with fractions have no known white")
     if image.has_transparency_data:
-        shown = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", shown.size, PAPER), shown).convert("RGB")
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, BACKGROUND), rgba).convert("RGB")
     return image.convert("RGB")
-
-
-def _from_sixteen_bits(image: Image.Image) -> Image.Image:
-    """0 to 65535 becomes 0 to 255."""
-    values: NDArray[Any] = np.asarray(image)
-    if image.mode == "I" and (image.format != "PNG" or values.max(initial=0) > 65535):
-        raise ValueError("32-bit whole numbers have no known white")
-    return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")

@@ -1,24 +1,55 @@
-"""Every metric: a function on Predictions, and a line in METRICS."""
+"""Every metric: a function on Predictions, and an entry in METRICS that declares all that is read of it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from surefoot.errors import InputError
-from surefoot.intervals import Proportion
-from surefoot.metrics.calibration import debiased_l2, ece, ece_floor, ece_floor_95, signed_ece, smooth_ece
-from surefoot.metrics.proper import brier, brier_true_class, entropy, nll, nll_minus_entropy, nll_unclipped
+from surefoot.metrics.bounds import coverage_range, ece_range, grows_with_errors, known_at_bin_edges
+from surefoot.metrics.calibration import (
+    debiased_l2,
+    debiased_squared_of,
+    ece,
+    ece_floor,
+    ece_floor_95,
+    ece_of,
+    overconfidence,
+    signed_ece,
+    signed_of,
+    smooth_ece,
+    streamed_ece_floor,
+    streamed_ece_floor_95,
+    streamed_signed_ece,
+    streamed_smooth_ece,
+)
+from surefoot.metrics.metric import IDENTITY, ROOT, Better, Metric, Transform
+from surefoot.metrics.proper import (
+    brier,
+    brier_true_class,
+    clipped_loss,
+    entropy,
+    entropy_of,
+    loss,
+    loss_minus_entropy,
+    nll,
+    nll_minus_entropy,
+    nll_unclipped,
+    squared_error,
+    true_class_error,
+)
 from surefoot.metrics.selective import (
     augrc,
+    augrc_of,
     aurc,
+    aurc_of,
     coverage_at_1,
     coverage_at_5,
     coverage_at_risk,
+    coverage_of,
     e99,
     e99_count,
     error_above,
     error_above_count,
+    is_above,
+    is_wrong_above,
     label_error,
     label_error_count,
     mean_average_precision,
@@ -26,54 +57,49 @@ from surefoot.metrics.selective import (
     risk_at_90,
     risk_at_coverage,
     risk_at_coverage_count,
+    risk_of,
+    streamed_precision_error,
+    wrong,
 )
-from surefoot.predictions.outcomes import HasOutcomes
 from surefoot.registry import Registry
 
-Better = Literal["lower", "higher", "zero", "neither"]
-
-LI = "Li & Hoiem, CVPR 2020"
-UNIT = (0.0, 1.0)
 INFINITY = float("inf")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number about predictions; `count` gives it as k of n where it is a proportion."""
-
-    name: str
-    title: str
-    formula: str
-    reference: str
-    function: Callable[[HasOutcomes], float]
-    better: Better = "lower"
-    bounds: tuple[float, float] = UNIT
-    count: Callable[[HasOutcomes], Proportion | None] | None = None
-    resampled: bool = True  # False: already about resampling, so it gets no interval of its own
-
+LI = "Li & Hoiem, CVPR 2020"
+GUO = "Guo et al., ICML 2017"
+VAICENAVICIUS = "Vaicenavicius et al., AISTATS 2019"
+GEIFMAN = "Geifman & El-Yaniv, NeurIPS 2017"
+EL_YANIV = "El-Yaniv & Wiener, JMLR 2010"
 
 # fmt: off
 METRICS: Registry[Metric] = Registry("metric", (
-    Metric("nll", "NLL", "mean -log clip(p_true, 0.001, 0.999)", LI, nll, bounds=(0, INFINITY)),
-    Metric("nll_unclipped", "NLL, unclipped", "mean -log p_true", "Good 1952", nll_unclipped, bounds=(0, INFINITY)),
-    Metric("brier", "Brier", "sqrt mean over samples and classes (p - onehot)^2", f"{LI} (tables)", brier),
-    Metric("brier_true_class", "Brier, true class", "sqrt mean (1 - p_true)^2", f"{LI} (formula)", brier_true_class),
-    Metric("label_error", "Label error", "1 - accuracy; many labels: 1 - VOC mean AP", LI, label_error, count=label_error_count),
-    Metric("ece", "ECE", "sum n_b/n |acc_b - conf_b|, 10 equal-mass bins", "Guo et al., ICML 2017", ece),
-    Metric("e99", "E99", "error among confidence > 0.99", LI, e99, count=e99_count),
-    Metric("entropy", "Entropy", "mean -sum p log p", LI, entropy, "neither", bounds=(0, INFINITY)),
-    Metric("nll_minus_entropy", "NLL - entropy", "nll - entropy; > 0 is overconfident", LI, nll_minus_entropy, "zero", bounds=(-INFINITY, INFINITY)),
-    Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", "Guo et al., ICML 2017", signed_ece, "zero", bounds=(-1, 1)),
-    Metric("ece_floor", "ECE if calibrated", "mean ECE with labels drawn from the confidences", "Vaicenavicius et al., AISTATS 2019", ece_floor, "neither", resampled=False),
-    Metric("ece_floor_95", "ECE if calibrated, 95%", "95th percentile of the same", "Vaicenavicius et al., AISTATS 2019", ece_floor_95, "neither", resampled=False),
-    Metric("debiased_l2", "Debiased L2 error", "sqrt sum n_b/n ((conf_b - acc_b)^2 - acc_b(1-acc_b)/(n_b-1))", "Kumar et al., NeurIPS 2019", debiased_l2),
-    Metric("smooth_ece", "Smooth ECE", "the width s at which integral |r_s| = s", "Blasiok & Nakkiran, ICLR 2024", smooth_ece),
-    Metric("aurc", "AURC", "1/n sum_i errors(i most confident)/i", "Geifman & El-Yaniv, NeurIPS 2017", aurc),
-    Metric("augrc", "AUGRC", "integral over coverage of errors kept / n", "Traub et al., NeurIPS 2024", augrc),
-    Metric("risk_at_80", "Risk at 80% coverage", "error among the most confident 80%", "El-Yaniv & Wiener, JMLR 2010", risk_at_80, count=partial(risk_at_coverage_count, coverage=0.8)),
-    Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", "El-Yaniv & Wiener, JMLR 2010", risk_at_90, count=partial(risk_at_coverage_count, coverage=0.9)),
-    Metric("coverage_at_1", "Coverage at 1% risk", "largest share answered at error <= 0.01", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_1, "higher"),
-    Metric("coverage_at_5", "Coverage at 5% risk", "largest share answered at error <= 0.05", "Geifman & El-Yaniv, NeurIPS 2017", coverage_at_5, "higher"),
+    Metric("nll", "NLL", "mean -log clip(p_true, 0.001, 0.999)", LI, nll, bounds=(0, INFINITY), numerator=clipped_loss),
+    Metric("nll_unclipped", "NLL, unclipped", "mean -log p_true", "Good 1952", nll_unclipped, bounds=(0, INFINITY), numerator=loss),
+    Metric("brier", "Brier", "sqrt mean over samples and classes (p - onehot)^2", f"{LI} (tables)", brier, numerator=squared_error, transform=ROOT),
+    Metric("brier_true_class", "Brier, true class", "sqrt mean (1 - p_true)^2", f"{LI} (formula)", brier_true_class, numerator=true_class_error, transform=ROOT),
+    Metric("label_error", "Label error", "1 - accuracy; many labels: 1 - VOC mean AP", LI, label_error, numerator=wrong, count=label_error_count,
+        many_labels=Metric("label_error", "Label error", "1 - VOC mean AP", LI, label_error, streamed=streamed_precision_error)),
+    Metric("ece", "ECE", "sum n_b/n |acc_b - conf_b|, 10 equal-mass bins", GUO, ece, curve=ece_of, cells_range=ece_range),
+    Metric("e99", "E99", "error among confidence > 0.99", LI, e99, count=e99_count,
+        numerator=partial(is_wrong_above, threshold=0.99), denominator=partial(is_above, threshold=0.99)),
+    Metric("entropy", "Entropy", "mean -sum p log p", LI, entropy, "neither", bounds=(0, INFINITY), numerator=entropy_of),
+    Metric("nll_minus_entropy", "NLL - entropy", "nll - entropy; > 0 is overconfident", LI, nll_minus_entropy, "zero", bounds=(-INFINITY, INFINITY), numerator=loss_minus_entropy),
+    Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), numerator=overconfidence,
+        many_labels=Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), curve=signed_of, streamed=streamed_signed_ece)),
+    Metric("ece_floor", "ECE if calibrated", "mean ECE with labels drawn from the confidences", VAICENAVICIUS, ece_floor, "neither", resampled=False, streamed=streamed_ece_floor),
+    Metric("ece_floor_95", "ECE if calibrated, 95%", "95th percentile of the same", VAICENAVICIUS, ece_floor_95, "neither", resampled=False, streamed=streamed_ece_floor_95),
+    Metric("debiased_l2", "Debiased L2 error", "sqrt sum n_b/n ((conf_b - acc_b)^2 - acc_b(1-acc_b)/(n_b-1))", "Kumar et al., NeurIPS 2019", debiased_l2,
+        curve=debiased_squared_of, transform=ROOT, cells_range=known_at_bin_edges),
+    Metric("smooth_ece", "Smooth ECE", "the width s at which integral |r_s| = s", "Blasiok & Nakkiran, ICLR 2024", smooth_ece, streamed=streamed_smooth_ece),
+    Metric("aurc", "AURC", "1/n sum_i errors(i most confident)/i", GEIFMAN, aurc, curve=aurc_of, pooled=True, cells_range=grows_with_errors),
+    Metric("augrc", "AUGRC", "integral over coverage of errors kept / n", "Traub et al., NeurIPS 2024", augrc, curve=augrc_of, pooled=True, cells_range=grows_with_errors),
+    Metric("risk_at_80", "Risk at 80% coverage", "error among the most confident 80%", EL_YANIV, risk_at_80, count=partial(risk_at_coverage_count, coverage=0.8),
+        curve=partial(risk_of, coverage=0.8), pooled=True, cells_range=grows_with_errors),
+    Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", EL_YANIV, risk_at_90, count=partial(risk_at_coverage_count, coverage=0.9),
+        curve=partial(risk_of, coverage=0.9), pooled=True, cells_range=grows_with_errors),
+    Metric("coverage_at_1", "Coverage at 1% risk", "largest share answered at error <= 0.01", GEIFMAN, coverage_at_1, "higher",
+        curve=partial(coverage_of, risk=0.01), pooled=True, cells_range=partial(coverage_range, risk=0.01)),
+    Metric("coverage_at_5", "Coverage at 5% risk", "largest share answered at error <= 0.05", GEIFMAN, coverage_at_5, "higher",
+        curve=partial(coverage_of, risk=0.05), pooled=True, cells_range=partial(coverage_range, risk=0.05)),
 ))
 # fmt: on
 
@@ -89,12 +115,18 @@ def error_above_metric(threshold: float) -> Metric:
         reference="Li & Hoiem, CVPR 2020, for other thresholds",
         function=partial(error_above, threshold=threshold),
         count=partial(error_above_count, threshold=threshold),
+        numerator=partial(is_wrong_above, threshold=threshold),
+        denominator=partial(is_above, threshold=threshold),
     )
 
 
 __all__ = [
+    "IDENTITY",
     "METRICS",
+    "ROOT",
+    "Better",
     "Metric",
+    "Transform",
     "augrc",
     "aurc",
     "brier",

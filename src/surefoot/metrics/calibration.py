@@ -6,20 +6,34 @@ least confident. A decision in a run of equal confidences counts with the mean a
 value depends on the order of rows.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from surefoot.intervals import NAN
-from surefoot.predictions.outcomes import Array, Bools, Curve, Curves, HasOutcomes, Outcomes, Ranked, Ranking
+from surefoot.metrics.metric import ROOT, Accumulated, OfCurve, mean_of_defined
+from surefoot.predictions.outcomes import (
+    Array,
+    Bools,
+    Curve,
+    Curves,
+    Decisions,
+    HasOutcomes,
+    Outcomes,
+    Ranked,
+    Ranking,
+)
 
 BINS = 10
 FLOOR_RESAMPLES = 200
+FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
 SMOOTH_GRID = 2048
 CELLS = 4096
 
 
+@lru_cache(maxsize=4096)
 def bin_edges(total: float, bins: int = BINS) -> Array:
     """Where bins begin and end, counted from the most confident decision."""
     return total - np.ceil(np.linspace(0, total, bins + 1))[::-1]
@@ -44,21 +58,6 @@ def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     return number, confidence, 1 - np.diff(curve.errors[knots]) / number
 
 
-def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
-    """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    cell = ((1 - confidence) * CELLS).astype(np.int64)  # the most confident first
-    number = np.bincount(cell, minlength=CELLS)
-    holds_edge = np.zeros(CELLS, dtype=bool)
-    holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
-    ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
-    sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
-    for values in (~correct, confidence):
-        sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
-    mass, errors, sure = (np.append(0.0, ranking.accumulate(values)) for values in sums)
-    return Curve(mass, errors, sure)
-
-
 def ece(predictions: Ranked) -> float:
     """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
 
@@ -71,9 +70,30 @@ def ece(predictions: Ranked) -> float:
     return _mean_over_blocks(predictions, ece_of)
 
 
+def ece_of(curve: Curve) -> float:
+    """The ECE of one block: the sum over bins of |sum of confidence - correct|, over the total."""
+    residual = curve.residual_at(bin_edges(curve.total))
+    return float(np.abs(residual[1:] - residual[:-1]).sum() / curve.total)
+
+
 def signed_ece(predictions: Ranked) -> float:
     """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
-    return _mean_over_blocks(predictions, _signed)
+    return _mean_over_blocks(predictions, signed_of)
+
+
+def signed_of(curve: Curve) -> float:
+    """The signed ECE of one block."""
+    return float((curve.confidence[-1] - (curve.total - curve.errors[-1])) / curve.total)
+
+
+def overconfidence(decisions: Decisions) -> Array:
+    """Confidence less correctness."""
+    return decisions.confidence - decisions.correct
+
+
+def streamed_signed_ece(accumulated: Accumulated) -> tuple[float, None]:
+    """Signed ECE of a stream: cells hold sums, so it is exact."""
+    return signed_ece(accumulated), None
 
 
 def debiased_l2(predictions: Ranked) -> float:
@@ -82,8 +102,16 @@ def debiased_l2(predictions: Ranked) -> float:
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
     Runs of ties are kept whole. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
     """
-    squared = _mean_over_blocks(predictions, _debiased_squared)
-    return float(np.sqrt(max(squared, 0.0))) if np.isfinite(squared) else NAN
+    return ROOT.of(_mean_over_blocks(predictions, debiased_squared_of))
+
+
+def debiased_squared_of(curve: Curve) -> float:
+    """The debiased squared calibration error of one block."""
+    number, confidence, accuracy = binned_whole(curve)
+    if number.min() < 2:
+        return NAN
+    squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)
+    return float(number @ squared / curve.total)
 
 
 def smooth_ece(predictions: HasOutcomes) -> float:
@@ -94,39 +122,12 @@ def smooth_ece(predictions: HasOutcomes) -> float:
     """
     outcomes = predictions.outcomes
     residual = outcomes.counted(outcomes.correct - outcomes.confidence)
-    values = [
-        smooth_ece_of(spread_on_grid(outcomes.confidence[b], residual[b]), _block_total(outcomes, b))
-        for b in outcomes.blocks
-    ]
+    values = []
+    for block in outcomes.blocks:
+        total = len(residual[block]) if outcomes.weight is None else outcomes.weight[block].sum()
+        grid = spread_on_grid(outcomes.confidence[block], residual[block])
+        values.append(smooth_ece_of(grid, float(total)))
     return mean_of_defined(values)
-
-
-def ece_floor(predictions: HasOutcomes) -> float:
-    """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
-    return _floor(predictions, np.mean)
-
-
-def ece_floor_95(predictions: HasOutcomes) -> float:
-    """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
-    return _floor(predictions, lambda values: np.percentile(values, 95))
-
-
-def ece_of(curve: Curve) -> float:
-    """The ECE of one block."""
-    number, confidence, accuracy = binned(curve)
-    return float(np.nansum(number * np.abs(accuracy - confidence)) / curve.total)
-
-
-def _signed(curve: Curve) -> float:
-    return float((curve.confidence[-1] - (curve.total - curve.errors[-1])) / curve.total)
-
-
-def _debiased_squared(curve: Curve) -> float:
-    number, confidence, accuracy = binned_whole(curve)
-    if number.min() < 2:
-        return NAN
-    squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)
-    return float(number @ squared / curve.total)
 
 
 def smooth_ece_of(residuals: Array, total: float) -> float:
@@ -160,20 +161,40 @@ def spread_on_grid(confidence: Array, residual: Array) -> Array:
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
 
 
-def _floor(predictions: HasOutcomes, summary: Callable[[Array], np.float64]) -> float:
-    outcomes = predictions.outcomes
-    if not outcomes.total:
-        return NAN
-    if outcomes not in _FLOORS:
-        _FLOORS[outcomes] = _calibrated_eces(outcomes)
-    return float(summary(_FLOORS[outcomes]))
+def streamed_smooth_ece(accumulated: Accumulated) -> tuple[float, None]:
+    """Smooth ECE of a stream: its grid is accumulated as it is, so it is exact."""
+    totals = [float(cells.count.sum()) for cells in accumulated.cells]
+    pairs = zip(accumulated.residuals, totals, strict=True)
+    return mean_of_defined([smooth_ece_of(residuals, total) for residuals, total in pairs]), None
 
 
-_FLOORS: WeakKeyDictionary[Outcomes, Array] = WeakKeyDictionary()  # both floors read the same resamples
+def ece_floor(predictions: HasOutcomes) -> float:
+    """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
+    return float(np.mean(_calibrated_eces(predictions.outcomes)))
+
+
+def ece_floor_95(predictions: HasOutcomes) -> float:
+    """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
+    return float(np.percentile(_calibrated_eces(predictions.outcomes), 95))
+
+
+def streamed_ece_floor(accumulated: Accumulated) -> tuple[float, None]:
+    """`ece_floor` of a stream."""
+    return float(np.mean(_streamed_eces(accumulated))), None
+
+
+def streamed_ece_floor_95(accumulated: Accumulated) -> tuple[float, None]:
+    """`ece_floor_95` of a stream."""
+    return float(np.percentile(_streamed_eces(accumulated), 95)), None
+
+
+_ECES: WeakKeyDictionary[Outcomes | Accumulated, Array] = WeakKeyDictionary()  # for both floors
 
 
 def _calibrated_eces(outcomes: Outcomes) -> Array:
     """The ECE again and again with 'correct' drawn from the confidences; drawn by rank, not by row."""
+    if outcomes in _ECES:
+        return _ECES[outcomes]
     rng = np.random.default_rng(0)
     blocks = zip(outcomes.blocks, outcomes.block_rankings, outcomes.block_curves, strict=True)
     values = np.full((len(outcomes.blocks), FLOOR_RESAMPLES), NAN)
@@ -184,10 +205,30 @@ def _calibrated_eces(outcomes: Outcomes) -> Array:
             wrong = rng.random(len(confidence)) >= confidence
             errors = np.cumsum(wrong if weight is None else weight * wrong)[ranking.ends]
             of_block[index] = ece_of(Curve(curve.mass, np.append(0.0, errors), curve.confidence))
-    return np.asarray(np.nanmean(values, axis=0))
+    _ECES[outcomes] = np.asarray(np.nanmean(values, axis=0)) if outcomes.total else np.full(1, NAN)
+    return _ECES[outcomes]
 
 
-def _mean_over_blocks(predictions: Ranked, value: Callable[[Curve], float]) -> float:
+def _streamed_eces(accumulated: Accumulated) -> Array:
+    """The same from cells: the errors of a cell are binomial."""
+    if accumulated in _ECES:
+        return _ECES[accumulated]
+    rng = np.random.default_rng(0)
+    parts = max(50, FLOOR_PARTS // len(accumulated.cells))
+    blocks = [cells.coarse(parts) for cells in accumulated.cells if len(cells.count)]
+    values = np.empty((len(blocks), FLOOR_RESAMPLES))
+    for of_block, (count, _, confidence) in zip(values, blocks, strict=True):
+        mass = np.append(0.0, np.cumsum(count))
+        summed_confidence = np.append(0.0, np.cumsum(count * confidence))
+        doubt = np.clip(1 - confidence, 0, 1)
+        for index in range(FLOOR_RESAMPLES):
+            errors = np.cumsum(rng.binomial(count.astype(np.int64), doubt))
+            of_block[index] = ece_of(Curve(mass, np.append(0.0, errors), summed_confidence))
+    _ECES[accumulated] = values.mean(axis=0)
+    return _ECES[accumulated]
+
+
+def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
     curves = _curves_at_edges(predictions.outcomes)
     return mean_of_defined([value(curve) if curve.total else NAN for curve in curves])
 
@@ -200,10 +241,16 @@ def _curves_at_edges(outcomes: Curves) -> Iterable[Curve]:
     return (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
 
 
-def mean_of_defined(values: list[float]) -> float:
-    defined = [value for value in values if np.isfinite(value)]
-    return float(np.mean(defined)) if defined else NAN
-
-
-def _block_total(outcomes: Outcomes, block: slice) -> float:
-    return float(block.stop - block.start if outcomes.weight is None else outcomes.weight[block].sum())
+def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
+    """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
+    cell = ((1 - confidence) * CELLS).astype(np.int64)  # the most confident first
+    number = np.bincount(cell, minlength=CELLS)
+    holds_edge = np.zeros(CELLS, dtype=bool)
+    holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
+    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
+    ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
+    sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
+    for values in (~correct, confidence):
+        sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
+    mass, errors, sure = (np.append(0.0, ranking.accumulate(values)) for values in sums)
+    return Curve(mass, errors, sure)

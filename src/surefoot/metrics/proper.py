@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from surefoot.predictions.outcomes import HasOutcomes
+from surefoot.predictions.outcomes import Array, Decisions, HasOutcomes
 
 CLIP = (0.001, 0.999)  # the paper's bounds on p(true), so that one confident mistake is not everything
+LOG_CLIP = tuple(np.log(CLIP))
 
 
 def nll(predictions: HasOutcomes) -> float:
@@ -14,14 +15,22 @@ def nll(predictions: HasOutcomes) -> float:
     >>> round(nll(Predictions.from_probs([[1.0, 0.0], [0.5, 0.5]], [1, 0])), 4)  # (log 1000 + log 2) / 2
     3.8005
     """
-    outcomes = predictions.outcomes
-    return outcomes.mean(-np.clip(outcomes.log_p_true, *np.log(CLIP)))
+    return predictions.outcomes.mean(clipped_loss(predictions.outcomes))
+
+
+def clipped_loss(decisions: Decisions) -> Array:
+    """-log p(true), with p(true) clipped."""
+    return np.asarray(-np.clip(decisions.log_p_true, *LOG_CLIP))
 
 
 def nll_unclipped(predictions: HasOutcomes) -> float:
     """Mean of -log p(true)."""
-    outcomes = predictions.outcomes
-    return outcomes.mean(-outcomes.log_p_true)
+    return predictions.outcomes.mean(loss(predictions.outcomes))
+
+
+def loss(decisions: Decisions) -> Array:
+    """-log p(true)."""
+    return -decisions.log_p_true
 
 
 def brier(predictions: HasOutcomes) -> float:
@@ -31,22 +40,39 @@ def brier(predictions: HasOutcomes) -> float:
     >>> round(brier(Predictions.from_probs([[0.8, 0.2], [0.6, 0.4]], [0, 0])), 4)  # sqrt((0.04 + 0.16) / 2)
     0.3162
     """
-    outcomes = predictions.outcomes
-    return float(np.sqrt(outcomes.mean(outcomes.squared_error)))
+    return float(np.sqrt(predictions.outcomes.mean(squared_error(predictions.outcomes))))
+
+
+def squared_error(decisions: Decisions) -> Array:
+    """Mean over classes of (p - onehot)^2."""
+    return decisions.squared_error
 
 
 def brier_true_class(predictions: HasOutcomes) -> float:
     """Root of the mean of (1 - p(true))^2: the paper's formula. Equal to `brier` for two classes."""
-    outcomes = predictions.outcomes
-    return float(np.sqrt(outcomes.mean(np.expm1(outcomes.log_p_true) ** 2)))
+    return float(np.sqrt(predictions.outcomes.mean(true_class_error(predictions.outcomes))))
+
+
+def true_class_error(decisions: Decisions) -> Array:
+    """(1 - p(true))^2."""
+    return np.asarray(np.expm1(decisions.log_p_true) ** 2)
 
 
 def entropy(predictions: HasOutcomes) -> float:
     """Mean entropy of the predicted distribution, in nats: the NLL the model itself expects."""
-    outcomes = predictions.outcomes
-    return outcomes.mean(outcomes.entropy)
+    return predictions.outcomes.mean(entropy_of(predictions.outcomes))
+
+
+def entropy_of(decisions: Decisions) -> Array:
+    """-sum p log p."""
+    return decisions.entropy
 
 
 def nll_minus_entropy(predictions: HasOutcomes) -> float:
-    """NLL less entropy: positive when the model is surer than it should be."""
-    return nll(predictions) - entropy(predictions)
+    """NLL less entropy: positive when the model is more confident than it should be."""
+    return predictions.outcomes.mean(loss_minus_entropy(predictions.outcomes))
+
+
+def loss_minus_entropy(decisions: Decisions) -> Array:
+    """Clipped -log p(true), less the entropy."""
+    return clipped_loss(decisions) - decisions.entropy

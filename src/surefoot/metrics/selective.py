@@ -1,9 +1,12 @@
 """Errors by confidence: label error, E99, risk-coverage."""
 
+from functools import partial
+
 import numpy as np
 
 from surefoot.intervals import NAN, Proportion
-from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes, Ranked, Ranking
+from surefoot.metrics.metric import Accumulated, Range, curve_mean
+from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
 
 
 def label_error(predictions: HasOutcomes) -> float:
@@ -25,6 +28,11 @@ def label_error_count(predictions: HasOutcomes) -> Proportion | None:
     return Proportion.of(int((~outcomes.correct).sum()), len(outcomes.row))
 
 
+def wrong(decisions: Decisions) -> Bools:
+    """Whether the predicted class is not the label."""
+    return ~decisions.correct
+
+
 def mean_average_precision(predictions: HasOutcomes) -> float:
     """Mean over classes of the interpolated average precision of PASCAL VOC (2010 and later).
 
@@ -32,43 +40,52 @@ def mean_average_precision(predictions: HasOutcomes) -> float:
     dropped, and a class without a positive has no AP and is left out. Everingham et al., IJCV 2010.
     """
     outcomes = predictions.outcomes
-    precisions = _average_precisions(outcomes)
+    assert outcomes.positive is not None
+    weight = np.ones(len(outcomes.row)) if outcomes.weight is None else outcomes.weight
+    positive = weight * outcomes.positive
+    blocks = zip(outcomes.blocks, outcomes.score_rankings, strict=True)
+    precisions = [_average_precision(positive[block], weight[block], ranking) for block, ranking in blocks]
     return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else NAN
 
 
-def _average_precisions(outcomes: Outcomes) -> Array:
-    assert outcomes.positive is not None
-    weight = np.ones(len(outcomes.row)) if outcomes.weight is None else outcomes.weight
-    found = weight * outcomes.positive
-    blocks = zip(outcomes.blocks, outcomes.score_rankings, strict=True)
-    return np.array([_average_precision(found[block], weight[block], ranking) for block, ranking in blocks])
-
-
-def _average_precision(found: Array, weight: Array, ranking: Ranking) -> float:
-    true_positives = ranking.accumulate(found)
+def _average_precision(positive: Array, weight: Array, ranking: Ranking) -> float:
+    true_positives = ranking.accumulate(positive)
     if not len(true_positives) or not true_positives[-1]:
         return NAN
-    seen = ranking.accumulate(weight)
-    precision = true_positives / np.maximum(seen, 1)
+    precision = true_positives / np.maximum(ranking.accumulate(weight), 1)
     best_from_here_on = np.maximum.accumulate(precision[::-1])[::-1]
     recall_steps = np.diff(true_positives, prepend=0) / true_positives[-1]
     return float(recall_steps @ best_from_here_on)
 
 
+def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
+    """1 - mean average precision of a stream: the middle of what it can be."""
+    low, high = accumulated.mean_average_precision_range()
+    return 1 - (low + high) / 2, (1 - high, 1 - low)
+
+
 def error_above(predictions: HasOutcomes, threshold: float) -> float:
     """Error rate among decisions with confidence > threshold; NaN where there are none."""
     outcomes = predictions.outcomes
-    sure = outcomes.confidence > threshold
-    weight = sure if outcomes.weight is None else sure * outcomes.weight
-    total = float(weight.sum())
-    return float((weight * ~outcomes.correct).sum()) / total if total else NAN
+    above = outcomes.counted(is_above(outcomes, threshold).astype(np.float64))
+    total = float(above.sum())
+    return float((above * ~outcomes.correct).sum()) / total if total else NAN
+
+
+def is_above(decisions: Decisions, threshold: float) -> Bools:
+    """Whether the confidence is above the threshold."""
+    return np.asarray(decisions.confidence > threshold)
+
+
+def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:
+    """Whether it is, and the predicted class is not the label."""
+    return is_above(decisions, threshold) & ~decisions.correct
 
 
 def error_above_count(predictions: HasOutcomes, threshold: float) -> Proportion:
-    """The same as k wrong of n sure, with the exact binomial interval."""
-    outcomes = predictions.outcomes
-    sure = outcomes.confidence > threshold
-    return Proportion.of(int(np.sum(sure & ~outcomes.correct)), int(sure.sum()))
+    """The same as k wrong of n above, with the exact binomial interval."""
+    above = is_above(predictions.outcomes, threshold)
+    return Proportion.of(int(is_wrong_above(predictions.outcomes, threshold).sum()), int(above.sum()))
 
 
 def e99(predictions: HasOutcomes) -> float:
@@ -77,7 +94,7 @@ def e99(predictions: HasOutcomes) -> float:
 
 
 def e99_count(predictions: HasOutcomes) -> Proportion:
-    """E99 as k wrong of n sure, with the exact binomial interval.
+    """E99 as k wrong of n above, with the exact binomial interval.
 
     >>> from surefoot import Predictions
     >>> e99_count(Predictions.from_probs([[0.999, 0.001], [0.6, 0.4]], [1, 0])).k
@@ -91,9 +108,11 @@ def aurc(predictions: Ranked) -> float:
 
     Geifman & El-Yaniv, NeurIPS 2017. A run of ties counts as the mean over the orders it could be in.
     """
-    curve = predictions.outcomes.pooled_curve
-    if not curve.total:
-        return NAN
+    return curve_mean(predictions.outcomes, aurc_of, pooled=True)
+
+
+def aurc_of(curve: Curve) -> float:
+    """The area under the risk-coverage curve of one curve."""
     mass, errors = curve.mass, curve.errors
     steps = np.diff(mass)
     inside = steps > 0
@@ -114,36 +133,44 @@ def _harmonic(mass: Array) -> Array:
 
 
 def augrc(predictions: Ranked) -> float:
-    """Area under the generalised risk-coverage curve: the chance that a random answer is wrong and kept.
+    """Area under the generalised risk-coverage curve: the chance that a decision is wrong and accepted.
 
-    The integral over coverage of (errors kept) / n. Traub et al., NeurIPS 2024.
+    The integral over coverage of (errors accepted) / n. Traub et al., NeurIPS 2024.
     """
-    curve = predictions.outcomes.pooled_curve
-    return float(np.trapezoid(curve.errors, curve.mass) / curve.total**2) if curve.total else NAN
+    return curve_mean(predictions.outcomes, augrc_of, pooled=True)
+
+
+def augrc_of(curve: Curve) -> float:
+    """The area under the generalised risk-coverage curve of one curve."""
+    return float(np.trapezoid(curve.errors, curve.mass) / curve.total**2)
 
 
 def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
     """Error rate among the ceil(coverage * n) most confident decisions."""
-    curve = predictions.outcomes.pooled_curve
-    if not curve.total:
-        return NAN
-    kept = np.ceil(coverage * curve.total - 1e-9)
-    return float(np.interp(kept, curve.mass, curve.errors) / kept)
+    return curve_mean(predictions.outcomes, partial(risk_of, coverage=coverage), pooled=True)
+
+
+def risk_of(curve: Curve, coverage: float) -> float:
+    """The error rate of one curve at a coverage."""
+    accepted = np.ceil(coverage * curve.total - 1e-9)
+    return float(np.interp(accepted, curve.mass, curve.errors) / accepted)
 
 
 def risk_at_coverage_count(predictions: Ranked, coverage: float) -> Proportion | None:
-    """The same as k wrong of n kept; None where a run of ties is cut, as k is then an expectation."""
+    """The same as k wrong of n accepted; None where a run of ties is cut, as k is then an expectation."""
     curve = predictions.outcomes.pooled_curve
-    kept = int(np.ceil(coverage * curve.total - 1e-9))
-    errors = float(np.interp(kept, curve.mass, curve.errors))
-    return Proportion.of(round(errors), kept) if abs(errors - round(errors)) < 1e-9 else None
+    accepted = int(np.ceil(coverage * curve.total - 1e-9))
+    errors = float(np.interp(accepted, curve.mass, curve.errors))
+    return Proportion.of(round(errors), accepted) if abs(errors - round(errors)) < 1e-9 else None
 
 
 def coverage_at_risk(predictions: Ranked, risk: float) -> float:
-    """The largest share that a confidence threshold can answer with an error rate of at most `risk`."""
-    curve = predictions.outcomes.pooled_curve
-    if not curve.total:
-        return NAN
+    """The largest share that a confidence threshold can accept with an error rate of at most `risk`."""
+    return curve_mean(predictions.outcomes, partial(coverage_of, risk=risk), pooled=True)
+
+
+def coverage_of(curve: Curve, risk: float) -> float:
+    """The largest coverage of one curve at a risk."""
     reached = curve.errors <= risk * curve.mass + 1e-12
     return float(curve.mass[reached].max() / curve.total)
 
@@ -159,10 +186,10 @@ def risk_at_90(predictions: Ranked) -> float:
 
 
 def coverage_at_1(predictions: Ranked) -> float:
-    """The share that can be answered at an error rate of 1%."""
+    """The share that can be accepted at an error rate of 1%."""
     return coverage_at_risk(predictions, 0.01)
 
 
 def coverage_at_5(predictions: Ranked) -> float:
-    """The share that can be answered at an error rate of 5%."""
+    """The share that can be accepted at an error rate of 5%."""
     return coverage_at_risk(predictions, 0.05)

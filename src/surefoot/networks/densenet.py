@@ -76,11 +76,11 @@ class DenseNet(Network):
         super().__init__()
         parts = _small_stem(channels, stem_width) if small_stem else _stem(channels, stem_width)
         width = stem_width
-        for place, depth in enumerate(depths, start=1):
-            parts[f"denseblock{place}"] = DenseBlock(width, depth, growth, layer_dropout)
+        for number, depth in enumerate(depths, start=1):
+            parts[f"denseblock{number}"] = DenseBlock(width, depth, growth, layer_dropout)
             width += depth * growth
-            if place < len(depths):
-                parts[f"transition{place}"] = _transition(width)
+            if number < len(depths):
+                parts[f"transition{number}"] = _transition(width)
                 width //= 2
         parts[f"norm{len(depths) + 1}"] = nn.BatchNorm2d(width)
         self.features = DenseFeatures(parts)

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,13 +11,17 @@ from torch import Generator, Tensor, nn
 
 from surefoot.errors import InputError
 from surefoot.networks.heads import LinearHead
-from surefoot.networks.network import HeadBuilder, Network, following, initialise_linear
+from surefoot.networks.network import HeadBuilder, Network, global_draws_from, initialise_linear
 
 INSTALL = "pip install 'surefoot[backbones]'"
+LOGITS_ONLY = (
+    "gives logits only; methods that use features or a head need a function that "
+    "returns a surefoot.networks.Network"
+)
 
 
-class ForeignNetwork(Network):
-    """Another library's backbone, whose own last layer was taken off, with a head of ours behind it."""
+class LibraryNetwork(Network):
+    """Another library's backbone, whose last layer was replaced by one of our heads."""
 
     head_name = "classifier"
     published_prefix = "features."
@@ -31,14 +34,14 @@ class ForeignNetwork(Network):
 
     @property
     def published_head(self) -> str:
-        """The name of the layer that was taken off."""
+        """The name of the layer that was replaced."""
         return self._published_head
 
 
 class UserNetwork(Network):
-    """What a user's function built: images to logits, as one piece."""
+    """A model from a user's function: images to logits, without a known head."""
 
-    head_name = ""  # none that we know of
+    head_name = ""  # not known
     published_prefix = "model."
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,14 +50,14 @@ class UserNetwork(Network):
 
     @property
     def head(self) -> LinearHead:
-        """Refused: nobody told us which part it is."""
-        raise InputError(f"network {self.name!r} {_ONE_PIECE}")
+        """Refused: which part of the model is the head is not known."""
+        raise InputError(f"network {self.name!r} {LOGITS_ONLY}")
 
     def features(self, images: Tensor) -> Tensor:
-        """What the model's own `features` gives, where it has one."""
+        """The result of the model's own `features`, if it has one."""
         own: Callable[[Tensor], Tensor] | None = getattr(self.model, "features", None)
         if own is None:
-            raise InputError(f"network {self.name!r} {_ONE_PIECE}")
+            raise InputError(f"network {self.name!r} {LOGITS_ONLY}")
         return own(images)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -63,18 +66,12 @@ class UserNetwork(Network):
         return logits
 
 
-_ONE_PIECE = (
-    "gives logits only; methods that use features or a head need a function that "
-    "returns a surefoot.networks.Network"
-)
-
-
 def timm_network(name: str, head: HeadBuilder, generator: Generator, *, channels: int = 3) -> Network:
     """Any timm model by name, untrained; weights come from a file."""
     timm = _library("timm", f"timm:{name}")
     if not timm.is_model(name):
         raise _unknown("timm", name, timm.list_models())
-    with following(generator, torch.device("cpu")):
+    with global_draws_from(generator, torch.device("cpu")):
         whole = timm.create_model(name, pretrained=False, in_chans=channels)
         last = whole.default_cfg.get("classifier")
         whole.reset_classifier(0)
@@ -83,12 +80,12 @@ def timm_network(name: str, head: HeadBuilder, generator: Generator, *, channels
 
 
 def torchvision_network(name: str, head: HeadBuilder, generator: Generator) -> Network:
-    """Any torchvision classifier by name, untrained; its last linear layer is taken off."""
+    """Any torchvision classifier by name, untrained; its last linear layer is replaced."""
     models: Any = _library("torchvision", f"torchvision:{name}").models
     names = models.list_models(module=models)
     if name not in names:
         raise _unknown("torchvision", name, names)
-    with following(generator, torch.device("cpu")):
+    with global_draws_from(generator, torch.device("cpu")):
         backbone = models.get_model(name, weights=None)
     linear = [(path, part) for path, part in backbone.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
@@ -100,13 +97,20 @@ def torchvision_network(name: str, head: HeadBuilder, generator: Generator) -> N
 
 
 def user_network(path: str, classes: int, generator: Generator) -> Network:
-    """What `package.module:function` returns when called with `classes=`."""
-    function = _function(path)
+    """The network that `package.module:function` returns when called with `classes=`."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{path}: cannot import {module_name!r}: {error}") from error
+    function: object = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{path}: module {module_name!r} has no function {name!r}")
     try:
         inspect.signature(function).bind(classes=classes)
     except TypeError as error:
         raise InputError(f"{path} cannot be called with classes={classes}: {error}") from error
-    with following(generator, torch.device("cpu")):
+    with global_draws_from(generator, torch.device("cpu")):
         built = function(classes=classes)
     if not isinstance(built, nn.Module):
         raise InputError(f"{path} returned {type(built).__name__}; allowed: a torch.nn.Module")
@@ -115,19 +119,19 @@ def user_network(path: str, classes: int, generator: Generator) -> Network:
 
 def _with_head(
     backbone: nn.Module, width: int, head: HeadBuilder, generator: Generator, published_head: str
-) -> ForeignNetwork:
+) -> LibraryNetwork:
     with torch.device("meta"):
-        ours = head(width)
-    ours = ours.to_empty(device="cpu")
-    for module in ours.modules():
+        new_head = head(width)
+    new_head = new_head.to_empty(device="cpu")
+    for module in new_head.modules():
         if isinstance(module, nn.Linear):
             initialise_linear(module, generator)
-    return ForeignNetwork(backbone, ours, published_head=published_head)
+    return LibraryNetwork(backbone, new_head, published_head=published_head)
 
 
 def _library(library: str, name: str) -> Any:
     try:
-        import_module("torchvision")  # timm needs it too, and says so less clearly
+        import_module("torchvision")  # timm needs it too, but its error is less clear
         return import_module(library)
     except ImportError as error:
         raise InputError(f"network {name!r} needs {library}, got: {error}; install it: {INSTALL}") from error
@@ -137,19 +141,3 @@ def _unknown(library: str, name: str, names: list[str]) -> InputError:
     near = get_close_matches(name, names, n=5, cutoff=0.5)
     have = f"nearest: {', '.join(near)}" if near else f"it has {len(names)} others"
     return InputError(f"unknown {library} model {name!r}; {have}")
-
-
-def _function(path: str) -> Callable[..., object]:
-    module_name, _, name = path.partition(":")
-    module = _user_module(module_name, path)
-    function: object = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"{path}: module {module_name!r} has no function {name!r}")
-    return function
-
-
-def _user_module(name: str, path: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except (ImportError, ValueError) as error:
-        raise InputError(f"{path}: cannot import {name!r}: {error}") from error

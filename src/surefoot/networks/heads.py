@@ -1,13 +1,15 @@
-"""What stands behind a backbone: features in, logits out, and samples of them from one backbone pass."""
+"""Heads: logits from the features of a backbone, and samples of the logits from one backbone pass."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-LEAST_VARIANCE = 1e-6  # keeps the square root's slope finite where the softplus has gone to 0
+from surefoot.registry import Registry
+
+LEAST_VARIANCE = 1e-6  # keeps the gradient of the square root finite where the softplus underflows
 LARGEST_CHUNK = 2**25  # numbers held at once while sampling: 128 MiB of float32
 
 
@@ -23,20 +25,20 @@ class LinearHead(nn.Linear):
         return super().forward(self.dropout(features))
 
     def sample_logits(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        """Logits (samples, n, classes) that differ by what is dropped and by noise, in any mode.
+        """Logits (samples, n, classes) that differ by dropout and by noise, in any mode.
 
         d_s = m_s * f / (1 - p), m_s ~ Bernoulli(1 - p): Monte Carlo dropout at the head alone, so the
         backbone runs once (Gal & Ghahramani, ICML 2016). A sample drops the same features of every row, which
-        is a thinned layer: (m_s * f) W = f (m_s * W). The generator is on the features' device.
+        is a layer with masked weights: (m_s * f) W = f (m_s * W). The generator is on the features' device.
         """
-        counts = _chunks(
-            samples, LARGEST_CHUNK // max(1, self.weight.numel(), len(features) * len(self.bias))
-        )
+        per_sample = max(1, self.weight.numel(), len(features) * len(self.bias))
+        chunk = max(1, LARGEST_CHUNK // per_sample)
+        counts = [min(chunk, samples - start) for start in range(0, samples, chunk)]
         return torch.cat([self._sample(features, count, generator) for count in counts])
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        kept = kept_features(features, self.dropout.p, samples, generator)
-        return thinned(self, features, kept).float().expand(samples, -1, -1)
+        masks = dropout_masks(features, self.dropout.p, samples, generator)
+        return masked_linear(self, features, masks).float().expand(samples, -1, -1)
 
 
 class GaussianHead(LinearHead):
@@ -58,19 +60,19 @@ class GaussianHead(LinearHead):
         return mean, positive(self.variance(dropped).float())
 
     def _sample(self, features: Tensor, samples: int, generator: Generator) -> Tensor:
-        kept = kept_features(features, self.dropout.p, samples, generator)
-        mean = thinned(self, features, kept).float()
-        variance = positive(thinned(self.variance, features, kept).float())
+        masks = dropout_masks(features, self.dropout.p, samples, generator)
+        mean = masked_linear(self, features, masks).float()
+        variance = positive(masked_linear(self.variance, features, masks).float())
         return add_noise(mean.expand(samples, -1, -1), variance, generator)
 
 
 def positive(raw: Tensor) -> Tensor:
-    """softplus, and never quite 0."""
+    """softplus, but at least LEAST_VARIANCE."""
     return F.softplus(raw) + LEAST_VARIANCE
 
 
 def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Tensor:
-    """mean + sqrt(variance) * e, e ~ N(0, 1) drawn anew for each element of `mean`.
+    """mean + sqrt(variance) * e, e ~ N(0, 1) drawn for each element of `mean`.
 
     For the training loss, expand the mean first: `add_noise(mean.expand(samples, -1, -1), variance, g)`.
     Without a generator torch's own is used, which a captured graph needs.
@@ -79,27 +81,21 @@ def add_noise(mean: Tensor, variance: Tensor, generator: Generator | None) -> Te
     return mean + variance.sqrt() * noise
 
 
-def kept_features(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
-    """(samples, width) of 0 and 1 / (1 - rate); (1, width) of 1 where nothing is dropped."""
+def dropout_masks(features: Tensor, rate: float, samples: int, generator: Generator) -> Tensor:
+    """(samples, width) of 0 and 1 / (1 - rate); (1, width) of 1 at a rate of 0."""
     width = features.shape[1]
     if rate == 0:
         return torch.ones(1, width, device=features.device, dtype=features.dtype)
-    kept = torch.empty(samples, width, device=features.device, dtype=features.dtype)
-    return kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+    masks = torch.empty(samples, width, device=features.device, dtype=features.dtype)
+    return masks.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
 
 
-def thinned(layer: nn.Linear, features: Tensor, kept: Tensor) -> Tensor:
-    """(samples, n, classes): the layer's answer where each sample keeps some of the features."""
-    weights = (kept.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
+def masked_linear(layer: nn.Linear, features: Tensor, masks: Tensor) -> Tensor:
+    """(samples, n, classes): the layer's outputs where each sample masks some of the features."""
+    weights = (masks.unsqueeze(1) * layer.weight).flatten(0, 1)  # (samples * classes, width)
     # shape[0] and not len(), which would make the number of rows a constant of an exported graph
-    answers = F.linear(features, weights).reshape(features.shape[0], kept.shape[0], layer.out_features)
-    return answers.transpose(0, 1) + layer.bias
-
-
-def _chunks(total: int, largest: int) -> Iterator[int]:
-    """Sizes that add up to `total`, none above `largest`, which is taken as at least 1."""
-    size = max(1, largest)
-    return (min(size, total - start) for start in range(0, total, size))
+    outputs = F.linear(features, weights).reshape(features.shape[0], masks.shape[0], layer.out_features)
+    return outputs.transpose(0, 1) + layer.bias
 
 
 @dataclass(frozen=True)
@@ -113,8 +109,8 @@ class HeadKind:
     build: Callable[..., LinearHead]
 
 
-HEADS: tuple[HeadKind, ...] = (
+HEADS: Registry[HeadKind] = Registry("head", (
     HeadKind("linear", "Linear", "z = W d + b", "Glorot & Bengio, AISTATS 2010", LinearHead),
     HeadKind("gaussian", "Linear with logit variance", "z ~ N(W d + b, softplus(V d + c))",
              "Kendall & Gal, NeurIPS 2017", GaussianHead),
-)  # fmt: skip
+))  # fmt: skip

@@ -16,10 +16,10 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 
 @contextmanager
-def following(generator: Generator, device: torch.device) -> Iterator[None]:
-    """Inside, global draws on the CPU and on `device` follow `generator`; afterwards they go on as before.
+def global_draws_from(generator: Generator, device: torch.device) -> Iterator[None]:
+    """Inside, torch's global generators of the CPU and of a CUDA `device` are seeded from `generator`.
 
-    Knows CUDA's generators and the CPU's.
+    Afterwards their state is restored.
     """
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     on_gpu = device.type == "cuda"
@@ -33,7 +33,7 @@ def following(generator: Generator, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def sampling_dropout(network: nn.Module, generator: Generator) -> Iterator[None]:
-    """Inside, every dropout layer drops and all else stays in its mode: BatchNorm keeps its statistics.
+    """Inside, dropout layers are in training mode and all others stay as they are (BatchNorm too).
 
     Monte Carlo dropout for networks that drop in every layer: call the network once per sample
     (Gal & Ghahramani, ICML 2016).
@@ -44,7 +44,7 @@ def sampling_dropout(network: nn.Module, generator: Generator) -> Iterator[None]
     try:
         for layer in layers:
             layer.train()
-        with following(generator, device):
+        with global_draws_from(generator, device):
             yield
     finally:
         for layer, mode in zip(layers, modes, strict=True):
@@ -61,7 +61,9 @@ class Network(nn.Module):
     """
 
     head_name: ClassVar[str]  # the attribute that holds the head
-    published_prefix: ClassVar[str] = ""  # what our names of the backbone have before the published ones
+    published_prefix: ClassVar[str] = (
+        ""  # our names of backbone parameters are this prefix and the published name
+    )
     convolution_fan: ClassVar[Literal["fan_in", "fan_out"]] = "fan_out"
 
     name: str = "network"  # as given to build_network; for messages and tables
@@ -81,12 +83,12 @@ class Network(nn.Module):
 
     @property
     def width(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.head.in_features
 
     @property
     def classes(self) -> int:
-        """How many logits there are."""
+        """The number of logits."""
         return self.head.out_features
 
     def forward(self, images: Tensor) -> Tensor:
@@ -100,7 +102,7 @@ class Network(nn.Module):
 
 
 def initialise(network: Network, generator: Generator) -> None:
-    """Draw every weight anew from the generator, which is on the CPU; the backbone's before the head's.
+    """Draw every weight from the generator, which is on the CPU; the backbone's before the head's.
 
     Convolutions N(0, 2 / fan) (He et al., ICCV 2015), linear layers N(0, 2 / (in + out)) with bias 0
     (Glorot & Bengio, AISTATS 2010), BatchNorm weight 1, bias 0 and fresh statistics.
@@ -123,9 +125,9 @@ def initialise_linear(layer: nn.Linear, generator: Generator) -> None:
 
 
 def materialise(build: Callable[[], Network], generator: Generator) -> Network:
-    """The network that `build` makes, with weights from the generator and from nowhere else.
+    """The network that `build` makes, with weights from the generator alone.
 
-    Built without memory first: the layers' own initialisation would draw from the global generator.
+    It is built on the meta device first: the layers' own initialisation would draw from the global generator.
     """
     with torch.device("meta"):
         network = build()
@@ -136,33 +138,29 @@ def materialise(build: Callable[[], Network], generator: Generator) -> Network:
 
 @dataclass(frozen=True)
 class Description:
-    """A network's size and the work of one forward pass."""
+    """A network's size and the cost of one forward pass."""
 
     name: str
     parameters: int
-    trained_parameters: int  # those that are not frozen
-    weight_bytes: int  # parameters and buffers as they are now
-    shape: tuple[int, ...]  # of the one input that the work is counted for
+    trained_parameters: int  # without the frozen ones
+    weight_bytes: int  # of parameters and buffers
+    shape: tuple[int, ...]  # of the one input that multiply_adds are counted for
     multiply_adds: int  # of convolutions and matrix products; the paper's "FLOPs" are these
 
 
 def describe(network: Network, shape: tuple[int, ...]) -> Description:
-    """Count parameters and work for one input of that shape, without computing anything."""
+    """Count parameters and multiply-adds for one input of that shape, without computing anything."""
     parameters = list(network.parameters())
-    held = [*parameters, *network.buffers()]
+    shadow = copy.deepcopy(network).to("meta").eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        shadow(torch.empty((1, *shape), device="meta"))
     return Description(
         name=network.name,
         parameters=sum(parameter.numel() for parameter in parameters),
         trained_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in held),
+        weight_bytes=sum(
+            tensor.numel() * tensor.element_size() for tensor in (*parameters, *network.buffers())
+        ),
         shape=shape,
-        multiply_adds=_multiply_adds(network, shape),
+        multiply_adds=counter.get_total_flops() // 2,  # a multiplication and an addition are two
     )
-
-
-def _multiply_adds(network: nn.Module, shape: tuple[int, ...]) -> int:
-    shadow = copy.deepcopy(network).to("meta").eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        shadow(torch.empty((1, *shape), device="meta"))
-    flops: int = counter.get_total_flops()
-    return flops // 2  # a multiplication and an addition are two

@@ -1,6 +1,5 @@
 """ResNet-18, -34 and -50 (He et al., CVPR 2016), with torchvision's names."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -25,7 +24,9 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        return _add(self.relu, y, x if self.downsample is None else self.downsample(x))
+        y += x if self.downsample is None else self.downsample(x)
+        activated: Tensor = self.relu(y)
+        return activated
 
 
 class Bottleneck(nn.Module):
@@ -49,7 +50,9 @@ class Bottleneck(nn.Module):
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
-        return _add(self.relu, y, x if self.downsample is None else self.downsample(x))
+        y += x if self.downsample is None else self.downsample(x)
+        activated: Tensor = self.relu(y)
+        return activated
 
 
 class ResNet(Network):
@@ -109,11 +112,6 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-def _add(relu: Callable[[Tensor], Tensor], y: Tensor, shortcut: Tensor) -> Tensor:
-    y += shortcut
-    return relu(y)
 
 
 def _stage(

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -16,17 +15,17 @@ from surefoot.networks.network import Network
 
 PYTORCH = (".pth.tar", ".pth", ".pt")
 SAFETENSORS = ".safetensors"
-NESTED = ("state_dict", "model")  # where training scripts put the weights beside their other state
+NESTED = ("state_dict", "model")  # keys under which training scripts store the weights
 WRAPPERS = ("module.", "_orig_mod.")  # DataParallel's and torch.compile's
-OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")  # names could once hold dots
+OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")  # old files have dots in these names
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Tensors by torchvision's names, on the CPU, in the file's own types.
 
-    Takes Places365's `.pth.tar`, torchvision's `.pth` and `.safetensors`; wrappers' prefixes and the
-    spelling of old DenseNet files are mended.
+    Takes Places365's `.pth.tar`, torchvision's `.pth` and `.safetensors`; prefixes of wrappers are removed,
+    and names of old DenseNet files are translated.
     """
     name = Path(path).name
     if name.endswith(SAFETENSORS):
@@ -51,19 +50,15 @@ def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
 def _read_pytorch(path: str | Path) -> object:
     try:
         with Path(path).open("rb") as file:
-            return _content(file, path)
+            try:
+                return torch.load(file, map_location="cpu", weights_only=True)
+            except Exception as error:  # arbitrary bytes make torch.load raise anything
+                raise InputError(_why_refused(path, str(error))) from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _content(file: BinaryIO, path: str | Path) -> object:
-    try:
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # the bytes may be anything, and so may be what torch makes of them
-        raise InputError(_refusal(path, str(error))) from error
-
-
-def _refusal(path: str | Path, message: str) -> str:
+def _why_refused(path: str | Path, message: str) -> str:
     forbidden = FORBIDDEN.search(message)
     if forbidden:
         return (
@@ -90,7 +85,7 @@ def _published_name(name: str) -> str:
     return OLD_DENSENET.sub(r"\1\2.", name)
 
 
-ENOUGH = 0.9  # of the names in the file or the backbone, the share that must match in name and shape
+LEAST_MATCHED = 0.9  # the share of the names in file and backbone that must match in name and shape
 COUNTER = "num_batches_tracked"  # files from before PyTorch 0.4.1 have none, and nothing here reads it
 
 
@@ -105,11 +100,11 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What became of each tensor; names as in published files."""
+    """Which tensors were loaded and which were not; names as in published files."""
 
     path: str
     matched: tuple[str, ...]  # loaded
-    left_out: tuple[str, ...]  # the file's last layer, where it was not asked for
+    left_out: tuple[str, ...]  # the file's last layer, if it was not requested
     missing: tuple[str, ...]  # in the backbone, not in the file: left as initialised
     unexpected: tuple[str, ...]  # in the file only
     mismatched: tuple[Mismatch, ...]  # left as initialised
@@ -138,9 +133,9 @@ def load_weights_and_head(network: Network, path: str | Path) -> WeightsReport:
     tensors = read_weights(path)
     head = {f"{network.published_head}.{name}": own for name, own in network.head.state_dict().items()}
     for name, own in head.items():
-        found = tensors.get(name)
-        if found is None or found.shape != own.shape:
-            got = "missing" if found is None else f"of shape {tuple(found.shape)}"
+        stored = tensors.get(name)
+        if stored is None or stored.shape != own.shape:
+            got = "missing" if stored is None else f"of shape {tuple(stored.shape)}"
             raise InputError(f"{path}: last layer's {name} is {got}; allowed: shape {tuple(own.shape)}")
     return _load(network, path, tensors, head=head)
 
@@ -148,65 +143,56 @@ def load_weights_and_head(network: Network, path: str | Path) -> WeightsReport:
 def _load(
     network: Network, path: str | Path, tensors: dict[str, Tensor], *, head: dict[str, Tensor]
 ) -> WeightsReport:
-    wanted = {**_backbone(network), **head}
-    report = _compare(str(path), tensors, wanted, network.published_head)
-    _refuse_wrong_file(network, report)
-    _refuse_not_finite(report, tensors)
-    with torch.no_grad():
-        for name in report.matched:
-            wanted[name].copy_(tensors[name])  # converts float16, and moves to the network's device
-    return report
-
-
-def _backbone(network: Network) -> dict[str, Tensor]:
-    """The backbone's own tensors, not copies, by published name."""
-    return {
+    backbone = {  # the tensors themselves, not copies, by published name
         name.removeprefix(network.published_prefix): tensor
         for name, tensor in network.state_dict().items()
         if not _is_under(network.head_name, name)
     }
+    targets = {**backbone, **head}
+    report = _compare(str(path), tensors, targets, network.published_head)
+    _refuse_wrong_file(network, report)
+    for name in report.matched:  # a damaged file would look like a training that diverges
+        if not torch.isfinite(tensors[name]).all():
+            raise InputError(f"{report.path}: {name} holds NaN or infinity; allowed: numbers")
+    with torch.no_grad():
+        for name in report.matched:
+            targets[name].copy_(tensors[name])  # converts float16, and moves to the network's device
+    return report
 
 
 def _compare(
-    path: str, tensors: dict[str, Tensor], wanted: dict[str, Tensor], last_layer: str
+    path: str, tensors: dict[str, Tensor], targets: dict[str, Tensor], last_layer: str
 ) -> WeightsReport:
-    both = [name for name in tensors if name in wanted]
-    extra = [name for name in tensors if name not in wanted]
-    matched = [name for name in both if tensors[name].shape == wanted[name].shape]
+    both = [name for name in tensors if name in targets]
+    extra = [name for name in tensors if name not in targets]
+    matched = [name for name in both if tensors[name].shape == targets[name].shape]
     return WeightsReport(
         path=path,
         matched=tuple(matched),
         left_out=tuple(name for name in extra if _is_under(last_layer, name)),
-        missing=tuple(name for name in wanted if name not in tensors and not name.endswith(COUNTER)),
+        missing=tuple(name for name in targets if name not in tensors and not name.endswith(COUNTER)),
         unexpected=tuple(name for name in extra if not _is_under(last_layer, name)),
         mismatched=tuple(
-            Mismatch(name, tuple(tensors[name].shape), tuple(wanted[name].shape))
+            Mismatch(name, tuple(tensors[name].shape), tuple(targets[name].shape))
             for name in both
-            if tensors[name].shape != wanted[name].shape
+            if tensors[name].shape != targets[name].shape
         ),
     )
 
 
 def _refuse_wrong_file(network: Network, report: WeightsReport) -> None:
-    """Another architecture's file: ResNet-34 holds all of ResNet-18's names, so extra ones count too."""
+    """Raise for another architecture's file. Extra names count: ResNet-34 has all names of ResNet-18."""
     matched = sum(not name.endswith(COUNTER) for name in report.matched)
     others = (
         *report.missing,
         *(mismatch.name for mismatch in report.mismatched),
         *(name for name in report.unexpected if not name.endswith(COUNTER)),
     )
-    if matched < ENOUGH * (matched + len(others)):
+    if matched < LEAST_MATCHED * (matched + len(others)):
         raise InputError(
             f"{report.path} does not fit network {network.name!r}: {matched} of {matched + len(others)} "
             f"tensors match, not {_some(others)}; allowed: weights of the same architecture"
         )
-
-
-def _refuse_not_finite(report: WeightsReport, tensors: dict[str, Tensor]) -> None:
-    """A damaged file, which would look like a training that diverges."""
-    for name in report.matched:
-        if not torch.isfinite(tensors[name]).all():
-            raise InputError(f"{report.path}: {name} holds NaN or infinity; allowed: numbers")
 
 
 def _is_under(module: str, name: str) -> bool:

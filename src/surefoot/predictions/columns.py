@@ -3,19 +3,43 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.predictions.labels import IGNORE
 
 METADATA = b"surefoot"
-ANSWERS = frozenset({"path", "label", "confidence", "entropy", "novelty", "error"})  # of 'surefoot predict'
+PREDICT_COLUMNS = frozenset({"path", "label", "confidence", "entropy", "novelty", "error"})
 WHOLE_NUMBER = re.compile(r"([+-]?\d+)(\.0+)?")
+NAMES_IN_ERRORS = 12  # class names that an error lists
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The scores and labels of a table, and which of its columns hold them."""
+
+    scale: str  # "logit" or "prob"
+    scores: NDArray[Any]
+    labels: NDArray[Any] | None
+    class_names: list[str] | None
+    used: list[str]
+
+
+def read_columns(table: pa.Table) -> Columns:
+    """The scores, labels and class names in a table."""
+    refuse_repeated(table.column_names)
+    scale, scores, names, score_columns = scores_in(table)
+    stored = stored_in(table)
+    names = stored.get("class_names") or names
+    labels, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
+    return Columns(scale, scores, labels, names, [*score_columns, *label_columns])
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
@@ -24,47 +48,55 @@ def refuse_repeated(names: Sequence[str]) -> None:
         raise InputError(f"column {repeated[0]!r} occurs twice; allowed: different names")
 
 
-def are_answers(names: Sequence[str]) -> bool:
-    """Whether a file is what `surefoot predict` wrote, whose `label` is no truth."""
+def is_predict_output(names: Sequence[str]) -> bool:
+    """Whether a file with these columns is the output of `surefoot predict`, whose `label` is predicted."""
     others = ("logit", "labels", "label_")  # which it never writes
-    return ANSWERS.issubset(names) and not any(name.startswith(others) for name in names)
+    return PREDICT_COLUMNS.issubset(names) and not any(name.startswith(others) for name in names)
 
 
-def refuse_answers(names: Sequence[str]) -> None:
-    """Where answers will not do."""
-    if are_answers(names):
+def refuse_predict_output(names: Sequence[str]) -> None:
+    if is_predict_output(names):
         raise InputError(
-            "what 'surefoot predict' said, whose 'label' is its own answer; needed: the truth there, and no "
-            "column 'confidence'"
+            "this is the output of 'surefoot predict', whose 'label' is the predicted class; needed: the "
+            "true class there, and no column 'confidence'"
         )
 
 
-def scores_of_answers(table: pa.Table) -> pa.Table:
-    """Of what `surefoot predict` wrote: probabilities and novelty of the images that could be read."""
+def scores_of_predict_output(table: pa.Table) -> pa.Table:
+    """Probabilities and novelty in the output of `surefoot predict`, without the unreadable images."""
     if not any(name.startswith("prob_") for name in table.column_names):
         raise InputError(
-            "what 'surefoot predict' said, without probabilities; needed: 'surefoot predict --probabilities'"
+            "an output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
         )
-    read = table.filter(table["confidence"].is_valid())
-    wanted = [name for name in read.column_names if name.startswith("prob_")]
-    return read.select([*wanted, "novelty"]).append_column("ids", read["path"])
+    readable = table.filter(table["confidence"].is_valid())
+    columns = [name for name in readable.column_names if name.startswith("prob_")]
+    return readable.select([*columns, "novelty"]).append_column("ids", readable["path"])
+
+
+def is_score(name: str) -> bool:
+    """Whether a column of that name holds logits or probabilities."""
+    return name in ("logit", "logits", "prob", "probs") or name.startswith(("logit_", "prob_"))
+
+
+def is_label(name: str) -> bool:
+    """Whether a column of that name holds true labels."""
+    return name in ("label", "labels") or name.startswith("label_")
 
 
 def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     """Whether logits or probs, their array, class names where columns name them, and the columns used."""
-    found = {
+    by_scale = {
         scale: [name for name in table.column_names if re.fullmatch(f"{scale}(s|_.+)?", name, re.DOTALL)]
         for scale in ("logit", "prob")
     }
-    given = [scale for scale, columns in found.items() if columns]
+    given = [scale for scale, columns in by_scale.items() if columns]
     if len(given) != 1:
-        got = (
-            " and ".join(found[scale][0] for scale in given) or ", ".join(table.column_names) or "no columns"
-        )
+        got = " and ".join(by_scale[scale][0] for scale in given)
         raise InputError(
-            f"got {got}; needed: exactly one of 'logits', 'probs', 'logit_<class>' or 'prob_<class>' columns"
+            f"got {got or ', '.join(table.column_names) or 'no columns'}; needed: exactly one of 'logits', "
+            "'probs', 'logit_<class>' or 'prob_<class>' columns"
         )
-    scale, columns = given[0], found[given[0]]
+    scale, columns = given[0], by_scale[given[0]]
     if not table.num_rows:
         raise InputError("no rows; allowed: at least one row")
     if columns == [f"{scale}s"]:
@@ -84,31 +116,27 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
-    wide = [name for name in table.column_names if name.startswith("label_")] if names else []
-    wide = [name for name in wide if names and name.removeprefix("label_") in names]
-    given = [name for name in ("label", "labels") if name in table.column_names] + wide[:1]
+    """The array of labels, or None, and the columns used; names are looked up among the class names."""
+    wide = [name for name in table.column_names if name.startswith("label_")]
+    per_class = [name for name in wide if names and name.removeprefix("label_") in names]
+    given = [name for name in ("label", "labels") if name in table.column_names] + per_class[:1]
     if len(given) > 1:
         raise InputError(f"both {given[0]!r} and {given[1]!r}; allowed: one kind of label column")
     if not given:
-        _refuse_nameless_labels(table, names)
+        if names is None and wide:
+            raise InputError(
+                f"{wide[0]!r} without 'logit_<class>' columns; needed: classes by name in both, or in none"
+            )
         return None, []
     if given == ["label"]:
         return _class_indices(table["label"], names), given
     if given == ["labels"]:
         return _lists(table, "labels"), given
-    missing = [name for name in names or [] if f"label_{name}" not in wide]
-    if missing:
-        raise InputError(f"no column 'label_{missing[0]}'; needed: a label column for every class")
     ordered = [f"label_{name}" for name in names or []]
+    missing = [name for name in ordered if name not in per_class]
+    if missing:
+        raise InputError(f"no column {missing[0]!r}; needed: a label column for every class")
     return np.column_stack([numbers_in(table, name) for name in ordered]), ordered
-
-
-def _refuse_nameless_labels(table: pa.Table, names: list[str] | None) -> None:
-    wide = [name for name in table.column_names if name.startswith("label_")]
-    if names is None and wide:
-        raise InputError(
-            f"{wide[0]!r} without 'logit_<class>' columns; needed: classes by name in both, or in none"
-        )
 
 
 def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
@@ -118,53 +146,52 @@ def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     if names is None and values.dtype.kind in "iufb":
         return values
     encoded = column.combine_chunks().dictionary_encode()  # few names, many rows: each name is looked up once
-    place = {} if names is None else {name: index for index, name in enumerate(names)}
-    numbered = any(WHOLE_NUMBER.fullmatch(name) for name in place)
+    index_of = {} if names is None else {name: index for index, name in enumerate(names)}
     indices = encoded.indices.to_numpy()
-    first = np.zeros(len(encoded.dictionary), dtype=np.int64)
-    first[indices[::-1]] = np.arange(len(indices))[::-1]
-    given = zip(encoded.dictionary.to_pylist(), first.tolist(), strict=True)
-    return np.array([_class_index(_written(label), row, place, numbered) for label, row in given])[indices]
+    first_rows = np.zeros(len(encoded.dictionary), dtype=np.int64)
+    first_rows[indices[::-1]] = np.arange(len(indices))[::-1]
+    labels = [
+        str(int(label) if isinstance(label, bool) else label) for label in encoded.dictionary.to_pylist()
+    ]
+    has_number_names = any(WHOLE_NUMBER.fullmatch(name) for name in index_of)
+    rows = zip(labels, first_rows.tolist(), strict=True)
+    return np.array([_class_index(label, row, index_of, has_number_names) for label, row in rows])[indices]
 
 
-def _written(label: Any) -> str:
-    return str(int(label)) if isinstance(label, bool) else str(label)
-
-
-def _class_index(label: str, row: int, place: dict[str, int], numbered: bool) -> int:
-    if label in place:
-        return place[label]
+def _class_index(label: str, row: int, index_of: dict[str, int], has_number_names: bool) -> int:
+    if label in index_of:
+        return index_of[label]
     whole = WHOLE_NUMBER.fullmatch(label)
-    if whole and (not numbered or int(whole[1]) == IGNORE):
+    if whole and (not has_number_names or int(whole[1]) == IGNORE):
         return int(whole[1])
-    if whole and whole[1] in place:
-        return place[whole[1]]
-    allowed = _listed(list(place)) if place else "whole numbers, as the file names no classes"
+    if whole and whole[1] in index_of:
+        return index_of[whole[1]]
+    allowed = ", ".join(list(index_of)[:NAMES_IN_ERRORS]) or "whole numbers, as the file names no classes"
+    if len(index_of) > NAMES_IN_ERRORS:
+        allowed += f", ... ({len(index_of)} in all)"
     raise InputError(f"label {label!r} in row {row} is not a class; allowed: {allowed}")
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-
-
 def numbers_in(table: pa.Table, name: str) -> Any:
+    """A column of numbers without gaps."""
     column = table[name]
     kind = column.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise InputError(f"column {name!r} has type {kind}{_first_text(column)}; allowed: numbers")
+        example = ""
+        if pa.types.is_string(kind):
+            texts = ((row, value) for row, value in enumerate(column.to_pylist()) if not _is_number(value))
+            example = next((f" with {value!r} in row {row}" for row, value in texts), "")
+        raise InputError(f"column {name!r} has type {kind}{example}; allowed: numbers")
     refuse_gaps(column, name)
     return column.to_numpy()
 
 
-def _first_text(column: pa.ChunkedArray) -> str:
-    if not pa.types.is_string(column.type):
-        return ""
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            return f" with {value!r} in row {row}"
-    return ""
+def _is_number(text: str | None) -> bool:
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _lists(table: pa.Table, name: str) -> Any:
@@ -204,23 +231,23 @@ def refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
 
 
 def stored_in(table: pa.Table) -> dict[str, Any]:
-    """What `to_list_table` noted in the file."""
+    """The metadata that `to_list_table` wrote: class names, and how labels are written."""
     stored = (table.schema.metadata or {}).get(METADATA)
     try:
-        found = {} if stored is None else json.loads(stored)
+        values = {} if stored is None else json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise InputError(
             "the metadata 'surefoot' are not JSON; allowed: those that surefoot wrote"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return {}
-    names = found.get("class_names")
+    names = values.get("class_names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("'class_names' in the metadata 'surefoot' are no names; allowed: a list of texts")
-    return found
+    return values
 
 
 def csv_options() -> pyarrow.csv.ConvertOptions:
-    """How a .csv is read: what names things (ids, groups, labels) stays text as it is written."""
+    """How a .csv is read: ids, groups and labels stay text as written."""
     as_text = {"ids": pa.string(), "groups": pa.string(), "label": pa.string()}
     return pyarrow.csv.ConvertOptions(column_types=as_text, null_values=[""])

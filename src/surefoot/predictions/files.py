@@ -4,7 +4,8 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,78 +14,71 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_line, refuse_unknown
 from surefoot.io import replacing
 from surefoot.predictions.columns import (
     METADATA,
-    are_answers,
     csv_options,
-    labels_in,
+    is_predict_output,
     numbers_in,
-    refuse_answers,
+    read_columns,
     refuse_gaps,
-    refuse_repeated,
-    scores_in,
-    scores_of_answers,
-    stored_in,
+    refuse_predict_output,
+    scores_of_predict_output,
 )
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 
-
-def read_parquet(path: Path) -> pa.Table:
-    """A parquet file as a table; where pages carry checksums, they are verified."""
-    return pyarrow.parquet.read_table(path, partitioning=None, page_checksum_verification=True)
+SUFFIXES = (".npz", ".parquet", ".csv")
+ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
 
 
-def read_csv(path: Path) -> pa.Table:
-    """A csv file as a table; what names things (ids, groups, labels) stays text as it is written."""
-    table = pyarrow.csv.read_csv(path, convert_options=csv_options())
-    return table.rename_columns([name.strip() for name in table.column_names])
+def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
+    """Read a predictions file; one without labels only if `unlabelled` gives their kind."""
+    file = Path(path)
+    with _reading(file):
+        if file.suffix.lower() == ".npz":
+            return _from_npz(file, unlabelled)
+        table = _read_table(file)
+        refuse_predict_output(table.column_names)
+        return _from_table(table, unlabelled)
 
 
-def write_parquet(table: pa.Table, path: Path) -> None:
-    """A table as a parquet file, with checksums."""
-    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
+def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
+    """Read a predictions file, or the output of `surefoot predict` without the images it could not read."""
+    file = Path(path)
+    with _reading(file):
+        if file.suffix.lower() == ".npz":
+            return _from_npz(file, unlabelled)
+        table = _read_table(file)
+        if is_predict_output(table.column_names):
+            table = scores_of_predict_output(table)
+        return _from_table(table, unlabelled)
 
 
-def write_csv(table: pa.Table, path: Path) -> None:
-    """A table as a csv file."""
-    for field in table.schema:
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            raise InputError(f"column {field.name!r} has type {field.type}; a .csv holds numbers and text")
-    pyarrow.csv.write_csv(table, path)
-
-
-def from_table(table: pa.Table, unlabelled: LabelKind | None = None, *, answers: bool = False) -> Predictions:
-    """Predictions from a table; without labels only if `unlabelled` says of which kind they are.
-
-    What `surefoot predict` wrote has none, and is read only where `answers` will do.
-    """
-    refuse_repeated(table.column_names)
-    if not answers:
-        refuse_answers(table.column_names)
-    elif are_answers(table.column_names):
-        table = scores_of_answers(table)
-    scale, scores, names, used = scores_in(table)
-    stored = stored_in(table)
-    names = stored.get("class_names") or names
-    labels, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
-    if labels is None and unlabelled is None:
-        raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
-    build = Predictions.from_logits if scale == "logit" else Predictions.from_probs
-    known = {*used, *label_columns, "groups", "ids", "novelty"}
-    rest = [name for name in table.column_names if name not in known]
-    return build(
-        scores,
-        labels,
-        kind=unlabelled if labels is None else None,
-        class_names=names,
-        groups=_keys(table, "groups"),
-        ids=_keys(table, "ids"),
-        novelty=numbers_in(table, "novelty") if "novelty" in table.column_names else None,
-        attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
-    )
+def write_predictions(predictions: Predictions, path: str | Path) -> None:
+    """Write a predictions file, completely or not at all; the ending of its name gives the type."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"{path}: unknown file type {suffix!r}; have: {', '.join(SUFFIXES)}")
+    if suffix == ".csv" and predictions.members > 1:
+        raise InputError(
+            f"{path}: a .csv holds one member, got {predictions.members}; allowed: .npz or .parquet"
+        )
+    with replacing(path) as temporary:
+        if suffix == ".npz":
+            _write_npz(predictions, temporary)
+        elif suffix == ".parquet":
+            table = to_list_table(predictions)
+            pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
+        else:
+            table = to_wide_table(predictions)
+            for field in table.schema:
+                if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+                    raise InputError(
+                        f"column {field.name!r} has type {field.type}; a .csv holds numbers and text"
+                    )
+            pyarrow.csv.write_csv(table, temporary)
 
 
 def to_list_table(predictions: Predictions) -> pa.Table:
@@ -112,8 +106,9 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
 
 
 def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Table:
-    keys = ("groups", "ids")
-    columns |= {key: getattr(predictions, key) for key in keys if getattr(predictions, key) is not None}
+    for key in ("groups", "ids"):
+        if getattr(predictions, key) is not None:
+            columns[key] = getattr(predictions, key)
     if predictions.novelty is not None:
         columns["novelty"] = predictions.novelty.numpy()
     table = pa.table(columns)
@@ -131,36 +126,16 @@ def _list_column(values: Any) -> pa.Array:
     return column
 
 
-def _keys(table: pa.Table, name: str) -> Any:
-    if name not in table.column_names:
-        return None
-    refuse_gaps(table[name], name)
-    return np.asarray(table[name].to_pylist())
-
-
-ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
-
-
-def read_predictions(
-    path: str | Path, *, unlabelled: LabelKind | None = None, answers: bool = False
-) -> Predictions:
-    """Read a predictions file; without labels only if `unlabelled` says of which kind it is.
-
-    `answers`: what `surefoot predict` wrote will do, too; then without the images that it could not read.
-    """
-    file = Path(path)
-    read = {
-        ".npz": _read_npz,
-        ".parquet": _from(read_parquet, answers=answers),
-        ".csv": _from(read_csv, answers=answers),
-    }.get(file.suffix.lower())
-    if read is None:
-        raise InputError(f"{path}: unknown file type {file.suffix!r}; have: .npz, .parquet, .csv")
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Turn whatever is wrong with a predictions file into one sentence that names it."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{file}: unknown file type {file.suffix!r}; have: {', '.join(SUFFIXES)}")
     try:
-        file.open("rb").close()  # one wording, whatever the type, for what is missing or may not be read
-        return read(file, unlabelled)
+        file.open("rb").close()  # a file that is missing or not readable: the same message for every type
+        yield
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{file}: {error}") from error
     except (
         OSError,
         EOFError,
@@ -170,62 +145,58 @@ def read_predictions(
         zlib.error,
         pa.ArrowException,
     ) as error:
-        reason = (
-            getattr(error, "strerror", None)
-            or f"{file.suffix} data that cannot be read ({_first_line(error)})"
-        )
-        raise InputError(f"{path}: {reason}") from error
+        reason = one_line(error)
+        if getattr(error, "strerror", None) is None:
+            reason = f"{file.suffix} data that cannot be read ({reason})"
+        raise InputError(f"{file}: {reason}") from error
 
 
-def write_predictions(predictions: Predictions, path: str | Path) -> None:
-    """Write a predictions file, all of it or nothing; the ending of its name says which type."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".npz", ".parquet", ".csv"):
-        raise InputError(f"{path}: unknown file type {suffix!r}; have: .npz, .parquet, .csv")
-    if suffix == ".csv" and predictions.members > 1:
-        raise InputError(
-            f"{path}: a .csv holds one member, got {predictions.members}; allowed: .npz or .parquet"
-        )
-    with replacing(path) as temporary:
-        if suffix == ".npz":
-            _write_npz(predictions, temporary)
-        elif suffix == ".parquet":
-            write_parquet(to_list_table(predictions), temporary)
-        else:
-            write_csv(to_wide_table(predictions), temporary)
+def _read_table(file: Path) -> pa.Table:
+    """A parquet file, whose checksums are verified where it has any, or a csv file."""
+    if file.suffix.lower() == ".parquet":
+        return pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
+    table = pyarrow.csv.read_csv(file, convert_options=csv_options())
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
-def _from(
-    read_table: Callable[[Path], pa.Table], *, answers: bool
-) -> Callable[[Path, LabelKind | None], Predictions]:
-    return lambda path, unlabelled: from_table(read_table(path), unlabelled, answers=answers)
+def _from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
+    columns = read_columns(table)
+    if columns.labels is None and unlabelled is None:
+        raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+    used = {*columns.used, "groups", "ids", "novelty"}
+    rest = [name for name in table.column_names if name not in used]
+    keys: dict[str, Any] = {}
+    for name in ("groups", "ids"):
+        if name in table.column_names:
+            refuse_gaps(table[name], name)
+            keys[name] = np.asarray(table[name].to_pylist())
+    build = Predictions.from_logits if columns.scale == "logit" else Predictions.from_probs
+    return build(
+        columns.scores,
+        columns.labels,
+        kind=unlabelled if columns.labels is None else None,
+        class_names=columns.class_names,
+        novelty=numbers_in(table, "novelty") if "novelty" in table.column_names else None,
+        attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
+        **keys,
+    )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
-
-
-def _read_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
+def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
     if not zipfile.is_zipfile(path):
         raise ValueError("not a zip archive, or a truncated one")
     with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-        unknown = sorted(set(file.files) - set(ARRAYS))
-        if unknown:
-            raise InputError(f"unknown array {unknown[0]!r}; allowed: {', '.join(ARRAYS)}")
-        arrays = {name: _array(file, name) for name in file.files}
-    return _from_arrays(arrays, unlabelled)
-
-
-def _array(file: Any, name: str) -> Any:
-    try:
-        return file[name]
-    except ValueError as error:
-        if "Object arrays" in str(error):
-            raise InputError(f"array {name!r} holds Python objects; allowed: numbers and text") from error
-        raise
-
-
-def _from_arrays(arrays: dict[str, Any], unlabelled: LabelKind | None) -> Predictions:
+        refuse_unknown("array", sorted(file.files), ARRAYS)
+        arrays = {}
+        for name in file.files:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "Object arrays" in str(error):
+                    raise InputError(
+                        f"array {name!r} holds Python objects; allowed: numbers and text"
+                    ) from error
+                raise
     given = [name for name in ("logits", "probs") if name in arrays]
     if len(given) != 1:
         raise InputError(
@@ -235,21 +206,20 @@ def _from_arrays(arrays: dict[str, Any], unlabelled: LabelKind | None) -> Predic
     if labels is None and unlabelled is None:
         raise InputError("no array 'labels'; needed: labels of shape (n,) or (n, classes)")
     build = Predictions.from_logits if given == ["logits"] else Predictions.from_probs
-    attributes = arrays.get("attributes")
     return build(
         arrays[given[0]],
         labels,
         kind=unlabelled if labels is None else None,
-        class_names=None if "classes" not in arrays else [str(name) for name in arrays["classes"]],
+        class_names=[str(name) for name in arrays["classes"]] if "classes" in arrays else None,
         groups=arrays.get("groups"),
         ids=arrays.get("ids"),
         novelty=arrays.get("novelty"),
-        attributes=None if attributes is None else _attributes(attributes),
+        attributes=_attributes(arrays["attributes"]) if "attributes" in arrays else None,
     )
 
 
 def _attributes(stored: Any) -> pa.Table:
-    """Attributes travel in an npz as the bytes of an Arrow stream, so that types and gaps survive."""
+    """Attributes are stored in an npz as the bytes of an Arrow stream, which keeps types and gaps."""
     if stored.dtype != np.uint8:
         raise InputError(f"array 'attributes' has type {stored.dtype}; allowed: the bytes of an Arrow stream")
     with pa.ipc.open_stream(pa.py_buffer(stored.tobytes())) as stream:
@@ -270,7 +240,7 @@ def _write_npz(predictions: Predictions, path: Path) -> None:
         with pa.ipc.new_stream(sink, predictions.attributes.schema) as stream:
             stream.write_table(predictions.attributes)
         arrays["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
-    given = {name: array for name, array in arrays.items() if array is not None}
-    assert not any(array.dtype.hasobject for array in given.values()), "numpy would pickle these"
-    with path.open("wb") as file:  # given a name, numpy would add an ending of its own
-        np.savez(file, **given)
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    assert not any(array.dtype.hasobject for array in arrays.values()), "numpy would pickle these"
+    with path.open("wb") as file:  # given a path, numpy would add .npz to it
+        np.savez(file, **arrays)

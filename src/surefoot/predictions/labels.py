@@ -17,7 +17,7 @@ class LabelKind(StrEnum):
 
 
 class ClassifierOutputs(Protocol):
-    """What can be answered: of Predictions, or of the shape of those that are streamed."""
+    """What Predictions and the shape of streamed predictions have in common."""
 
     @property
     def kind(self) -> LabelKind: ...
@@ -30,14 +30,14 @@ class ClassifierOutputs(Protocol):
 
 
 def refuse_other_classifier(sides: Mapping[str, ClassifierOutputs]) -> None:
-    """Refuse predictions, by the name of their side, that cannot come from the classifier of the first."""
-    (first, ours), *others = sides.items()
-    for side, theirs in others:
-        for what in ("kind", "classes", "class_names"):
-            a, b = getattr(ours, what), getattr(theirs, what)
-            if a != b and not (what == "class_names" and None in (a, b)):
-                name = what.replace("_", " ")
-                raise InputError(f"{name} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
+    """Raise if predictions, by the name of their source, cannot come from the same classifier."""
+    (first, expected), *others = sides.items()
+    for side, outputs in others:
+        for name in ("kind", "classes", "class_names"):
+            a, b = getattr(expected, name), getattr(outputs, name)
+            if a != b and not (name == "class_names" and None in (a, b)):
+                what = name.replace("_", " ")
+                raise InputError(f"{what} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
 
 
 def _short(value: Any) -> str:

@@ -40,8 +40,8 @@ def average_sigmoid(logits: Tensor) -> Tensor:
     return log_p - log_not_p
 
 
-NUMBERS_AT_ONCE = 300_000  # logits held in float64 at a time, so that they stay in the cache
-FEW_CLASSES = 32  # up to so many, logits are read column by column: short sums along rows are slow
+NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache
+FEW_CLASSES = 32  # up to so many, logits are copied column by column: short sums along rows are slow
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -67,7 +67,7 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
 def _members_outcomes(
     logits: Tensor, labels: Tensor, rows: Tensor | None, row: Index | Callable[[], Index]
 ) -> Outcomes:
-    """Everything at once: to average members is most of the work, and their average need not be kept."""
+    """All facts at once: averaging the members is most of the work, and the average is not stored."""
     facts = np.empty((4, len(labels)))
     correct = np.empty(len(labels), dtype=bool)
     for part, averaged in chunks(logits, average_softmax, rows):
@@ -88,7 +88,7 @@ def _members_outcomes(
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """One member's rows that have a label; their logits are read when a metric asks what came of them."""
+    """One member's labelled rows; their logits are read when a metric first needs a fact."""
 
     logits: Tensor  # (1, n, classes)
     labels: Tensor  # (rows, 1)
@@ -107,18 +107,18 @@ class _Softmax:
     @cached_property
     def spread(self) -> tuple[Array, Array]:
         """Squared error, and the entropy log(total) - sum p (z - top)."""
-        found = torch.empty(4, len(self.labels), dtype=torch.float64)
-        for part, below_top, room in self._below_top():
-            total, products, others, squares = found[:, part]
-            unnormalised = exp_(room.copy_(below_top))
+        sums = torch.empty(4, len(self.labels), dtype=torch.float64)
+        for part, below_top, buffer in self._below_top():
+            total, products, others, squares = sums[:, part]
+            unnormalised = exp_(buffer.copy_(below_top))
             torch.sum(unnormalised, dim=1, out=total)
             torch.sum(below_top.mul_(unnormalised), dim=1, out=products)
             # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
             torch.sum(unnormalised.scatter_(1, self.labels[part], 0.0), dim=1, out=others)
             torch.sum(unnormalised.square_(), dim=1, out=squares)
-        sums, products, others, squares = found.numpy()
-        squared_error = (np.square(others) + squares) / np.square(sums) / self.logits.shape[2]
-        return squared_error, np.log(sums) - products / sums
+        totals, products, others, squares = sums.numpy()
+        squared_error = (np.square(others) + squares) / np.square(totals) / self.logits.shape[2]
+        return squared_error, np.log(totals) - products / totals
 
     def is_correct(self) -> Bools:
         """Whether a row's label is its top class."""
@@ -126,8 +126,8 @@ class _Softmax:
         return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
     def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        for part, logits, room in chunks_with_room(self.logits, average_softmax, self.rows):
-            yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), room
+        for part, logits, buffer in chunks_with_room(self.logits, average_softmax, self.rows):
+            yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), buffer
 
 
 def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
@@ -135,19 +135,19 @@ def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
     n, classes = logits.shape
     if classes > FEW_CLASSES:
         return np.asarray(logits.argmax(axis=1))
-    found = np.zeros(n, dtype=np.uint8)
+    result = np.zeros(n, dtype=np.uint8)
     rows = NUMBERS_AT_ONCE // classes
     for start in range(0, n, rows):
         some = slice(start, start + rows)
         top, *others = np.array(logits[some].T, order="C")
         for number, column in enumerate(others, start=1):
-            np.maximum(found[some], (column > top) * np.uint8(number), out=found[some])
+            np.maximum(result[some], (column > top) * np.uint8(number), out=result[some])
             np.maximum(top, column, out=top)
-    return found
+    return result
 
 
 def exp_(values: Tensor) -> Tensor:
-    """e to the values, in their place: with AVX-512 numpy takes half of torch's time, without it longer."""
+    """e to the values, in place: with AVX-512 numpy takes half of torch's time, without it more."""
     if not HAS_AVX512:
         return values.exp_()
     np.exp(values.numpy(), out=values.numpy())
@@ -172,7 +172,7 @@ def many_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
         log_p_true=log_p_true,
         squared_error=squared_error,
         confidence=confidence.round(DECIMALS),
-        correct=(score >= 0) == positive.numpy(),  # a probability of exactly one half says 'present'
+        correct=(score >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
         entropy=entropy,
         row=row.numpy(),
         blocks=blocks,
@@ -197,7 +197,7 @@ def chunks(
 ) -> Iterator[tuple[slice, Tensor]]:
     """NUMBERS_AT_ONCE logits at a time, of all rows or those numbered: their place, and averages in float64.
 
-    The logits are scratch: overwritten by the next turn, and the caller may overwrite them too.
+    The logits are scratch: the next chunk overwrites them, and the caller may too.
     """
     for part, averaged, _ in chunks_with_room(logits, average, rows):
         yield part, averaged
@@ -206,23 +206,21 @@ def chunks(
 def chunks_with_room(
     logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The same with as much room again to work in.
+    """The same with as much scratch space again.
 
-    It is asked for together with the scratch, for what is asked for piece by piece the system takes back and
-    clears each time, which for few classes took longer than the work.
+    Both are allocated once: small allocations are returned to the system and cleared each time, which for few
+    classes took longer than the work.
     """
     members, n, classes = logits.shape
     n = n if rows is None else len(rows)
     at_once = max(1, NUMBERS_AT_ONCE // (members * classes))
-    scratch = _scratch(members + 1, min(at_once, n), classes)
+    rows_at_once = min(at_once, n)
+    if classes > FEW_CLASSES:
+        scratch = torch.empty(members + 1, rows_at_once, classes, dtype=torch.float64)
+    else:
+        scratch = torch.empty(members + 1, classes, rows_at_once, dtype=torch.float64).transpose(1, 2)
     for start in range(0, n, at_once):
         part = slice(start, min(start + at_once, n))
         chosen = logits[:, part if rows is None else rows[part]]
-        *_, room = work = scratch[:, : part.stop - start]
-        yield part, average(work[:-1].copy_(chosen)), room
-
-
-def _scratch(members: int, rows: int, classes: int) -> Tensor:
-    if classes > FEW_CLASSES:
-        return torch.empty(members, rows, classes, dtype=torch.float64)
-    return torch.empty(members, classes, rows, dtype=torch.float64).transpose(1, 2)
+        *_, buffer = work = scratch[:, : part.stop - start]
+        yield part, average(work[:-1].copy_(chosen)), buffer

@@ -8,13 +8,15 @@ from typing import Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.predictions.labels import LabelKind
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 Values = TypeVar("Values", Array, Bools, Index)
 
-DECIMALS = 12
+DECIMALS = 12  # confidences are rounded to so many, so that equal probabilities tie
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +53,14 @@ class Curve:
     def total(self) -> float:
         return float(self.mass[-1])
 
+    def residual_at(self, mass: Array) -> Array:
+        """Confidence less correctness, summed over so many of the most confident decisions."""
+        confidence = np.interp(mass, self.mass, self.confidence)
+        return np.asarray(confidence + np.interp(mass, self.mass, self.errors) - mass)
+
 
 class Fact(Generic[Values]):
-    """A field that is an array, or a function that gives it and is called when it is first asked for."""
+    """A field that is an array, or a function that computes it when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.place = f"_{name}"
@@ -94,6 +101,10 @@ class Outcomes:
         return self
 
     @property
+    def kind(self) -> LabelKind:
+        return LabelKind.ONE_LABEL if self.score is None else LabelKind.MANY_LABELS
+
+    @property
     def total(self) -> float:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
@@ -107,7 +118,7 @@ class Outcomes:
     def reweighted(self, row_weight: Array) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
         again = replace(self, weight=row_weight[self.row])
-        # What was sorted once need not be sorted again; frozen or not, a cached property lives in __dict__.
+        # Rankings are shared with the resample; a cached property lives in __dict__, also of a frozen class.
         again.__dict__.update(
             block_rankings=self.block_rankings,
             pooled_ranking=self.pooled_ranking,
@@ -121,23 +132,21 @@ class Outcomes:
         block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
         counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
         for chosen in np.split(order, np.cumsum(counts)[:-1]):
-            yield self._only(chosen, np.bincount(block_of[chosen], minlength=len(self.blocks)))
-
-    def _only(self, chosen: Index, block_sizes: Index) -> "Outcomes":
-        ends = np.cumsum(block_sizes).tolist()
-        return Outcomes(
-            log_p_true=self.log_p_true[chosen],
-            squared_error=self.squared_error[chosen],
-            confidence=self.confidence[chosen],
-            correct=self.correct[chosen],
-            entropy=self.entropy[chosen],
-            row=self.row[chosen],
-            blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
-            score=None if self.score is None else self.score[chosen],
-            positive=None if self.positive is None else self.positive[chosen],
-        )
+            ends = np.cumsum(np.bincount(block_of[chosen], minlength=len(self.blocks))).tolist()
+            yield Outcomes(
+                log_p_true=self.log_p_true[chosen],
+                squared_error=self.squared_error[chosen],
+                confidence=self.confidence[chosen],
+                correct=self.correct[chosen],
+                entropy=self.entropy[chosen],
+                row=self.row[chosen],
+                blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
+                score=None if self.score is None else self.score[chosen],
+                positive=None if self.positive is None else self.positive[chosen],
+            )
 
     def counted(self, values: Array) -> Array:
+        """The values times how often each decision counts."""
         return values if self.weight is None else values * self.weight
 
     @cached_property
@@ -179,6 +188,25 @@ class HasOutcomes(Protocol):
     def outcomes(self) -> Outcomes: ...
 
 
+class Decisions(Protocol):
+    """Facts about each decision that a ratio of sums is made of: Outcomes, or those of a streamed batch."""
+
+    @property
+    def log_p_true(self) -> Array: ...
+
+    @property
+    def squared_error(self) -> Array: ...
+
+    @property
+    def confidence(self) -> Array: ...
+
+    @property
+    def correct(self) -> Bools: ...
+
+    @property
+    def entropy(self) -> Array: ...
+
+
 class Curves(Protocol):
     """What the metrics that rank decisions read: a curve per block, and one of all decisions."""
 
@@ -190,7 +218,7 @@ class Curves(Protocol):
 
 
 class Ranked(Protocol):
-    """Anything that such a metric can read: Predictions, Outcomes, or a tally's binned curves."""
+    """Anything that such a metric can read: Predictions, Outcomes, or the binned curves of a stream."""
 
     @property
     def outcomes(self) -> Curves: ...

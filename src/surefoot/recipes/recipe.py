@@ -2,26 +2,51 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, read_toml, write_toml
-from surefoot.recipes.variants import Averaged, Bayesian, Distilled, HeldOut, Variant, require
+from surefoot.io import digest_of, write_toml
 
 
 class Protocol(StrEnum):
     """What is trained on. The paper: train, for val's logits; then again train and val, for the rest."""
 
     PAPER = "paper"
-    HOLDOUT = "holdout"  # once, on train: val stays unseen
+    HOLDOUT = "holdout"  # one training, on train: val stays unseen
+
+
+@dataclass(frozen=True)
+class VariantValues:
+    """The values of a training variant, all of them part of the recipe's hash.
+
+    What they do is defined by `surefoot.variants.Variant`, the base class of all variants.
+    """
+
+    name: ClassVar[str]  # "kind" in files
+
+    @property
+    def needs(self) -> "Teachers | None":
+        """The networks that must be trained first."""
+        return None
+
+    def network_options(self, _network: str) -> dict[str, Any]:
+        """Options of `build_network`, for a network of that name."""
+        return {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: v.as_dict() if isinstance(v, Teachers) else v for name, v in values.items()}
+        return {"kind": self.name, **plain}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is trained: SGD, the learning rate a tenth after three quarters of the epochs."""
+    """How a network is trained: by SGD, the last quarter of the epochs at a tenth of the learning rate."""
 
     network: str = "resnet18"
     stem: str = "large"  # or "small": 3x3, no pooling, for small images
@@ -31,31 +56,28 @@ class Recipe:
     batch: int = 128
     momentum: float = 0.9
     weight_decay: float = 0.0
-    view: int = 224  # pixels a side of what the network sees
+    view: int = 224  # side of the network's inputs, in pixels
     resize: int = 256  # short side that the test crop is taken from; also what images are decoded to
     augmentation: str = "inception"  # or "none"
     width: int = 1024  # of the mlp's hidden layers
     dropout: float = 0.0
     protocol: Protocol = Protocol.PAPER
-    variant: Variant | None = None  # what makes it other than plainly trained
+    variant: VariantValues | None = None  # None: plain training on labels
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "protocol", _choice("protocol", self.protocol, Protocol))
-        _text("network", self.network)
-        if self.variant is not None and not isinstance(self.variant, Variant):
+        one_of("protocol", str(self.protocol), tuple(map(str, Protocol)))
+        object.__setattr__(self, "protocol", Protocol(self.protocol))
+        pretrained = {} if self.pretrained is None else {"pretrained": self.pretrained}
+        for name, value in ({"network": self.network} | pretrained).items():
+            if not isinstance(value, str) or not value:
+                raise InputError(f"{name} is {value!r}; allowed: a name in words")
+        if self.variant is not None and not isinstance(self.variant, VariantValues):
             raise InputError(f"variant is {self.variant!r}; allowed: a table with a kind")
-        if self.pretrained is not None:
-            _text("pretrained", self.pretrained)
-        _one_of("stem", self.stem, ("large", "small"))
-        _one_of("augmentation", self.augmentation, ("inception", "none"))
+        one_of("stem", self.stem, ("large", "small"))
+        one_of("augmentation", self.augmentation, ("inception", "none"))
         at_least = {"epochs": 1, "batch": 2, "view": 1, "resize": 1, "width": 1}  # BatchNorm needs two rows
         for name, least in at_least.items():
-            require(
-                name,
-                getattr(self, name),
-                lambda v, least=least: isinstance(v, int) and v >= least,  # type: ignore[misc]
-                f"a whole number of at least {least}",
-            )
+            require_whole(name, getattr(self, name), least)
         require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
         for name in ("momentum", "dropout"):
             require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
@@ -64,8 +86,13 @@ class Recipe:
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
     @property
+    def gives_features(self) -> bool:
+        """Whether the network's features are accessible; a user's own function returns logits only."""
+        return ":" not in self.network or self.network.startswith(("timm:", "torchvision:"))
+
+    @property
     def drop_epoch(self) -> int:
-        """The first epoch at a tenth of the learning rate: a third as many epochs follow as went before.
+        """The first epoch at a tenth of the learning rate, which the last quarter of the epochs has.
 
         Rounded down, which is what `surefoot tune` trains: r epochs, then a third of r, rounded up.
         """
@@ -90,7 +117,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Teachers:
-    """Networks that another is made from: one recipe, several seeds."""
+    """Networks from which another is made: one recipe, several seeds."""
 
     recipe: Recipe
     seeds: tuple[int, ...]
@@ -98,61 +125,6 @@ class Teachers:
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"recipe": self.recipe.as_dict(), "seeds": list(self.seeds)}
-
-
-def recipe_from(values: dict[str, Any], *, base: Recipe | None = None) -> Recipe:
-    """A recipe from plain values over a base; unknown names are refused."""
-    known = {field.name for field in dataclasses.fields(Recipe)}
-    refuse_unknown("recipe value", values, known)
-    if isinstance(values.get("variant"), dict):
-        values = {**values, "variant": variant_from(values["variant"])}
-    return dataclasses.replace(base or Recipe(), **values)
-
-
-def variant_from(values: dict[str, Any]) -> Variant:
-    """A variant from plain values."""
-    kinds = {kind.kind: kind for kind in (Distilled, Bayesian, Averaged, HeldOut)}
-    given = dict(values)
-    kind = given.pop("kind", None)
-    if kind not in kinds:
-        raise InputError(f"variant is of kind {kind!r}; allowed: {', '.join(kinds)}")
-    chosen = kinds[kind]
-    refuse_unknown(f"value of a {kind} network", given, {field.name for field in dataclasses.fields(chosen)})
-    if isinstance(given.get("teachers"), dict):
-        given["teachers"] = _teachers_from(given["teachers"])
-    try:
-        return chosen(**given)
-    except TypeError as error:
-        raise InputError(f"a {kind} network needs its teachers: recipe and seeds") from error
-
-
-def _teachers_from(values: dict[str, Any]) -> Teachers:
-    try:
-        return Teachers(recipe_from(values["recipe"]), tuple(int(seed) for seed in values["seeds"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"teachers are {values!r}; allowed: a recipe and seeds") from error
-
-
-def refuse_unknown(what: str, values: dict[str, Any], known: set[str]) -> None:
-    """Raise for the first name that is not known."""
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise InputError(f"unknown {what} {unknown[0]!r}; have: {', '.join(sorted(known))}")
-
-
-def _choice(name: str, value: str, kind: type[StrEnum]) -> StrEnum:
-    _one_of(name, str(value), tuple(str(member) for member in kind))
-    return kind(value)
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{name} is {value!r}; allowed: a name in words")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -170,7 +142,7 @@ class Spec:
         return digest_of({"task": self.task_identity, "recipe": self.recipe.as_dict(), "seed": self.seed})
 
     def needs(self) -> tuple["Spec", ...]:
-        """The networks that must be there first: its teachers."""
+        """The networks that must be trained first: its teachers."""
         teachers = None if self.recipe.variant is None else self.recipe.variant.needs
         if teachers is None:
             return ()
@@ -188,17 +160,30 @@ class Spec:
         }
 
 
-def read_recipe(path: Path) -> Recipe:
-    """A recipe from a TOML file, its values under [recipe]."""
-    document = read_toml(path)
-    if not isinstance(document.get("recipe"), dict):
-        raise InputError(f"{path} has no [recipe] table; needed: one, such as written by 'surefoot tune'")
-    try:
-        return recipe_from(document["recipe"])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
     """A recipe as a TOML file."""
     write_toml({"recipe": recipe.as_dict()}, path, comment=comment)
+
+
+def require(name: str, value: Any, is_valid: Callable[[Any], bool], allowed: str) -> None:
+    """Raise unless the value is a valid number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_valid(value):
+        raise InputError(f"{name} is {value!r}; allowed: {allowed}")
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """Raise unless the value is a whole number of at least `least`."""
+    require(name, value, lambda v: isinstance(v, int) and v >= least, f"a whole number of at least {least}")
+
+
+def one_of(name: str, value: str, allowed: Collection[str]) -> None:
+    """Raise unless the value is one of those allowed."""
+    if value not in allowed:
+        raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def refuse_unknown(what: str, values: dict[str, Any], known: set[str]) -> None:
+    """Raise for the first name that is not known."""
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise InputError(f"unknown {what} {unknown[0]!r}; have: {', '.join(sorted(known))}")

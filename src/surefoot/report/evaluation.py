@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from surefoot import __version__
-from surefoot.calibrators import BudgetTemperature, Calibration, Temperature, calibration_document
+from surefoot.calibrators import Calibration, calibration_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import SetScores, evaluation_document
 from surefoot.io import replacing
@@ -70,7 +70,7 @@ def figure_data(subject: Subject) -> dict[str, Any]:
     if calibration is not None:
         data["reliability_before"] = {side: curves.reliability(p.outcomes) for side, p in before.items()}
     if "unfamiliar" in before:
-        fitted = calibration.temperature if isinstance(calibration, Temperature | BudgetTemperature) else None
+        fitted = None if calibration is None else calibration.single_temperature
         data["temperature"] = curves.temperature_curve(*before.values(), fitted=fitted)
     return data
 

@@ -55,7 +55,7 @@ def monitor_table(check: Check) -> Table:
     """A row per comparison."""
     rows = []
     for each in check.findings:
-        change, stranger = each.change, each.stranger
+        change, stranger = each.change, each.more_novel
         rows.append(
             (
                 TableCell(TITLES[each.name]),
@@ -72,7 +72,7 @@ def monitor_table(check: Check) -> Table:
         )
     title = (
         f"{count_of(check.n_current, 'current row')} compared with {check.n_reference:,} reference rows; "
-        f"significance level {check.share.level:.3g}"
+        f"significance level {check.budget.level:.3g}"
     )
     return Table(title, COLUMNS, (Section(None, tuple(rows)),))
 
@@ -117,9 +117,9 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
         "surefoot": __version__,
         "alarm": check.alarm,
         "verdict": list(verdict),
-        "look": check.share.number,
-        "alpha": check.share.alpha,
-        "level": check.share.level,
+        "look": check.budget.number,
+        "alpha": check.budget.alpha,
+        "level": check.budget.level,
         "bound": check.bound,
         "n": {"reference": check.n_reference, "current": check.n_current},
         "accuracy": {
@@ -134,7 +134,7 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
                 "name": each.name,
                 "adjusted": each.adjusted,
                 "change": _interval(each.change),
-                "stranger": _interval(each.stranger),
+                "stranger": _interval(each.more_novel),
             }
             for each in check.findings
         ],

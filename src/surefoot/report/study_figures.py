@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.calibrators import BudgetTemperature, Temperature
 from surefoot.errors import InputError
 from surefoot.experiments.results import Result, Run
 from surefoot.experiments.run import PartStudy
@@ -54,8 +53,8 @@ def curves_drawn(part: PartStudy) -> tuple[list[MethodRun], dict[str, float]]:
     fitted = {}
     for result in there:
         used = result.runs[0].calibration
-        if isinstance(used, Temperature | BudgetTemperature):
-            fitted[result.method.name] = used.temperature
+        if used is not None and used.single_temperature is not None:
+            fitted[result.method.name] = used.single_temperature
     return [drawn(result) for result in there], fitted
 
 
@@ -120,7 +119,7 @@ def slider_data(part: PartStudy) -> dict[str, Any] | None:
         before = results[name].runs[0].before
         curve: dict[str, Any] = temperature_curve_data(before[BOTH[0]], before[BOTH[1]], TEMPERATURES)
         used = results[scaled].runs[0].calibration if scaled in results else None
-        fitted = used.temperature if isinstance(used, Temperature | BudgetTemperature) else None
+        fitted = None if used is None else used.single_temperature
         curves.append({**curve, "title": results[name].method.title, "fitted": fitted})
     return {"curves": curves, "start": TEMPERATURES.index(1.0)} if curves else None
 

@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from surefoot.calibrators import (
-    BudgetTemperature,
-    Calibration,
-    MemberTemperatures,
-    NoveltyScaling,
-    Temperature,
-    calibration_document,
-    save_calibration,
-)
+from surefoot.calibrators import calibration_document, save_calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import Cell, Comparison, Difference
 from surefoot.evaluation.evaluate import evaluate
@@ -254,26 +246,14 @@ def write_calibrations(study: Study, folder: Path) -> list[Path]:
     return written
 
 
-def values_of(calibration: Calibration) -> dict[str, list[float]]:
-    """The fitted numbers by name."""
-    if isinstance(calibration, NoveltyScaling):
-        return {"T0": [calibration.t0], "T1": [calibration.t1]}
-    if isinstance(calibration, MemberTemperatures):
-        return {"T of each member": [member.temperature for member in calibration.members]}
-    return {"T": [calibration.temperature]}
-
-
 def _row(result: Result) -> Fitted:
     calibrations = [run.calibration for run in result.runs if run.calibration is not None]
     parts = []
-    for name in values_of(calibrations[0]):
-        parts.append(f"{name} = {_list([value for c in calibrations for value in values_of(c)[name]])}")
-    declined = [c.declined for c in calibrations if isinstance(c, Temperature) and c.declined is not None]
-    if declined:
-        parts.append(f"declined, as below 1: {_list(declined)}")
-    best = [c.best.temperature for c in calibrations if isinstance(c, BudgetTemperature)]
-    if best:
-        parts.append(f"least NLL at T = {_list(best)}")
+    for name in calibrations[0].parameters():
+        parts.append(f"{name} = {_list([value for c in calibrations for value in c.parameters()[name]])}")
+    details = [c.details() for c in calibrations]
+    for label in dict.fromkeys(label for each in details for label in each):
+        parts.append(f"{label} {_list([each[label] for each in details if label in each])}")
     if result.interpolation is not None:
         parts.append(_barrier(result.interpolation))
     remarks = tuple(calibrations[0].remarks())

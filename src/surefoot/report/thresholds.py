@@ -53,7 +53,7 @@ def proportion_text(proportion: Proportion) -> str:
 
 def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
-    guarantee = chosen.promise
+    guarantee = chosen.guarantee
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     reject = f"; reject them below {chosen.reject:.6g}" if chosen.reject else ""
     sentences = [
@@ -76,7 +76,7 @@ def _on_familiar_test(chosen: Thresholds, measured: Measured) -> list[str]:
         return []
     error = measured["familiar test"]["accept"].error
     sentence = f"On the familiar test data {_wrong_of(error)}"
-    if error.low > chosen.promise.target_error:
+    if error.low > chosen.guarantee.target_error:
         return [
             f"{sentence}: more than guaranteed. These rows have another distribution than val, or the "
             "draw was unlucky."
@@ -88,7 +88,7 @@ def _on_unfamiliar(chosen: Thresholds, measured: Measured) -> list[str]:
     scope = "The guarantee does not cover unfamiliar data"
     if "unfamiliar" not in measured:
         return [f"{scope}; measure the error there with --unfamiliar FILE."]
-    target, error = chosen.promise.target_error, measured["unfamiliar"]["accept"].error
+    target, error = chosen.guarantee.target_error, measured["unfamiliar"]["accept"].error
     if not error.n:
         return [f"{scope}; none of these unfamiliar rows is accepted."]
     wrong = f"there {_wrong_of(error)}"
@@ -123,9 +123,9 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     enough = [each for each in chosen.candidates if each.share >= min_coverage]
     instead = min(enough, key=lambda each: each.bound)
     return (
-        f"an error of at most {chosen.promise.target_error:.3g} can be guaranteed for {coverage:.1%} of the "
-        f"rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the guaranteed "
-        f"error is {rounded_up(instead.bound)}"
+        f"an error of at most {chosen.guarantee.target_error:.3g} can be guaranteed for {coverage:.1%} of "
+        f"the rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the "
+        f"guaranteed error is {rounded_up(instead.bound)}"
     )
 
 
@@ -158,19 +158,19 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
         axes = figure.subplots()
         highest = 0.0
         for name, side in sides.items():
-            curve = risk_coverage(chosen.seen(predictions[name]).outcomes)
+            curve = risk_coverage(chosen.prepare(predictions[name]).outcomes)
             style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
             axes.plot(curve.coverage, curve.risk, **style)
             highest = max(highest, *curve.risk)
         bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
         axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
-        axes.axhline(chosen.promise.target_error, color=GREY, linewidth=1.2, label="target")
+        axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
         for name, side in sides.items():
             zone = chosen.zones_of(predictions[name])["accept"]
             if zone.error.n:
                 axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.promise.target_error))))
+        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")

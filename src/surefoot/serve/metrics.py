@@ -33,9 +33,7 @@ class Metrics:
         self.requests = self._counter("requests", "Requests, by path and status.", ["path", "code"])
         self.images = self._counter("images", "Images predicted or refused.", ["outcome"])
         self.verdicts = self._counter("verdicts", "Predictions, by how familiar the image is.", ["verdict"])
-        self.decisions = self._counter(
-            "decisions", "Predictions, by decision.", ["decision"]
-        )
+        self.decisions = self._counter("decisions", "Predictions, by decision.", ["decision"])
         self.predict_seconds = Histogram(
             "surefoot_predict_seconds",
             "Seconds from a request for /predict to its response.",

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_held, replacing
+from surefoot.io import digest_of, is_locked, replacing
 
 DONE = "done.json"
 SPEC = "spec.json"
@@ -69,7 +69,7 @@ def stored_network(target: Path, locks: Path) -> StoredNetwork | None:
         folder = draft_path(target) if draft_path(target).is_dir() else target
         try:
             lock = locks / str(read_document(folder / SPEC)["key"])
-            return _described(folder, State.RUNNING if is_held(lock) else State.STOPPED, None)
+            return _described(folder, State.RUNNING if is_locked(lock) else State.STOPPED, None)
         except (InputError, KeyError):
             continue
     return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, held, is_held, make_folder, replacing
+from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
 from surefoot.store.files import (
@@ -182,7 +182,7 @@ class Store:
     @contextmanager
     def claim(self, spec: Spec) -> Iterator[Draft]:
         """Lock a network to train it; `ClaimedError` if another process has the lock."""
-        with held(self._lock(spec)):
+        with locked(self._lock(spec)):
             draft = Draft(self.folder(spec))
             make_folder(draft.folder)
             draft.sweep()
@@ -200,7 +200,7 @@ class Store:
             return State.DONE
         if not Draft(self.folder(spec)).folder.is_dir():
             return State.MISSING
-        return State.RUNNING if is_held(self._lock(spec)) else State.STOPPED
+        return State.RUNNING if is_locked(self._lock(spec)) else State.STOPPED
 
     def networks(self) -> list[StoredNetwork]:
         """Every network requested, started or done, by task, recipe and seed."""

@@ -1,28 +1,24 @@
 """Mergeable sums and counts of predictions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from surefoot.intervals import NAN
+from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
+from surefoot.metrics.metric import ONE, Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
-from surefoot.streaming.cells import ONE, Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import (
-    Batch,
-    BatchOutcomes,
-    Scaling,
-    class_by_class,
-    sigmoid_outcomes,
-    softmax_outcomes,
-)
+from surefoot.predictions.outcomes import Array, Bools, Curve
+from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
+from surefoot.streaming.outcomes import Batch, Scaling, class_by_class, sigmoid_outcomes, softmax_outcomes
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of some facts and of all their products; the sums are carried in two float64, head and rest."""
+    """Sums of some facts and of all their products; a sum is two float64, head and rest."""
 
     head: Array  # (facts,)
     rest: Array  # what was rounded off the head
@@ -49,8 +45,7 @@ class Sums:
         return Sums(head, self.rest + other.rest + lost, self.products + other.products)
 
 
-NUMBERS_AT_ONCE = 120_000  # logits held in float64 at a time: what is made of them stays in the cache
-SUMMED = ("nll", "nll_unclipped", "squared_error", "true_class_error", "entropy", "confidence", "wrong")
+NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -70,35 +65,48 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is tallied: under which scalings (None is as given), above which confidences, in which cells."""
+    """What is accumulated: for which metrics, under which scalings (None is as given), in which cells."""
 
     shape: Shape
-    thresholds: tuple[float, ...]
+    metrics: tuple[Metric, ...]
     versions: tuple[Scaling | None, ...]
     grids: tuple[Grid, ...]  # one per version
 
     @staticmethod
     def of(
-        shape: Shape, thresholds: tuple[float, ...] = (), versions: tuple[Scaling | None, ...] = (None,)
+        shape: Shape, metrics: Sequence[Metric] = (), versions: tuple[Scaling | None, ...] = (None,)
     ) -> "Request":
-        return Request(shape, thresholds, versions, (Grid.of(shape.blocks),) * len(versions))
+        of_kind = tuple(metric.of_kind(shape.kind) for metric in metrics)
+        return Request(shape, of_kind, versions, (Grid.of(shape.blocks),) * len(versions))
+
+    @cached_property
+    def summed(self) -> tuple[PerDecision, ...]:
+        """What is summed in each version: numerators and denominators, metric by metric."""
+        parts = (part for metric in self.metrics for part in (metric.numerator, metric.denominator))
+        return tuple(part for part in parts if part is not None)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int | None]]:
+        """Where a metric's numerator and denominator are among them; None: it is the number of decisions."""
+        places: dict[str, tuple[int, int | None]] = {}
+        end = 0
+        for metric in self.metrics:
+            if metric.numerator is not None:
+                places[metric.name] = (end, None if metric.denominator is None else end + 1)
+                end += 1 if metric.denominator is None else 2
+        return places
 
     @property
     def facts(self) -> int:
-        """How many sums are kept: of the decisions, then version by version."""
-        return 1 + len(self.versions) * (len(SUMMED) + 2 * len(self.thresholds))
-
-    def place(self, version: int, fact: str) -> int:
-        """Where a version's sum is found."""
-        names = [*SUMMED, *(f"{what}{t!r}" for t in self.thresholds for what in ("sure", "wrong above"))]
-        return 1 + version * len(names) + names.index(fact)
+        """The number of sums: the decisions, then version by version."""
+        return 1 + len(self.versions) * len(self.summed)
 
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
     """Sums and counts of some rows; two of them merge into that of all their rows."""
 
-    question: Request
+    request: Request
     rows: int  # with at least one known label
     sums: Sums
     histograms: tuple[Histogram, ...]  # one per version
@@ -107,14 +115,14 @@ class Accumulator:
     one_hot: bool = True  # many labels: every row has exactly one
 
     @staticmethod
-    def empty(question: Request) -> "Accumulator":
-        shape, versions = question.shape, len(question.versions)
+    def empty(request: Request) -> "Accumulator":
+        shape, versions = request.shape, len(request.versions)
         many = shape.kind is LabelKind.MANY_LABELS
         return Accumulator(
-            question=question,
+            request=request,
             rows=0,
-            sums=Sums.empty(question.facts),
-            histograms=tuple(Histogram.empty(grid, shape.blocks) for grid in question.grids),
+            sums=Sums.empty(request.facts),
+            histograms=tuple(Histogram.empty(grid, shape.blocks) for grid in request.grids),
             residuals=np.zeros((versions, shape.blocks, SMOOTH_GRID)),
             odds=tuple(LogOdds.empty(shape.classes) for _ in range(versions)) if many else (),
         )
@@ -123,7 +131,7 @@ class Accumulator:
         """Both together: whole numbers exactly, sums to the last digits of a float64."""
         pairs = zip(self.histograms, other.histograms, strict=True)
         return Accumulator(
-            question=self.question,
+            request=self.request,
             rows=self.rows + other.rows,
             sums=self.sums.merged(other.sums),
             histograms=tuple(ours.merged(theirs) for ours, theirs in pairs),
@@ -133,78 +141,131 @@ class Accumulator:
         )
 
 
-def accumulate(batches: Iterable[Batch], question: Request) -> Accumulator:
-    """The tally of all rows of the batches, each read once and forgotten."""
-    found = Accumulator.empty(question)
+@dataclass(frozen=True, eq=False)
+class Version:
+    """One version of what was accumulated, as metrics read it."""
+
+    accumulator: Accumulator
+    number: int
+
+    @property
+    def one_label(self) -> bool:
+        return self.accumulator.request.shape.kind is LabelKind.ONE_LABEL
+
+    @property
+    def decisions(self) -> float:
+        return float(self.accumulator.sums.total[0])
+
+    @cached_property
+    def cells(self) -> tuple[Cells, ...]:
+        return self.accumulator.histograms[self.number].blocks()
+
+    @cached_property
+    def pooled_cells(self) -> Cells:
+        if self.one_label:
+            return self.cells[0]
+        return self.accumulator.histograms[self.number].pooled().blocks()[0]
+
+    @property
+    def outcomes(self) -> "Version":
+        return self
+
+    @cached_property
+    def block_curves(self) -> tuple[Curve, ...]:
+        return tuple(cells.curve() for cells in self.cells)
+
+    @cached_property
+    def pooled_curve(self) -> Curve:
+        return self.pooled_cells.curve()
+
+    @property
+    def residuals(self) -> Array:
+        return np.asarray(self.accumulator.residuals[self.number])
+
+    def mean_average_precision_range(self) -> Range:
+        return self.accumulator.odds[self.number].mean_average_precision_range()
+
+    def sums(self, metric: Metric) -> tuple[float, float]:
+        """The sums of a metric's numerator and denominator."""
+        totals = self.accumulator.sums.total
+        above, below = self._columns(metric)
+        return float(totals[above]), float(totals[below])
+
+    def ratio(self, metric: Metric) -> float:
+        """The value of a metric that is a ratio of sums."""
+        above, below = self.sums(metric)
+        return metric.transform.of(above / below) if below else NAN
+
+    def gradient(self, metric: Metric) -> Array:
+        """How a ratio of sums changes with each sum, times the number of decisions."""
+        gradient = np.zeros(self.accumulator.request.facts)
+        above, below = self.sums(metric)
+        if not below:
+            return np.full_like(gradient, NAN)
+        scale = metric.transform.slope(above / below) * self.decisions / below
+        columns = self._columns(metric)
+        gradient[columns[0]] = scale
+        gradient[columns[1]] = -scale * above / below
+        return gradient
+
+    def _columns(self, metric: Metric) -> tuple[int, int]:
+        request = self.accumulator.request
+        above, below = request.places[metric.name]
+        first = 1 + self.number * len(request.summed)
+        return first + above, 0 if below is None else first + below
+
+
+def accumulate(batches: Iterable[Batch], request: Request) -> Accumulator:
+    """The sums and counts of all rows of the batches, each read once and forgotten."""
+    result = Accumulator.empty(request)
     for batch in batches:
-        found = _counted(found, labelled(batch))
-    return found
+        result = _with_batch(result, labelled(batch))
+    return result
 
 
 def labelled(batch: Batch) -> Batch:
+    """The rows that have a known label."""
     known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
     return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
 
 
-def _counted(found: Accumulator, batch: Batch) -> Accumulator:
-    """The tally with a batch added. Its arrays of counts are its own, and are filled in place."""
-    question, n = found.question, len(batch.labels)
-    shape = question.shape
+def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
+    """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
+    request, n = accumulator.request, len(batch.labels)
+    shape = request.shape
     many = shape.kind is LabelKind.MANY_LABELS
-    doubts = np.empty((len(question.versions), shape.blocks, n))
+    outcomes_of = sigmoid_outcomes if many else softmax_outcomes
+    doubts = np.empty((len(request.versions), shape.blocks, n))
     wrong = np.empty(doubts.shape, dtype=bool)
     scores = np.empty(doubts.shape) if many else None
-    sums = found.sums
+    sums = accumulator.sums
     step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         labels = batch.labels[rows].T
-        facts = np.empty((question.facts, rows.stop - start))
+        facts = np.empty((request.facts, rows.stop - start))
         facts[0] = (labels >= 0).sum(axis=0) if many else 1
-        for version, scaling in enumerate(question.versions):
-            judged = _batch_outcomes(class_by_class(batch, rows, shape.kind, scaling), labels, shape.kind)
-            doubts[version, :, rows], wrong[version, :, rows] = judged.doubt, judged.wrong
+        places = iter(facts[1:])
+        for version, scaling in enumerate(request.versions):
+            outcomes = outcomes_of(class_by_class(batch, rows, shape.kind, scaling), labels)
+            doubts[version, :, rows], wrong[version, :, rows] = outcomes.doubt, ~outcomes.correct
             if scores is not None:
-                scores[version, :, rows] = judged.score
-            _sum_facts(judged, question, facts[question.place(version, SUMMED[0]) :])
+                scores[version, :, rows] = outcomes.score
+            for fact in request.summed:
+                values = fact(outcomes)
+                known = values if outcomes.known is None else np.where(outcomes.known, values, 0.0)
+                next(places)[:] = known[0] if len(known) == 1 else known.sum(axis=0)
         sums = sums.merged(Sums.of(facts))
-    for version, histogram in enumerate(found.histograms):
-        _fill(histogram, found.residuals[version], doubts[version], wrong[version], batch.labels)
+    for version, histogram in enumerate(accumulator.histograms):
+        _fill(histogram, accumulator.residuals[version], doubts[version], wrong[version], batch.labels)
         if scores is not None:
-            found.odds[version].add(scores[version], batch.labels.T)
-    one_hot = found.one_hot and many and _is_one_hot(batch.labels)
-    return replace(found, rows=found.rows + n, sums=sums, one_hot=one_hot)
+            accumulator.odds[version].add(scores[version], batch.labels.T)
+    one_hot = accumulator.one_hot and many
+    one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
+    return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot)
 
 
-def _is_one_hot(labels: Whole) -> bool:
-    return bool((labels >= 0).all() and ((labels == 1).sum(axis=1) == 1).all())
-
-
-def _batch_outcomes(logits: Array, labels: Whole, kind: LabelKind) -> BatchOutcomes:
-    return (softmax_outcomes if kind is LabelKind.ONE_LABEL else sigmoid_outcomes)(logits, labels)
-
-
-def _sum_facts(judged: BatchOutcomes, question: Request, into: Array) -> None:
-    """Each row's facts, summed over its decisions."""
-    columns = [
-        np.where(judged.confidence > 0, judged.nll, 0.0),  # 0 where the label is not known
-        -judged.log_p_true,
-        judged.squared_error,
-        judged.true_class_error,
-        judged.entropy,
-        judged.confidence,
-        judged.wrong,
-    ]
-    for threshold in question.thresholds:
-        sure = judged.confidence > threshold
-        columns += [sure, sure & judged.wrong]
-    for row, column in enumerate(columns):
-        into[row] = column[0] if len(column) == 1 else column.sum(axis=0)
-
-
-def _fill(
-    histogram: Histogram, residuals: Array, doubts: Array, wrong: NDArray[np.bool_], labels: Whole
-) -> None:
+def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, labels: Whole) -> None:
     for block, (doubt, missed) in enumerate(zip(doubts, wrong, strict=True)):
         if labels.ndim == 2:
             known = labels[:, block] >= 0

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.predictions.outcomes import DECIMALS, Array, Curve, Index
+from surefoot.metrics.metric import ONE, Cells, Range
+from surefoot.predictions.outcomes import Array, Bools, Index
 
 Whole = NDArray[np.integer]
-ONE = 10**DECIMALS  # the doubt of a confidence of 0
 BITS = 12
 EVEN = 35  # from 2^35 doubts on, cells are of one width
 CELLS = 2**21  # of all blocks together
 ZOOMED_CELLS = 2**19
-HEAVY = 1e-5  # of all decisions: a cell with a larger share is worth a closer look
+HEAVY = 1e-5  # of all decisions: a cell with a larger share may be divided
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +53,16 @@ class Grid:
         leading = doubts.view(np.int64) >> (52 - self.bits)
         leading -= (1022 + self.bits) << self.bits
         even = (whole >> (EVEN - self.bits)) + ((EVEN - self.bits) << self.bits)
-        found = np.where(whole < 2**self.bits, whole, np.where(whole < 2**EVEN, leading, even))
+        result = np.where(whole < 2**self.bits, whole, np.where(whole < 2**EVEN, leading, even))
         first = len(self) - sum(int(zoom.slot.max() + 1) * zoom.parts for zoom in self.zooms)
         for zoom in self.zooms:
-            slot = zoom.slot[found]
+            slot = zoom.slot[result]
             chosen = np.flatnonzero(slot >= 0)
-            cell = found[chosen]
+            cell = result[chosen]
             part = (whole[chosen] - self.starts[cell]) * zoom.parts // self.widths[cell]
-            found[chosen] = first + slot[chosen] * zoom.parts + part
+            result[chosen] = first + slot[chosen] * zoom.parts + part
             first += int(zoom.slot.max() + 1) * zoom.parts
-        return found
+        return result
 
     def zoomed(self, chosen: Index, parts: int) -> "Grid":
         """The same with the chosen cells cut into parts."""
@@ -86,23 +86,23 @@ class Histogram:
     grid: Grid
     count: Index
     wrong: Index
-    beyond: Index  # the sum of the doubts, each less the start of its cell
+    offset: Index  # the sum of the doubts, each less the start of its cell
     doubt: Index  # one of the doubts, -1 where there is none
-    mixed: NDArray[np.bool_]  # whether there are others
+    mixed: Bools  # whether there are others
 
     @staticmethod
     def empty(grid: Grid, blocks: int) -> "Histogram":
-        count, wrong, beyond = np.zeros((3, blocks, len(grid)), dtype=np.int64)
+        count, wrong, offset = np.zeros((3, blocks, len(grid)), dtype=np.int64)
         doubt = np.full((blocks, len(grid)), -1)
-        return Histogram(grid, count, wrong, beyond, doubt, np.zeros((blocks, len(grid)), dtype=bool))
+        return Histogram(grid, count, wrong, offset, doubt, np.zeros((blocks, len(grid)), dtype=bool))
 
-    def add(self, block: int, doubts: Array, wrong: NDArray[np.bool_]) -> None:
+    def add(self, block: int, doubts: Array, wrong: Bools) -> None:
         """Count some decisions of a block, in place."""
         cell, size = self.grid.index(doubts), len(self.grid)
         self.count[block] += np.bincount(cell, minlength=size)
         self.wrong[block] += np.bincount(cell[wrong], minlength=size)
-        beyond = np.bincount(cell, doubts - self.grid.starts[cell], size)  # whole numbers below 2^53
-        self.beyond[block] += beyond.astype(np.int64)
+        offset = np.bincount(cell, doubts - self.grid.starts[cell], size)  # whole numbers below 2^53
+        self.offset[block] += offset.astype(np.int64)
         one, whole = self.doubt[block], doubts.astype(np.int64)
         before = one[cell]
         one[cell] = whole
@@ -116,7 +116,7 @@ class Histogram:
             self.grid,
             self.count + other.count,
             self.wrong + other.wrong,
-            self.beyond + other.beyond,
+            self.offset + other.offset,
             np.where(mixed, 0, np.maximum(self.doubt, other.doubt)),  # which one no longer matters
             mixed,
         )
@@ -128,17 +128,30 @@ class Histogram:
         lowest = np.where(self.doubt >= 0, self.doubt, ONE + 1).min(axis=0)
         highest = self.doubt.max(axis=0)
         mixed = self.mixed.any(axis=0) | ((highest >= 0) & (lowest != highest))
-        count, wrong, beyond = (
-            array.sum(axis=0, keepdims=True) for array in (self.count, self.wrong, self.beyond)
+        count, wrong, offset = (
+            array.sum(axis=0, keepdims=True) for array in (self.count, self.wrong, self.offset)
         )
-        return Histogram(self.grid, count, wrong, beyond, highest[None], mixed[None])
+        return Histogram(self.grid, count, wrong, offset, highest[None], mixed[None])
 
-    def blocks(self) -> "tuple[Column, ...]":
-        """What each block holds, from the most confident cell to the least; empty cells are left out."""
-        return tuple(self._column(block) for block in range(len(self.count)))
+    def blocks(self) -> tuple[Cells, ...]:
+        """The filled cells of each block."""
+        result = []
+        for block, count in enumerate(self.count):
+            filled = np.flatnonzero(count)
+            filled = filled[np.argsort(self.grid.starts[filled], kind="stable")]
+            cells = Cells(
+                count=count[filled].astype(np.float64),
+                wrong=self.wrong[block, filled].astype(np.float64),
+                offset=self.offset[block, filled].astype(np.float64),
+                start=self.grid.starts[filled].astype(np.float64),
+                width=self.grid.widths[filled].astype(np.float64),
+                mixed=self.mixed[block, filled],
+            )
+            result.append(cells)
+        return tuple(result)
 
-    def closer(self) -> Grid | None:
-        """A grid that cuts up the cells with much in them; None where there is nothing to cut."""
+    def refined(self) -> Grid | None:
+        """A grid that divides the cells with many decisions; None where there is nothing to divide."""
         totals = np.maximum(1, self.count.sum(axis=1, keepdims=True))
         heavy = (self.mixed & (self.count > HEAVY * totals)).any(axis=0)
         chosen = np.flatnonzero(heavy & (self.grid.widths > 1))
@@ -147,60 +160,10 @@ class Histogram:
         parts = min(ZOOMED_CELLS // (len(chosen) * len(self.count)), int(self.grid.widths[chosen].max()))
         return self.grid.zoomed(chosen, parts) if parts > 1 else None
 
-    def _column(self, block: int) -> "Column":
-        filled = np.flatnonzero(self.count[block])
-        filled = filled[np.argsort(self.grid.starts[filled], kind="stable")]
-        return Column(
-            count=self.count[block, filled].astype(np.float64),
-            wrong=self.wrong[block, filled].astype(np.float64),
-            beyond=self.beyond[block, filled].astype(np.float64),
-            start=self.grid.starts[filled].astype(np.float64),
-            width=self.grid.widths[filled].astype(np.float64),
-            mixed=self.mixed[block, filled],
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """The filled cells of one block, most confident first."""
-
-    count: Array
-    wrong: Array
-    beyond: Array
-    start: Array
-    width: Array
-    mixed: NDArray[np.bool_]
-
-    @property
-    def confidence(self) -> Array:
-        """The sum of the confidences in each cell."""
-        return np.asarray(self.count - (self.count * self.start + self.beyond) / ONE)
-
-    def curve(self) -> Curve:
-        """As if each cell were a tie: right wherever a cell ends."""
-        sums = (self.count, self.wrong, self.confidence)
-        return Curve(*(np.append(0.0, np.cumsum(values)) for values in sums))
-
-    def wrong_first(self) -> Curve:
-        """The most errors that can be among the most confident: those of a mixed cell come first."""
-        return self._arranged(np.where(self.mixed, self.wrong, self.count), self.wrong)
-
-    def wrong_last(self) -> Curve:
-        """The fewest errors that can be among the most confident."""
-        right = self.count - self.wrong
-        return self._arranged(np.where(self.mixed, right, self.count), np.where(self.mixed, 0.0, self.wrong))
-
-    def _arranged(self, count: Array, wrong: Array) -> Curve:
-        """Each cell in two steps: first so many decisions with so many wrong, then the rest."""
-        first = np.stack([count, wrong])
-        steps = np.stack([first, np.stack([self.count, self.wrong]) - first], axis=2).reshape(2, -1)
-        mass, errors = np.concatenate([np.zeros((2, 1)), np.cumsum(steps, axis=1)], axis=1)
-        return Curve(mass, errors, np.zeros_like(mass))
-
 
 PRECISION_CELLS = 2**20  # of all classes together
 FINEST_BITS = 12
-UNIT = 2.0**20  # log odds are told apart to a millionth near 0
+UNIT = 2.0**20  # near 0, log odds that differ by a millionth are in different cells
 OCTAVES = 27  # and up to 128, beyond which a probability differs from 0 or 1 by 1e-56
 
 
@@ -212,7 +175,7 @@ class LogOdds:
     count: Index  # (classes, cells)
     present: Index
     one: Array  # the log odds of one of them, NaN where there is none
-    mixed: NDArray[np.bool_]  # whether there are others
+    mixed: Bools  # whether there are others
 
     @staticmethod
     def empty(classes: int) -> "LogOdds":
@@ -243,7 +206,7 @@ class LogOdds:
         one = np.fmax(self.one, other.one)
         return LogOdds(self.bits, self.count + other.count, self.present + other.present, one, mixed)
 
-    def mean_average_precision_range(self) -> tuple[float, float]:
+    def mean_average_precision_range(self) -> Range:
         """The least and the largest that the mean average precision can be; NaN where no class is present."""
         ranges = [
             _precision_range(count[::-1], present[::-1], mixed[::-1])
@@ -256,24 +219,26 @@ class LogOdds:
     def _cell(self, score: Array) -> Index:
         size = np.minimum(np.floor(np.abs(score) * UNIT), 2.0**OCTAVES - 1)
         leading = (size.view(np.int64) >> (52 - self.bits)) - ((1022 + self.bits) << self.bits)
-        found = np.where(size < 2**self.bits, size.astype(np.int64), leading)
+        result = np.where(size < 2**self.bits, size.astype(np.int64), leading)
         half = _size(self.bits) // 2
-        return np.where(score >= 0, half + found, half - 1 - found)
+        return np.where(score >= 0, half + result, half - 1 - result)
 
 
 def _size(bits: int) -> int:
     return (2 * (OCTAVES - bits + 1)) << bits
 
 
-def _precision_range(count: Index, present: Index, mixed: NDArray[np.bool_]) -> tuple[float, float]:
+def _precision_range(count: Index, present: Index, mixed: Bools) -> Range:
     """Interpolated average precision with each mixed cell's present labels last, then first.
 
     Last is the same as tied: within a cell the precision then only rises, so its end is what counts.
     """
     filled = count > 0
     count, present = count[filled], present[filled]
-    found, seen = np.cumsum(present), np.cumsum(count)
+    positives, seen = np.cumsum(present), np.cumsum(count)
     best = np.where(mixed[filled], seen - count + present, seen)
-    last, first = found / seen, found / best.clip(min=1)
-    ends = [np.maximum.accumulate(precision[::-1])[::-1] @ present / found[-1] for precision in (last, first)]
+    last, first = positives / seen, positives / best.clip(min=1)
+    ends = [
+        np.maximum.accumulate(precision[::-1])[::-1] @ present / positives[-1] for precision in (last, first)
+    ]
     return float(ends[0]), float(ends[1])

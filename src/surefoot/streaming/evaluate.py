@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.bootstrap import Bootstrap
 from surefoot.evaluation.scores import SIDES, Evaluation, Score, SetScores
 from surefoot.intervals import (
     NAN,
@@ -22,134 +24,41 @@ from surefoot.intervals import (
     few_samples_factor,
     needs_exact,
 )
-from surefoot.metrics import (
-    METRICS,
-    Metric,
-    augrc,
-    aurc,
-    coverage_at_1,
-    coverage_at_5,
-    debiased_l2,
-    ece,
-    risk_at_80,
-    risk_at_90,
-)
-from surefoot.metrics.calibration import (
-    FLOOR_RESAMPLES,
-    ece_of,
-    mean_of_defined,
-    smooth_ece_of,
-    spread_on_grid,
-)
+from surefoot.metrics import METRICS, Metric
+from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.labels import refuse_other_classifier
-from surefoot.predictions.outcomes import Array, Curve
+from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes
 from surefoot.runtime import usable_cores
-from surefoot.streaming.accumulate import Accumulator, Request, Shape, accumulate
-from surefoot.streaming.bounds import Binned, View, farthest, worst_bound
-from surefoot.streaming.cells import Column
+from surefoot.streaming.accumulate import Accumulator, Request, Shape, Version, accumulate
 from surefoot.streaming.engines import Engine, Threads, Tick
 from surefoot.streaming.outcomes import Scaling
 from surefoot.streaming.readers import Part, parts_of, shape_of
 
-PARTS = 2000
-
-RANKED = {
-    "ece": ece,
-    "debiased_l2": debiased_l2,
-    "aurc": aurc,
-    "augrc": augrc,
-    "risk_at_80": risk_at_80,
-    "risk_at_90": risk_at_90,
-    "coverage_at_1": coverage_at_1,
-    "coverage_at_5": coverage_at_5,
-}
-
-
-def replicates(
-    column: Column, names: list[str], *, resamples: int, rng: np.random.Generator, tick: Tick
-) -> Mapping[str, Array]:
-    """Metrics of one block's decisions drawn anew, again and again."""
-    count, wrong, confidence = coarse(column, PARTS)
-    share = np.stack([count - wrong, wrong]) / count.sum()
-    found = {name: np.empty(resamples) for name in names}
-    for index in range(resamples):
-        right, missed = rng.multinomial(int(count.sum()), share.reshape(-1)).reshape(2, -1).astype(float)
-        drawn = right + missed
-        sums = (drawn, missed, drawn * confidence)
-        curve = Curve(*(np.append(0.0, np.cumsum(values)) for values in sums))
-        for name in names:
-            if name == "smooth_ece":
-                residuals = spread_on_grid(confidence, right - drawn * confidence)
-                found[name][index] = smooth_ece_of(residuals, drawn.sum())
-            else:
-                found[name][index] = RANKED[name](Binned((curve,), curve))
-        tick(1)
-    return found
-
-
-def floors(columns: tuple[Column, ...]) -> Array:
-    """The ECE again and again with 'correct' drawn from the confidences, a mean over blocks."""
-    rng = np.random.default_rng(0)
-    parts = max(50, 2 * PARTS // len(columns))
-    blocks = [coarse(column, parts) for column in columns if len(column.count)]
-    values = np.empty((len(blocks), FLOOR_RESAMPLES))
-    for of_block, (count, _, confidence) in zip(values, blocks, strict=True):
-        mass = np.append(0.0, np.cumsum(count))
-        sure = np.append(0.0, np.cumsum(count * confidence))
-        doubt = np.clip(1 - confidence, 0, 1)
-        for index in range(FLOOR_RESAMPLES):
-            errors = np.cumsum(rng.binomial(count.astype(np.int64), doubt))
-            of_block[index] = ece_of(Curve(mass, np.append(0.0, errors), sure))
-    return np.array([mean_of_defined(column.tolist()) for column in values.T])
-
-
-def coarse(column: Column, parts: int) -> tuple[Array, Array, Array]:
-    """Neighbouring cells put together: decisions, errors and mean confidence of about so many parts."""
-    ends = np.cumsum(column.count)
-    part = ((ends - column.count) / ends[-1] * parts).astype(np.int64)
-    first = np.flatnonzero(np.diff(part, prepend=-1))
-    count, wrong, sure = (
-        np.add.reduceat(values, first) for values in (column.count, column.wrong, column.confidence)
-    )
-    return count, wrong, sure / count
-
-
-MEANS = {  # metric: the facts whose sum it is a mean of; a root is taken where ROOTS says so
-    "nll": {"nll": 1.0},
-    "nll_unclipped": {"nll_unclipped": 1.0},
-    "brier": {"squared_error": 1.0},
-    "brier_true_class": {"true_class_error": 1.0},
-    "entropy": {"entropy": 1.0},
-    "nll_minus_entropy": {"nll": 1.0, "entropy": -1.0},
-}
-ROOTS = ("brier", "brier_true_class")
-ABOVE = "error_above_"
-E99 = 0.99
-
-
-def thresholds_of(metrics: Sequence[Metric]) -> tuple[float, ...]:
-    """The confidences above which errors must be counted."""
-    names = [metric.name for metric in metrics]
-    above = {float(name.removeprefix(ABOVE)) for name in names if name.startswith(ABOVE)}
-    return tuple(sorted({E99, *above}))
+PARTS = 2000  # of the cells, from which resamples are drawn
+DRAWN_AT_ONCE = 50
 
 
 def evaluation_of(
-    tallies: Mapping[str, Accumulator], metrics: Sequence[Metric], *, resamples: int, seed: int, tick: Tick
+    accumulators: Mapping[str, Accumulator],
+    metrics: Sequence[Metric],
+    *,
+    resamples: int,
+    seed: int,
+    tick: Tick,
 ) -> Evaluation:
     """All scores of one or two sides. Of two versions the first is calibrated, the second as given."""
     sides, uncalibrated, change = {}, {}, {}
-    for index, (side, tally) in enumerate(tallies.items()):
-        if not tally.rows:
+    for index, (side, accumulator) in enumerate(accumulators.items()):
+        if not accumulator.rows:
             raise InputError(f"the {side} predictions have no labels; needed: at least one")
         scored = []
-        for version in range(len(tally.question.versions)):
+        for version in range(len(accumulator.request.versions)):
             rng = np.random.default_rng([seed, index])
-            scored.append(_set_scores(View(tally, version), metrics, resamples, rng, tick))
+            scored.append(_set_scores(Version(accumulator, version), metrics, resamples, rng, tick))
         sides[side] = scored[0]
         if len(scored) > 1:
             uncalibrated[side] = scored[1]
-            change[side] = {metric.name: _change(tally, metric.name, scored) for metric in metrics}
+            change[side] = {metric.name: _change(accumulator, metric, scored) for metric in metrics}
     gap = {}
     if len(sides) > 1:
         gap = {m.name: _gap(*(sides[side].metrics[m.name] for side in SIDES[::-1])) for m in metrics}
@@ -157,118 +66,94 @@ def evaluation_of(
 
 
 def _set_scores(
-    view: View, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator, tick: Tick
+    version: Version, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator, tick: Tick
 ) -> SetScores:
-    shape, rows = view.tally.question.shape, view.tally.rows
+    shape, rows = version.accumulator.request.shape, version.accumulator.rows
+    metrics = [metric.of_kind(shape.kind) for metric in metrics]
     drawn: Mapping[str, Array] = {}
-    if view.one_label and resamples:
-        names = [m.name for m in metrics if m.name in RANKED or m.name == "smooth_ece"]
-        drawn = replicates(view.pooled, names, resamples=resamples, rng=rng, tick=tick)
-    calibrated = floors(view.columns) if any(m.name.startswith("ece_floor") for m in metrics) else np.empty(0)
+    if version.one_label:
+        ranked = [metric for metric in metrics if metric.numerator is None and metric.resampled]
+        drawn = replicates(version.pooled_cells, ranked, resamples=resamples, rng=rng, tick=tick)
     return SetScores(
         n=rows,
         members=shape.members,
         classes=shape.classes,
         kind=shape.kind,
         independent=rows,
-        metrics={metric.name: _score(view, metric, drawn, calibrated) for metric in metrics},
+        metrics={
+            metric.name: _ranked_score(version, metric, drawn.get(metric.name, np.empty(0)))
+            if metric.numerator is None
+            else _ratio_score(version, metric)
+            for metric in metrics
+        },
     )
 
 
-def _score(view: View, metric: Metric, drawn: Mapping[str, Array], calibrated: Array) -> Score:
-    name = metric.name
-    if name in MEANS:
-        return _normal(view, metric, _mean(view, name))
-    if name == "e99" or name.startswith(ABOVE):
-        return _above(view, metric)
-    if name == "label_error":
-        return _label_error(view)
-    if name == "signed_ece":
-        return _normal(view, metric, view.signed_ece()) if view.one_label else Score(view.signed_ece())
-    if name.startswith("ece_floor"):
-        return Score(float(np.mean(calibrated) if name == "ece_floor" else np.percentile(calibrated, 95)))
-    value, bound = view.smooth_ece(), None
-    if name != "smooth_ece":
-        value, ends = view.ranked(name)
-        bound = farthest(value, ends)
-    spread = drawn.get(name, np.empty(0))
-    interval = centred_interval(value, spread, metric.bounds, factor=few_samples_factor(view.tally.rows))
-    if name.startswith("risk_at") and view.one_label and bound == 0:
-        return _kept(view, value, float(name.removeprefix("risk_at_")) / 100, interval)
+def replicates(
+    cells: Cells, metrics: Sequence[Metric], *, resamples: int, rng: np.random.Generator, tick: Tick
+) -> Mapping[str, Array]:
+    """Metrics of one block's decisions in each resample, drawn from parts of its cells: right, then wrong."""
+    count, wrong, confidence = cells.coarse(PARTS)
+    parts, unknown = len(count), np.full(2 * len(count), NAN)
+    outcomes = Outcomes(
+        log_p_true=unknown,
+        squared_error=unknown,
+        confidence=np.tile(confidence, 2),
+        correct=np.repeat([True, False], parts),
+        entropy=unknown,
+        row=np.arange(2 * parts),
+        blocks=(slice(0, 2 * parts),),
+    )
+    bootstrap = Bootstrap(outcomes, metrics, outcomes.row)
+    share = np.append(count - wrong, wrong) / count.sum()
+    values = np.empty((len(metrics), resamples))
+    for start in range(0, resamples, DRAWN_AT_ONCE):
+        size = min(DRAWN_AT_ONCE, resamples - start)
+        counts = rng.multinomial(int(count.sum()), share, size=size).astype(np.float64)
+        values[:, start : start + size] = bootstrap.values(counts)
+        tick(size)
+    return {metric.name: of_metric for metric, of_metric in zip(metrics, values, strict=True)}
+
+
+def _ratio_score(version: Version, metric: Metric) -> Score:
+    """A ratio of sums with a normal interval; of whole numbers, k of n, with the exact one."""
+    value = version.ratio(metric)
+    low = high = NAN
+    half = _half_width(version.accumulator, version.gradient(metric))
+    if np.isfinite(half):
+        low, high = np.clip([value - half, value + half], *metric.bounds).tolist()
+    if metric.count is None:
+        return Score(value, low, high)
+    count = Proportion.of(*map(round, version.sums(metric)))
+    if version.one_label or not count.n:
+        return Score(count.value, count.low, count.high, count.k, count.n)
+    # Decisions of one row are not independent: take the wider end of the two intervals.
+    return Score(count.value, min(count.low, low), max(count.high, high), count.k, count.n)
+
+
+def _ranked_score(version: Version, metric: Metric, drawn: Array) -> Score:
+    """A metric from cells, with the interval of its resamples; k of n where that is known exactly."""
+    value, ends = metric.from_cells(version)
+    bound = None if ends is None else farthest(value, ends)
+    factor = few_samples_factor(version.accumulator.rows)
+    interval = centred_interval(value, drawn, metric.bounds, factor=factor)
+    if metric.count is not None and metric.curve is not None and version.one_label and bound == 0:
+        count = metric.count(cast(HasOutcomes, version))  # reads the curve alone
+        if count is not None:
+            return Score(count.value, count.low, count.high, count.k, count.n, bound=bound)
     return Score(value, interval.low, interval.high, bound=bound)
 
 
-def _mean(view: View, name: str) -> float:
-    value = sum(weight * view.mean(fact) for fact, weight in MEANS[name].items())
-    return float(np.sqrt(value)) if name in ROOTS else float(value)
+def farthest(value: float, ends: Range) -> float:
+    """How far the value can be from the truth."""
+    return float(max(value - ends[0], ends[1] - value, 0.0)) if np.isfinite(ends).all() else NAN
 
 
-def _above(view: View, metric: Metric) -> Score:
-    threshold = _threshold(metric.name)
-    wrong, sure = round(view.total(f"wrong above{threshold!r}")), round(view.total(f"sure{threshold!r}"))
-    count = Proportion.of(wrong, sure)
-    if view.one_label or not sure:
-        return Score(count.value, count.low, count.high, count.k, count.n)
-    # Decisions that belong to one row say less than as many apart: the wider end of the two intervals.
-    normal = _normal(view, metric, count.value)
-    return Score(count.value, min(count.low, normal.low), max(count.high, normal.high), count.k, count.n)
-
-
-def _label_error(view: View) -> Score:
-    if view.one_label:
-        count = Proportion.of(round(view.total("wrong")), round(view.decisions))
-        return Score(count.value, count.low, count.high, count.k, count.n)
-    value, ends = view.label_error()
-    return Score(value, bound=farthest(value, ends))
-
-
-def _kept(view: View, value: float, coverage: float, interval: Interval) -> Score:
-    """Errors among the most confident, as a count where no run of ties is cut."""
-    kept = int(np.ceil(coverage * view.decisions - 1e-9))
-    errors = value * kept
-    if abs(errors - round(errors)) > 1e-6:
-        return Score(value, interval.low, interval.high, bound=0.0)
-    count = Proportion.of(round(errors), kept)
-    return Score(count.value, count.low, count.high, count.k, count.n, bound=0.0)
-
-
-def _normal(view: View, metric: Metric, value: float) -> Score:
-    """The value and a normal interval, from the rows' squares and products."""
-    half = _half_width(view.tally, _direction(view, metric.name))
-    if not np.isfinite(half):
-        return Score(value)
-    low, high = np.clip([value - half, value + half], *metric.bounds).tolist()
-    return Score(value, low, high)
-
-
-def _half_width(tally: Accumulator, direction: Array) -> float:
-    """Of the 95% interval of a ratio of sums: each row pulls at it by direction @ facts / decisions."""
-    square = float(direction @ tally.sums.products @ direction)
-    factor = few_samples_factor(tally.rows)
-    return float(NORMAL * factor * np.sqrt(max(0.0, square)) / tally.sums.total[0])
-
-
-def _direction(view: View, name: str) -> Array:
-    """How a mean (or its root, or a ratio) changes with each sum, times the number of decisions."""
-    question = view.tally.question
-    direction = np.zeros(question.facts)
-    if name == "e99" or name.startswith(ABOVE):
-        threshold = _threshold(name)
-        wrong, sure = f"wrong above{threshold!r}", f"sure{threshold!r}"
-        scale = view.decisions / view.total(sure) if view.total(sure) else NAN
-        direction[question.place(view.version, wrong)] = scale
-        direction[question.place(view.version, sure)] = -scale * view.total(wrong) / (view.total(sure) or NAN)
-        return direction
-    weights = {"confidence": 1.0, "wrong": 1.0} if name == "signed_ece" else MEANS[name]
-    for fact, weight in weights.items():
-        direction[question.place(view.version, fact)] = weight
-    direction[0] = -sum(weight * view.mean(fact) for fact, weight in weights.items())
-    root = _mean(view, name) if name in ROOTS else 0.5
-    return direction / (2 * root) if root else direction
-
-
-def _threshold(name: str) -> float:
-    return E99 if name == "e99" else float(name.removeprefix(ABOVE))
+def _half_width(accumulator: Accumulator, gradient: Array) -> float:
+    """Of the 95% interval of a ratio of sums: each row moves it by gradient @ facts / decisions."""
+    square = float(gradient @ accumulator.sums.products @ gradient)
+    factor = few_samples_factor(accumulator.rows)
+    return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
 
 
 def _gap(first: Score, second: Score) -> Score:
@@ -279,17 +164,16 @@ def _gap(first: Score, second: Score) -> Score:
     return Score(interval.value, interval.low, interval.high, bound=bound)
 
 
-def _change(tally: Accumulator, name: str, scored: Sequence[SetScores]) -> Score:
-    """Calibrated less as given; paired, where it is a mean: the products across versions were tallied too."""
-    after, before = (scores.metrics[name] for scores in scored)
+def _change(accumulator: Accumulator, metric: Metric, scored: Sequence[SetScores]) -> Score:
+    """Calibrated less as given; paired for ratios of sums, whose products across versions are known."""
+    after, before = (scores.metrics[metric.name] for scores in scored)
     value = after.value - before.value
     if needs_exact((after.k, after.n), (before.k, before.n)):
         return _gap(after, before)
-    views = [View(tally, version) for version in (0, 1)]
-    signed = name == "signed_ece" and views[0].one_label
-    if name in MEANS or signed or name == "e99" or name.startswith(ABOVE):
-        directions = [_direction(view, name) for view in views]
-        half = _half_width(tally, directions[0] - directions[1])
+    metric = metric.of_kind(accumulator.request.shape.kind)
+    if metric.numerator is not None:
+        gradients = [Version(accumulator, number).gradient(metric) for number in (0, 1)]
+        half = _half_width(accumulator, gradients[0] - gradients[1])
         return Score(value, value - half, value + half) if np.isfinite(half) else Score(value)
     bound = None if after.bound is None else after.bound + (before.bound or 0.0)
     return Score(value, bound=bound)
@@ -323,7 +207,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Streamed:
-    """An evaluation, and what was noticed on the way."""
+    """An evaluation, and how it was made."""
 
     evaluation: Evaluation
     readings: int  # of all rows of a side, the most
@@ -332,7 +216,7 @@ class Streamed:
 
 
 def silently(_doing: str, _total: int | None) -> AbstractContextManager[Tick]:
-    """Show nobody how far it is."""
+    """Show no progress."""
     return nullcontext(lambda _rows: None)
 
 
@@ -340,52 +224,62 @@ def evaluate_files(
     sources: Mapping[str, Source],
     *,
     scaling: Scaling | None = None,
-    metrics: Sequence[Metric] = METRICS,
+    metrics: Sequence[Metric] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
     engine: Engine | None = None,
     watch: Watch = silently,
 ) -> Streamed:
-    """`scoring.evaluate` over files, in memory that does not grow with their rows."""
+    """`evaluate` over files, in memory that does not grow with their rows.
+
+    By default all metrics that can be streamed.
+    """
     refuse_other_classifier({side: source.shape for side, source in sources.items()})
     engine = engine or Threads(usable_cores())
+    if metrics is None:
+        metrics = [metric for metric in METRICS if metric.can_be_streamed]
+    for metric in metrics:
+        if not metric.can_be_streamed:
+            raise InputError(f"metric {metric.name!r} cannot be streamed; allowed: --no-stream")
     start = monotonic()
-    tallies = {
-        side: accumulate_source(source, metrics, scaling, engine, partial(_watched, watch, side))
-        for side, source in sources.items()
-    }
+    accumulators = {}
+    for side, source in sources.items():
+
+        def watch_side(doing: str, total: int | None, side: str = side) -> AbstractContextManager[Tick]:
+            return watch(f"{doing} {side}", total)
+
+        accumulators[side] = accumulate_source(source, metrics, scaling, engine, watch_side)
     seconds = monotonic() - start
-    with watch("resampling", resamples * sum(len(t.question.versions) for t in tallies.values())) as tick:
-        found = evaluation_of(tallies, metrics, resamples=resamples, seed=seed, tick=tick)
-    readings = max(len(grid.zooms) + 1 for t in tallies.values() for grid in t.question.grids)
-    return Streamed(found, readings, seconds, tuple(side for side, t in tallies.items() if t.one_hot))
+    requests = [accumulator.request for accumulator in accumulators.values()]
+    with watch("resampling", resamples * sum(len(request.versions) for request in requests)) as tick:
+        evaluation = evaluation_of(accumulators, metrics, resamples=resamples, seed=seed, tick=tick)
+    readings = max(len(grid.zooms) + 1 for request in requests for grid in request.grids)
+    one_hot = tuple(side for side, accumulator in accumulators.items() if accumulator.one_hot)
+    return Streamed(evaluation, readings, seconds, one_hot)
 
 
 def accumulate_source(
     source: Source, metrics: Sequence[Metric], scaling: Scaling | None, engine: Engine, watch: Watch
 ) -> Accumulator:
-    """A side's tally, with cells so fine that the bound holds, if a few readings can make it so."""
+    """A side's sums and cells, in cells so fine that the bound holds, if a few readings can make it so."""
     versions = (None,) if scaling is None else (scaling, None)
-    question = Request.of(source.shape, thresholds_of(metrics), versions)
+    request = Request.of(source.shape, metrics, versions)
     for number in range(1, PASSES + 1):
         with watch("reading" if number == 1 else f"reading, time {number}", source.rows) as tick:
-            found = engine(source.parts, source.shape, partial(accumulate, question=question), tick)
-        closer = _closer(found)
-        if closer is None:
+            result = engine(source.parts, source.shape, partial(accumulate, request=request), tick)
+        grids = list(request.grids)
+        for version, histogram in enumerate(result.histograms):
+            if worst_bound(Version(result, version), request.metrics) > TOLERANCE:
+                grids[version] = histogram.refined() or grids[version]
+        if grids == list(request.grids):
             break
-        question = closer
-    return found
+        request = replace(request, grids=tuple(grids))
+    return result
 
 
-def _closer(found: Accumulator) -> Request | None:
-    """The question again with finer cells where the bound is missed; None if it holds or cannot."""
-    question = found.question
-    grids = list(question.grids)
-    for version, histogram in enumerate(found.histograms):
-        if worst_bound(found, version) > TOLERANCE:
-            grids[version] = histogram.closer() or grids[version]
-    return replace(question, grids=tuple(grids)) if grids != list(question.grids) else None
-
-
-def _watched(watch: Watch, side: str, doing: str, total: int | None) -> AbstractContextManager[Tick]:
-    return watch(f"{doing} {side}", total)
+def worst_bound(version: Version, metrics: Sequence[Metric]) -> float:
+    """How far any metric of a curve can be from the truth, of those whose range is known."""
+    on_curves = [metric for metric in metrics if metric.curve is not None] if version.decisions else []
+    estimates = [metric.from_cells(version) for metric in on_curves]
+    bounds = [farthest(value, ends) for value, ends in estimates if ends is not None]
+    return max((bound for bound in bounds if np.isfinite(bound)), default=0.0)

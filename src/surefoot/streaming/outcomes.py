@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.metrics.proper import CLIP
+from surefoot.metrics.metric import ONE
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
-from surefoot.streaming.cells import ONE, Whole
-
-LEAST, MOST = np.log(CLIP)
+from surefoot.predictions.outcomes import Array, Bools
+from surefoot.streaming.cells import Whole
 
 
 @dataclass(frozen=True)
@@ -31,20 +29,16 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class BatchOutcomes:
-    """Facts per decision, (blocks, rows) each; where the label is not known they are 0."""
+    """Facts per decision, (blocks, rows) each; of any value where the label is not known."""
 
     log_p_true: Array
     squared_error: Array
-    true_class_error: Array  # (1 - p_true)^2
     confidence: Array  # rounded, as in `outcomes`
     doubt: Array  # 1 - confidence as a whole number of 1e-12
-    wrong: NDArray[np.bool_]
+    correct: Bools
     entropy: Array
     score: Array | None = None  # many labels: log odds
-
-    @property
-    def nll(self) -> Array:
-        return np.asarray(-np.clip(self.log_p_true, LEAST, MOST))
+    known: Bools | None = None  # many labels: whether the label is
 
 
 def class_by_class(batch: Batch, rows: slice, kind: LabelKind, scaling: Scaling | None) -> Array:
@@ -70,47 +64,43 @@ def softmax_outcomes(logits: Array, labels: Whole) -> BatchOutcomes:
     unnormalised = np.exp(logits)
     total = unnormalised.sum(axis=0)
     log_total = np.log(total)
-    wrong = true < 0
-    tied = np.flatnonzero((total >= 2) & ~wrong)  # with two at the top, the first is the predicted class
-    wrong[tied] = logits[:, tied].argmax(axis=0) != labels[tied]
+    correct = true >= 0
+    tied = np.flatnonzero((total >= 2) & correct)  # with two at the top, the first is the predicted class
+    correct[tied] = logits[:, tied].argmax(axis=0) == labels[tied]
     logits *= unnormalised
     entropy = log_total - logits.sum(axis=0) / total
     unnormalised[labels, rows] = 0.0
     others = unnormalised.sum(axis=0)
     np.square(unnormalised, out=unnormalised)
     squares = unnormalised.sum(axis=0)
-    true_class_error = np.square(others / total)
-    sure = np.rint(1 / total * ONE)
+    confidence = np.rint(1 / total * ONE)
     return BatchOutcomes(
         log_p_true=(true - log_total)[None],
-        squared_error=((true_class_error + squares / np.square(total)) / len(logits))[None],
-        true_class_error=true_class_error[None],
-        confidence=(sure / ONE)[None],
-        doubt=(ONE - sure)[None],
-        wrong=wrong[None],
+        squared_error=((np.square(others) + squares) / np.square(total) / len(logits))[None],
+        confidence=(confidence / ONE)[None],
+        doubt=(ONE - confidence)[None],
+        correct=correct[None],
         entropy=entropy[None],
     )
 
 
 def sigmoid_outcomes(score: Array, labels: Whole) -> BatchOutcomes:
     """Facts of every row and class, from log odds and labels (classes, rows)."""
-    known, positive = labels >= 0, labels == 1
+    positive = labels == 1
     magnitude = np.abs(score)
     small = np.exp(-magnitude)
     softplus, whole = np.log1p(small), 1 + small
-    wrong = (score >= 0) != positive  # a probability of exactly one half says 'present'
     against = np.where(positive, score < 0, score > 0)  # the truth has the smaller probability
-    squared = np.square(np.where(against, 1.0, small) / whole)
-    sure = np.rint(1 / whole * ONE)
+    confidence = np.rint(1 / whole * ONE)
     return BatchOutcomes(
-        log_p_true=np.where(known, -softplus - np.where(against, magnitude, 0.0), 0.0),
-        squared_error=np.where(known, squared, 0.0),
-        true_class_error=np.where(known, squared, 0.0),
-        confidence=np.where(known, sure / ONE, 0.0),
-        doubt=ONE - sure,
-        wrong=wrong & known,
-        entropy=np.where(known, softplus + magnitude * small / whole, 0.0),
+        log_p_true=-softplus - np.where(against, magnitude, 0.0),
+        squared_error=np.square(np.where(against, 1.0, small) / whole),
+        confidence=confidence / ONE,
+        doubt=ONE - confidence,
+        correct=(score >= 0) == positive,  # a probability of exactly one half predicts 'present'
+        entropy=softplus + magnitude * small / whole,
         score=score,
+        known=labels >= 0,
     )
 
 
@@ -126,7 +116,7 @@ def _average_softmax(logits: Array) -> Array:
 
 
 def _average_sigmoid(logits: Array) -> Array:
-    """Log odds of the mean sigmoid: of the sums, for log M would swallow log odds that are close to 0."""
+    """Log odds of the mean sigmoid: of the sums, because log M would round off log odds close to 0."""
     return _log_sum(-np.logaddexp(0, -logits)) - _log_sum(-np.logaddexp(0, logits))
 
 

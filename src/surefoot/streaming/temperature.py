@@ -1,7 +1,7 @@
-"""The temperature of files that need not fit in memory: the search of `calibrators.scale`, a reading a step.
+"""The temperature of files larger than memory: the search of `calibrators.search`, one reading a step.
 
-It starts from the fit on some rows of all files, so that as a rule one reading of everything is enough: what
-is left after a step of Halley's method is about its cube.
+It starts from the fit on some rows of all files, so that one reading of everything is usually enough: the
+error after a step of Halley's method is about the cube of the step.
 """
 
 import math
@@ -13,23 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.calibrators import Calibration, Evidence, Temperature, fit_temperature
+from surefoot.calibrators import Calibration, Evidence
 from surefoot.calibrators.search import LOOSE, bounds_for, search
-from surefoot.calibrators.temperature import (
-    BudgetTemperature,
-    MemberTemperatures,
-    at_least_one,
-    check_fits,
-    only_labelled,
-)
+from surefoot.calibrators.temperature import Temperature, at_least_one, fit_temperature, only_labelled
 from surefoot.errors import InputError
 from surefoot.intervals import NORMAL, few_samples_factor
+from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import usable_cores
-from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, labelled
-from surefoot.streaming.bounds import View
+from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, Version, labelled
 from surefoot.streaming.cells import Whole
 from surefoot.streaming.engines import Engine, Threads
 from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
@@ -43,7 +37,7 @@ PILOT_PARTS = 32
 
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale, and what else a fit must know of all rows."""
+    """Derivatives of the summed NLL at one scale, and what else a fit needs of all rows."""
 
     rows: int = 0
     slope: float = 0.0
@@ -52,7 +46,7 @@ class Reading:
     third: float = 0.0
     squares: float = 0.0  # of all logits, for one label about their row's mean
     largest: float = 0.0  # logit, without its sign
-    flat: bool = True  # the logits say nothing
+    flat: bool = True  # all logits of a row are equal
     separable: bool = True  # every label is predicted correctly
 
     def merged(self, other: "Reading") -> "Reading":
@@ -71,20 +65,11 @@ class Reading:
 
 
 def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
-    """What a calibration does to logits, for a tally."""
-    if isinstance(calibration, Temperature | BudgetTemperature):
-        check_fits(shape, calibration.label_kind, calibration.classes)
-        return Scaling((calibration.temperature,))
-    if isinstance(calibration, MemberTemperatures):
-        first = calibration.members[0]
-        check_fits(shape, first.label_kind, first.classes)
-        if shape.members != len(calibration.members):
-            raise InputError(
-                f"the calibration was fitted for {len(calibration.members)} members, "
-                f"but the predictions have {shape.members}"
-            )
-        return Scaling(tuple(member.temperature for member in calibration.members), averaged_first=False)
-    raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
+    """The temperatures of a calibration, to be applied while streaming."""
+    if not calibration.temperatures:
+        raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
+    calibration.check(shape)
+    return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
 
 
 def fit_files(
@@ -97,10 +82,11 @@ def fit_files(
     fitted = _fit(source, engine, watch)
     if method == "softening":
         fitted = at_least_one(fitted)
-    found = accumulate_source(source, (), Scaling((fitted.temperature,)), engine, watch)
-    after, before = (View(found, version) for version in (0, 1))
-    nlls = (view.mean("nll_unclipped") for view in (before, after))
-    eces = (view.ranked("ece")[0] for view in (before, after))
+    nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
+    accumulator = accumulate_source(source, (nll, ece), Scaling((fitted.temperature,)), engine, watch)
+    before, after = (Version(accumulator, number) for number in (1, 0))
+    nlls = (version.ratio(nll) for version in (before, after))
+    eces = (ece.from_cells(version)[0] for version in (before, after))
     return replace(fitted, evidence=Evidence(*nlls, *eces))
 
 
@@ -118,7 +104,11 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     if reading.separable:
         scale = highest
     at_bound = reading.separable or not lowest * 1.01 < scale < highest / 1.01
-    factor = math.inf if at_bound else _interval_factor(reading, scale)
+    factor = math.inf
+    if not at_bound:
+        error = math.sqrt(reading.slope_squared) / reading.second / scale
+        widened = NORMAL * few_samples_factor(reading.rows) * error
+        factor = math.exp(widened) if widened < 700 else math.inf
     return Temperature(
         temperature=1 / scale,
         low=1 / factor / scale,
@@ -129,14 +119,8 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     )
 
 
-def _interval_factor(reading: Reading, scale: float) -> float:
-    error = math.sqrt(reading.slope_squared) / reading.second / scale
-    widened = NORMAL * few_samples_factor(reading.rows) * error
-    return math.exp(widened) if widened < 700 else math.inf
-
-
 def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
-    """`search_bounds` of all rows, whatever the first of them are like."""
+    """`search_bounds` of all rows."""
     size = math.sqrt(reading.squares / (reading.rows * shape.classes))
     return bounds_for(reading.largest, size)
 
@@ -158,15 +142,15 @@ def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple
 
 def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
     """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
-    found = Reading()
+    reading = Reading()
     step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
     for batch in map(labelled, given):
         for start in range(0, len(batch.labels), step):
             rows = slice(start, start + step)
             logits = class_by_class(batch, rows, shape.kind, None)
-            found = found.merged(of_chunk(logits, batch.labels[rows].T, scale))
-    return found
+            reading = reading.merged(of_chunk(logits, batch.labels[rows].T, scale))
+    return reading
 
 
 def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:

@@ -15,6 +15,7 @@ from surefoot.tasks.layouts import (
     WITHOUT_G,
     Layout,
     Place,
+    TaskEntry,
     below,
     reading,
     unlabelled_split,
@@ -23,25 +24,30 @@ from surefoot.tasks.split import partition
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 CLASS_NAMES = ("dog", "cat")
-CAT, DOG = 1, 2  # the species of the lists
+CAT, DOG = 1, 2  # species numbers in the lists
 FAMILIAR_BREEDS = {CAT: 9, DOG: 20}
 
-HOMES = ("Oxford_IIIT_Pets", "oxford-iiit-pet", ".")
+FOLDERS = ("Oxford_IIIT_Pets", "oxford-iiit-pet", ".")
 
-
-IMAGES = Place(PETS, "images", below(HOMES, "images"))
-TRAINVAL = Place(PETS, "list of training images", below(HOMES, "annotations/trainval.txt"))
-TEST = Place(PETS, "list of test images", below(HOMES, "annotations/test.txt"))
-OWN_HALVES = "without it trainval is halved by lot"
-TRAIN = Place(AUTHORS, "the authors' training half", below(HOMES, "annotations/train.txt"), OWN_HALVES)
-VAL = Place(AUTHORS, "the authors' validation half", below(HOMES, "annotations/val.txt"), OWN_HALVES)
+IMAGES = Place(PETS, "images", below(FOLDERS, "images"))
+TRAINVAL = Place(PETS, "list of training images", below(FOLDERS, "annotations/trainval.txt"))
+TEST = Place(PETS, "list of test images", below(FOLDERS, "annotations/test.txt"))
+OWN_HALVES = "without it trainval is halved at random"
+TRAIN = Place(AUTHORS, "the authors' training half", below(FOLDERS, "annotations/train.txt"), OWN_HALVES)
+VAL = Place(AUTHORS, "the authors' validation half", below(FOLDERS, "annotations/val.txt"), OWN_HALVES)
 UNLABELLED = Place(
     IMAGENET,
     "unlabelled images",
     ("ILSVRC2012/ILSVRC2012_img_train", "ILSVRC2012_img_train", "unlabelled/imagenet"),
     WITHOUT_G,
 )
-LAYOUT = Layout((IMAGES, TRAINVAL, TEST, TRAIN, VAL, UNLABELLED))
+CAT_DOG = TaskEntry(
+    "cat-dog",
+    "Cat vs. dog",
+    "Oxford-IIIT Pets; familiar are the first 20 dog and 9 cat breeds",
+    lambda root, _: load_cat_dog(root),
+    layout=Layout((IMAGES, TRAINVAL, TEST, TRAIN, VAL, UNLABELLED)),
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Pet:
 
     name: str
     species: int
-    breed: int  # from 1, cats and dogs each by themselves
+    breed: int  # from 1, counted separately for cats and dogs
 
     @property
     def familiar(self) -> bool:
@@ -62,7 +68,7 @@ class Pet:
 
 
 def load_cat_dog(root: Path) -> Task:
-    """The standard split, the authors' halves of trainval; unfamiliar breeds are tested, never trained on."""
+    """The standard split and the authors' halves of trainval; unfamiliar breeds are for testing only."""
     images = IMAGES.require(root)
     trainval = read_pets(TRAINVAL.require(root))
     test = read_pets(TEST.require(root))
@@ -78,14 +84,14 @@ def load_cat_dog(root: Path) -> Task:
         name="cat-dog",
         kind=LabelKind.ONE_LABEL,
         class_names=CLASS_NAMES,
-        splits={split: _samples(images, found) for split, found in pets.items()}
+        splits={split: _samples(images, chosen) for split, chosen in pets.items()}
         | unlabelled_split(UNLABELLED, root, LabelKind.ONE_LABEL, len(CLASS_NAMES)),
         remarks=(f"{left_out:,} trainval images of unfamiliar breeds are left out",) if left_out else (),
     )
 
 
 def read_pets(file: Path) -> list[Pet]:
-    """A list: name, class, species, breed; lines that begin with # are remarks."""
+    """A list: name, class, species, breed; lines that begin with # are comments."""
     pets = []
     with reading(file):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
@@ -98,15 +104,16 @@ def read_pets(file: Path) -> list[Pet]:
 
 
 def _halves(root: Path, trainval: list[Pet]) -> tuple[list[Pet], list[Pet]]:
-    lists = TRAIN.find(root), VAL.find(root)
-    if lists[0] is not None and lists[1] is not None:
-        train, val = (read_pets(file) for file in lists if file is not None)
-        return [pet for pet in train if pet.familiar], [pet for pet in val if pet.familiar]
+    """The authors' halves of trainval if their lists exist, or random ones; familiar breeds only."""
+    train_list, val_list = TRAIN.find(root), VAL.find(root)
+    if train_list is not None and val_list is not None:
+        train = [pet for pet in read_pets(train_list) if pet.familiar]
+        return train, [pet for pet in read_pets(val_list) if pet.familiar]
     pets = [pet for pet in trainval if pet.familiar]
     shares = {Split.TRAIN: 0.5, Split.VAL: 0.5}
-    cut = partition([pet.name for pet in pets], [str(pet.label) for pet in pets], shares, seed=0)
-    halves = [[pet for pet, at in zip(pets, cut, strict=True) if at is split] for split in shares]
-    return halves[0], halves[1]
+    splits = partition([pet.name for pet in pets], [str(pet.label) for pet in pets], shares, seed=0)
+    train = [pet for pet, split in zip(pets, splits, strict=True) if split is Split.TRAIN]
+    return train, [pet for pet, split in zip(pets, splits, strict=True) if split is Split.VAL]
 
 
 def _samples(images: Path, pets: list[Pet]) -> Samples:

@@ -10,42 +10,81 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from surefoot.errors import is_number
 from surefoot.images.cache import reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, decode, in_parallel
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
 
-SMALL = Size(48, Fit.SQUARE)
-SKETCH = 16
-ALIKE = 0.95  # correlation of two sketches; faces that only look the same way stay below
-FLAT = 10  # grey values: a sketch that varies less shows nothing to compare
+DECODED = Size(48, Fit.SQUARE)
+THUMBNAIL = 16  # pixels
+SIMILAR = 0.95  # correlation of two thumbnails; different faces that look the same way stay below
+FLAT = 10  # grey values: an image that varies less cannot be compared
 BANDS = 4
-NEAR = BANDS - 1  # bits: two hashes no further apart agree in at least one of BANDS bands
+NEAR = BANDS - 1  # bits: two hashes that differ in no more agree in at least one of BANDS bands
+MOST_VALUES = 12  # of an attribute that are counted one by one
+TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The sha256 of the file, a 64-bit hash of what it shows (None if that is flat), or why it has none."""
+    """The sha256 of a file, a 64-bit hash of the image (None if it is flat), or why it cannot be read."""
 
     content: str
-    look: int | None
-    sketch: bytes = b""  # SKETCH x SKETCH grey values, to see whether two of one hash are alike indeed
+    image_hash: int | None
+    thumbnail: bytes = (
+        b""  # THUMBNAIL x THUMBNAIL grey values, to verify that near hashes mean similar images
+    )
     unreadable: str = ""
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A sentence, the samples it is about, and whether the task should not be used like this."""
+
+    name: str
+    sentence: str
+    samples: tuple[str, ...] = ()
+    serious: bool = False
+
+
+Fingerprints = Mapping[Split, list[Fingerprint]]
+Pairs = dict[tuple[Split, Split], list[str]]
+Counts = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]  # a header, and rows of text
+
+
+def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Finding]:
+    """Read every file of a task and look for problems; serious findings first."""
+    tick = tick or (lambda _: None)
+    prints = {split: fingerprints(samples, tick) for split, samples in task.splits.items()}
+    findings = [
+        *_unreadable(task, prints),
+        *_shared(task, prints),
+        *_missing_splits(task),
+        *_missing_labels(task),
+        *_repeated(task, prints),
+        *_similar(task, prints),
+    ]
+    return sorted(findings, key=lambda finding: not finding.serious)
+
+
 def fingerprints(samples: Samples, tick: Callable[[int], None]) -> list[Fingerprint]:
-    """Every sample's; every file is opened and decoded to its end."""
+    """The fingerprint of every sample; every file is read and decoded completely."""
     if not isinstance(samples.inputs, ImageFiles):
         tick(len(samples))
         return [Fingerprint(hashlib.sha256(each.tobytes()).hexdigest(), None) for each in samples.inputs]
-    return list(_ticking(in_parallel(_fingerprint, samples.inputs.files()), tick))
+    result = []
+    for fingerprint in in_parallel(_fingerprint, samples.inputs.files()):
+        result.append(fingerprint)
+        tick(1)
+    return result
 
 
 def difference_hash(pixels: NDArray[np.uint8]) -> int | None:
     """64 bits: whether each of 8 x 9 grey values is brighter than its neighbour on the right.
 
-    N. Krawetz, "Kind of like that", 2013. None for a picture of one shade.
+    N. Krawetz, "Kind of like that", 2013. None for an image of one shade.
     """
     values = _grey(pixels, (9, 8)).astype(np.int16)
     if int(values.max() - values.min()) < FLAT:
@@ -54,50 +93,44 @@ def difference_hash(pixels: NDArray[np.uint8]) -> int | None:
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
-def alike(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether two sketches show the same, whatever their brightness and contrast."""
-    ours, theirs = (np.frombuffer(each.sketch, dtype=np.uint8).astype(np.float64) for each in (one, other))
-    ours, theirs = ours - ours.mean(), theirs - theirs.mean()
-    return bool(ours @ theirs >= ALIKE * np.linalg.norm(ours) * np.linalg.norm(theirs))
+def are_similar(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether two thumbnails correlate, whatever their brightness and contrast."""
+    a, b = (np.frombuffer(each.thumbnail, dtype=np.uint8).astype(np.float64) for each in (one, other))
+    a, b = a - a.mean(), b - b.mean()
+    return bool(a @ b >= SIMILAR * np.linalg.norm(a) * np.linalg.norm(b))
 
 
-def near_pairs(looks: NDArray[np.uint64], sides: NDArray[np.int64]) -> list[tuple[int, int]]:
+def near_pairs(hashes: NDArray[np.uint64], sides: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Pairs from different sides whose hashes differ in at most NEAR bits.
 
-    Compared are only those that agree in one of four bands of 16 bits, so that a hundred thousand
-    pictures do not make five thousand million pairs.
+    Only hashes that agree in one of four bands of 16 bits are compared: not all five thousand million pairs
+    of a hundred thousand images.
     """
-    count = len(looks)
-    found = [np.empty(0, dtype=np.int64)]
+    count = len(hashes)
+    codes = [np.empty(0, dtype=np.int64)]
     for band in range(BANDS):
-        keys = (looks >> np.uint64(16 * band)) & np.uint64(0xFFFF)
+        keys = (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
         order = np.argsort(keys, kind="stable")
         for left, right in _pairs_of_equals(keys[order]):
             one, other = order[left], order[right]
-            near = (sides[one] != sides[other]) & (_bits(looks[one] ^ looks[other]) <= NEAR)
+            differing = (
+                np.unpackbits((hashes[one] ^ hashes[other]).view(np.uint8)).reshape(-1, 64).sum(axis=1)
+            )
+            near = (sides[one] != sides[other]) & (differing <= NEAR)
             one, other = one[near], other[near]
-            found.append(np.where(sides[one] < sides[other], one * count + other, other * count + one))
-    pairs = np.unique(np.concatenate(found))
+            codes.append(np.where(sides[one] < sides[other], one * count + other, other * count + one))
+    pairs = np.unique(np.concatenate(codes))
     return list(zip((pairs // max(count, 1)).tolist(), (pairs % max(count, 1)).tolist(), strict=True))
 
 
 def _pairs_of_equals(ordered: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Every pair of places that hold the same key, those one apart first, then those two apart, and so on."""
-    places = np.arange(len(ordered))
+    """Every pair of positions with the same key, those one apart first, then those two apart, and so on."""
+    positions = np.arange(len(ordered))
     ends = np.searchsorted(ordered, ordered, side="right")
     step = 1
-    while len(places := places[places + step < ends[places]]):
-        yield places, places + step
+    while len(positions := positions[positions + step < ends[positions]]):
+        yield positions, positions + step
         step += 1
-
-
-def _bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """How many bits are set: neighbours are summed in pairs, fours, bytes, and so on."""
-    values = values - ((values >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    fours = np.uint64(0x3333333333333333)
-    values = (values & fours) + ((values >> np.uint64(2)) & fours)
-    values = (values + (values >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (values * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
 def _grey(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -111,23 +144,13 @@ def _fingerprint(file: str) -> Fingerprint:
         return Fingerprint("", None, unreadable=reason_of(error))
     content = hashlib.sha256(data).hexdigest()
     try:
-        pixels = decode(data, SMALL)
+        pixels = decode(data, DECODED)
     except UNREADABLE as error:
         return Fingerprint(content, None, unreadable=reason_of(error))
-    return Fingerprint(content, difference_hash(pixels), _grey(pixels, (SKETCH, SKETCH)).tobytes())
+    return Fingerprint(content, difference_hash(pixels), _grey(pixels, (THUMBNAIL, THUMBNAIL)).tobytes())
 
 
-def _ticking(results: Iterator[Fingerprint], tick: Callable[[int], None]) -> Iterator[Fingerprint]:
-    for result in results:
-        yield result
-        tick(1)
-
-
-MOST_VALUES = 12  # of an attribute that are counted one by one
-Counted = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]  # a header, and rows of text
-
-
-def label_counts(task: Task) -> Counted:
+def label_counts(task: Task) -> Counts:
     """A row per label, a column per split; the last row counts samples (with many labels not the sum)."""
     header = ("label", *(split.value for split in task.splits))
     counts = {split: task.class_counts(split) for split in task.splits}
@@ -142,115 +165,68 @@ def label_counts(task: Task) -> Counted:
     return header, tuple(rows)
 
 
-def attribute_counts(task: Task) -> dict[str, Counted]:
-    """A table per attribute: its values, or where a number has many of them, what they range over."""
-    columns: dict[str, None] = {}
-    for samples in task.splits.values():
-        columns |= dict.fromkeys(_names(samples))
-    return {name: _count(task, name) for name in columns}
+def attribute_counts(task: Task) -> dict[str, Counts]:
+    """A table per attribute: its values, or the range of a number with many different values."""
+    attributes: dict[str, dict[Split, list[object]]] = defaultdict(dict)
+    for split, samples in task.splits.items():
+        if samples.attributes is not None:
+            for name in samples.attributes.column_names:
+                attributes[name][split] = samples.attributes[name].to_pylist()
+        elif samples.groups is not None:
+            attributes["group"][split] = list(samples.groups.tolist())
+    counts = {}
+    for name, values in attributes.items():
+        everything = [value for of_split in values.values() for value in of_split]
+        are_numbers = all(value is None or is_number(value) for value in everything)
+        count = _ranges if are_numbers and len(set(everything)) > MOST_VALUES else _frequencies
+        counts[name] = (name, *(split.value for split in values)), count(list(values.values()))
+    return counts
 
 
-def _names(samples: Samples) -> Iterator[str]:
-    if samples.attributes is not None:
-        yield from samples.attributes.column_names
-    elif samples.groups is not None:
-        yield "group"
-
-
-def _count(task: Task, name: str) -> Counted:
-    splits = {split: each for split, each in task.splits.items() if name in list(_names(each))}
-    values = {split: _values(each, name) for split, each in splits.items()}
-    everything = [value for found in values.values() for value in found]
-    if len(set(everything)) > MOST_VALUES and _numeric(everything):
-        return (name, *(split.value for split in splits)), _ranges(values)
-    often = Counter(everything)
-    shown = sorted(often, key=lambda value: (-often[value], str(value)))[:MOST_VALUES]
-    counts = {split: Counter(found) for split, found in values.items()}
+def _frequencies(columns: list[list[object]]) -> tuple[tuple[str, ...], ...]:
+    """A row per value, at most MOST_VALUES of them, the most frequent ones."""
+    total = Counter(value for column in columns for value in column)
+    listed = sorted(total, key=lambda value: (-total[value], str(value)))[:MOST_VALUES]
+    counts = [Counter(column) for column in columns]
     rows = [
-        (_text(value), *(f"{counts[split][value]:,}" for split in splits))
-        for value in sorted(shown, key=lambda value: (value is None, str(value)))
+        ("(missing)" if value is None else str(value), *(f"{count[value]:,}" for count in counts))
+        for value in sorted(listed, key=lambda value: (value is None, str(value)))
     ]
-    if len(often) > len(shown):
-        rest = [sum(c for value, c in counts[split].items() if value not in shown) for split in splits]
-        rows.append((f"({len(often) - len(shown):,} others)", *(f"{count:,}" for count in rest)))
-    return (name, *(split.value for split in splits)), tuple(rows)
+    if len(total) > len(listed):
+        rest = [sum(n for value, n in count.items() if value not in listed) for count in counts]
+        rows.append((f"({len(total) - len(listed):,} others)", *(f"{n:,}" for n in rest)))
+    return tuple(rows)
 
 
-def _values(samples: Samples, name: str) -> list[object]:
-    if samples.attributes is None:
-        assert samples.groups is not None
-        return list(samples.groups.tolist())
-    return list(samples.attributes[name].to_pylist())
-
-
-def _numeric(values: list[object]) -> bool:
-    return all(value is None or (isinstance(value, int | float) and value is not True) for value in values)
-
-
-def _ranges(values: dict[Split, list[object]]) -> tuple[tuple[str, ...], ...]:
-    numbers = {
-        split: np.asarray([v for v in found if v is not None], float) for split, found in values.items()
-    }
+def _ranges(columns: list[list[object]]) -> tuple[tuple[str, ...], ...]:
+    """Rows for the lowest, the median and the highest value."""
+    numbers = [np.asarray([value for value in column if value is not None], float) for column in columns]
     rows = []
     for title, share in (("lowest", 0.0), ("median", 0.5), ("highest", 1.0)):
-        cells = (f"{np.quantile(each, share):g}" if len(each) else "" for each in numbers.values())
-        rows.append((title, *cells))
-    gaps = [sum(value is None for value in found) for found in values.values()]
+        rows.append((title, *(f"{np.quantile(each, share):g}" if len(each) else "" for each in numbers)))
+    gaps = [column.count(None) for column in columns]
     if any(gaps):
         rows.append(("(missing)", *(f"{gap:,}" for gap in gaps)))
     return tuple(rows)
 
 
-def _text(value: object) -> str:
-    return "(missing)" if value is None else str(value)
-
-
-TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-Prints = Mapping[Split, list[Fingerprint]]
-Pairs = dict[tuple[Split, Split], list[str]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence, the samples it is about, and whether the task should not be used like this."""
-
-    name: str
-    sentence: str
-    samples: tuple[str, ...] = ()
-    serious: bool = False
-
-
-def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Finding]:
-    """Open every file of a task and look for what spoils it; serious findings first."""
-    prints = {split: fingerprints(each, tick or (lambda _: None)) for split, each in task.splits.items()}
-    found = [
-        *_unreadable(task, prints),
-        *_shared(task, prints),
-        *_missing_splits(task),
-        *_one_sided_labels(task),
-        *_repeated(task, prints),
-        *_alike(task, prints),
-    ]
-    return sorted(found, key=lambda finding: not finding.serious)
-
-
-def _unreadable(task: Task, prints: Prints) -> Iterator[Finding]:
+def _unreadable(task: Task, prints: Fingerprints) -> Iterator[Finding]:
     named = [
         f"{_name(task, split, row)} ({each.unreadable})"
-        for split, found in prints.items()
-        for row, each in enumerate(found)
+        for split, of_split in prints.items()
+        for row, each in enumerate(of_split)
         if each.unreadable
     ]
     if named:
         yield Finding("unreadable", f"{count_of(len(named), 'image')} cannot be read", tuple(named), True)
 
 
-def _shared(task: Task, prints: Prints) -> Iterator[Finding]:
+def _shared(task: Task, prints: Fingerprints) -> Iterator[Finding]:
     """The same bytes in two splits."""
     pairs: Pairs = defaultdict(list)
-    for places in _by_content(prints).values():
+    for copies in _by_content(prints).values():
         first: dict[Split, int] = {}
-        for split, row in places:
+        for split, row in copies:
             first.setdefault(split, row)
         splits = sorted(first, key=list(Split).index)
         for index, one in enumerate(splits):
@@ -273,7 +249,7 @@ def _missing_splits(task: Task) -> Iterator[Finding]:
         yield Finding("no_unlabelled", "no unlabelled images: G-distillation needs some, nothing else does")
 
 
-def _one_sided_labels(task: Task) -> Iterator[Finding]:
+def _missing_labels(task: Task) -> Iterator[Finding]:
     for split in (Split.VAL, *TESTED):
         if split in task.splits:
             counts = task.class_counts(split)
@@ -283,43 +259,47 @@ def _one_sided_labels(task: Task) -> Iterator[Finding]:
                 yield Finding("one_sided_label", sentence, tuple(empty))
 
 
-def _repeated(task: Task, prints: Prints) -> Iterator[Finding]:
-    """The same bytes twice in one split: no leak, but one picture counts double."""
+def _repeated(task: Task, prints: Fingerprints) -> Iterator[Finding]:
+    """The same bytes twice in one split: no leak, but one image counts twice."""
     for split in task.splits:
         named = []
-        for places in _by_content({split: prints[split]}).values():
-            if len(places) > 1:
-                named.append(" = ".join(str(task.splits[split].ids[row]) for _, row in places))
+        for copies in _by_content({split: prints[split]}).values():
+            if len(copies) > 1:
+                named.append(" = ".join(str(task.splits[split].ids[row]) for _, row in copies))
         if named:
             sentence = f"{count_of(len(named), 'picture')} more than once in {split}"
             yield Finding("repeated", sentence, tuple(named))
 
 
-def _alike(task: Task, prints: Prints) -> Iterator[Finding]:
-    """Different bytes, but the same to a perceptual hash, in two splits: for a person to look at."""
+def _similar(task: Task, prints: Fingerprints) -> Iterator[Finding]:
+    """Different bytes with near perceptual hashes in two splits: for a person to look at."""
     rows = [
-        (s, row) for s, found in prints.items() for row, each in enumerate(found) if each.look is not None
+        (split, row)
+        for split, of_split in prints.items()
+        for row, each in enumerate(of_split)
+        if each.image_hash is not None
     ]
-    looks = np.asarray([prints[split][row].look for split, row in rows], dtype=np.uint64)
+    hashes = np.asarray([prints[split][row].image_hash for split, row in rows], dtype=np.uint64)
     sides = np.asarray([list(Split).index(split) for split, _ in rows], dtype=np.int64)
     pairs: Pairs = defaultdict(list)
-    for left, right in near_pairs(looks, sides):
-        (one, row), (other, twin) = rows[left], rows[right]
-        ours, theirs = prints[one][row], prints[other][twin]
-        if ours.content != theirs.content and alike(ours, theirs):
-            pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, twin)}")
+    for left, right in near_pairs(hashes, sides):
+        (one, row), (other, other_row) = rows[left], rows[right]
+        a, b = prints[one][row], prints[other][other_row]
+        if a.content != b.content and are_similar(a, b):
+            pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, other_row)}")
     for (one, other), named in _in_order(pairs):
         sentence = f"{count_of(len(named), 'pair')} of pictures that look alike in {one} and {other}"
         yield Finding("look_alike", sentence, tuple(named))
 
 
-def _by_content(prints: Prints) -> dict[str, list[tuple[Split, int]]]:
-    places: dict[str, list[tuple[Split, int]]] = defaultdict(list)
-    for split, found in prints.items():
-        for row, each in enumerate(found):
+def _by_content(prints: Fingerprints) -> dict[str, list[tuple[Split, int]]]:
+    """The rows that have the same content, by content."""
+    copies: dict[str, list[tuple[Split, int]]] = defaultdict(list)
+    for split, of_split in prints.items():
+        for row, each in enumerate(of_split):
             if each.content:
-                places[each.content].append((split, row))
-    return places
+                copies[each.content].append((split, row))
+    return copies
 
 
 def _in_order(pairs: Pairs) -> list[tuple[tuple[Split, Split], list[str]]]:

@@ -1,4 +1,4 @@
-"""A picture of a task: familiar and unfamiliar samples of every label, as in the paper's figure 2."""
+"""An image of a task: familiar and unfamiliar samples of every label, as in the paper's figure 2."""
 
 import io
 import random
@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels
 from surefoot.images.decode import Size
 from surefoot.io import replacing
-from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.letters import font_file
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task, shuffled
 
@@ -30,12 +28,12 @@ INK, GREY, PAPER = (20, 20, 20), (225, 225, 225), (255, 255, 255)
 
 
 def write_contact_sheet(task: Task, path: str | Path, *, seed: int = 0) -> None:
-    """Write a PNG: a row per label, samples drawn by lot; points of the plane are drawn as such."""
+    """Write a PNG: a row of random samples per label, or a scatter plot if the samples are points."""
     if Path(path).suffix.lower() != ".png":
         raise InputError(f"{path}: unknown file type {Path(path).suffix!r}; have: .png")
-    points = task.splits[Split.TRAIN].inputs
-    in_plane = not isinstance(points, ImageFiles) and points.ndim == 2
-    sheet = _plane(task) if in_plane else _sheet(task, seed)
+    inputs = task.splits[Split.TRAIN].inputs
+    are_points = not isinstance(inputs, ImageFiles) and inputs.ndim == 2
+    sheet = _scatter_plot(task) if are_points else _sheet(task, seed)
     with replacing(path) as temporary:
         sheet.save(temporary, format="PNG")
 
@@ -53,50 +51,41 @@ def _sheet(task: Task, seed: int) -> Image.Image:
         _write(draw, (left, MARGIN), title, PER_SIDE * STEP)
         samples = next((task.splits[split] for split in splits if split in task.splits), None)
         for label in range(len(names)):
-            found = [] if samples is None else islice(_pictures(task, samples, label, seed), PER_SIDE)
+            cells = [] if samples is None else _cells(task, samples, label, seed)
             blanks = repeat(Image.new("RGB", (CELL, CELL), GREY))
-            for column, cell in enumerate(islice(chain(found, blanks), PER_SIDE)):
+            for column, cell in enumerate(islice(chain(cells, blanks), PER_SIDE)):
                 sheet.paste(cell, (left + column * STEP, TOP + label * STEP))
     return sheet
 
 
-def _pictures(task: Task, samples: Samples, label: int, seed: int) -> Iterator[Image.Image]:
-    """Pictures that have a label, in an order drawn by lot; those that cannot be read are passed over."""
-    labels = samples.labels
-    has = labels == label if task.kind is LabelKind.ONE_LABEL else labels[:, label] == 1
-    for row in shuffled(np.flatnonzero(has).tolist(), random.Random(f"surefoot sheet {seed} {label}")):
-        pixels = _pixels(samples, row)
-        if pixels is not None:
-            yield _cell(pixels)
+def _cells(task: Task, samples: Samples, label: int, seed: int) -> Iterator[Image.Image]:
+    """Images that have a label, in random order, cropped to the square in the middle."""
+    rows = np.flatnonzero(task.has_label(samples, label)).tolist()
+    for row in shuffled(rows, random.Random(f"surefoot sheet {seed} {label}")):
+        if isinstance(samples.inputs, ImageFiles):
+            pixels = read_pixels(str(samples.inputs.file(row)), Size(CELL))
+            if isinstance(pixels, str):
+                continue  # it cannot be read
+        else:
+            pixels = np.asarray(samples.inputs[row], dtype=np.uint8)
+        height, width = pixels.shape[:2]
+        short = min(height, width)
+        top, left = (height - short) // 2, (width - short) // 2
+        middle = Image.fromarray(np.ascontiguousarray(pixels[top : top + short, left : left + short]))
+        yield middle.resize((CELL, CELL), Image.Resampling.BICUBIC)
 
 
-def _pixels(samples: Samples, row: int) -> NDArray[np.uint8] | None:
-    if not isinstance(samples.inputs, ImageFiles):
-        return np.asarray(samples.inputs[row], dtype=np.uint8)
-    pixels = read_pixels(str(samples.inputs.file(row)), Size(CELL))
-    return None if isinstance(pixels, str) else pixels
-
-
-def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
-    """The middle of a picture, as a square."""
-    height, width = pixels.shape[:2]
-    short = min(height, width)
-    top, left = (height - short) // 2, (width - short) // 2
-    middle = Image.fromarray(np.ascontiguousarray(pixels[top : top + short, left : left + short]))
-    return middle.resize((CELL, CELL), Image.Resampling.BICUBIC)
-
-
-def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, width: int) -> None:
-    """One line of anybody's text: nothing in it is read as markup, and it ends where the room does."""
+def _write(draw: ImageDraw.ImageDraw, position: tuple[int, int], text: str, width: int) -> None:
+    """One line of text, shortened to the width; characters that cannot be printed become `?`."""
     font = ImageFont.truetype(font_file("DejaVuSans"), size=15, layout_engine=ImageFont.Layout.BASIC)
-    shown = "".join(character if character.isprintable() else "?" for character in text[:200])
-    while draw.textlength(shown, font=font) > width:
-        shown = shown.removesuffix("…")[:-1] + "…"
-    draw.text(place, shown, fill=INK, font=font)
+    line = "".join(character if character.isprintable() else "?" for character in text[:200])
+    while draw.textlength(line, font=font) > width:
+        line = line.removesuffix("…")[:-1] + "…"
+    draw.text(position, line, fill=INK, font=font)
 
 
-def _plane(task: Task) -> Image.Image:
-    """Training points, and the truth on both sides of the test: blue and red, pale where unfamiliar."""
+def _scatter_plot(task: Task) -> Image.Image:
+    """Training points on the left, test points on the right; unfamiliar ones are pale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")

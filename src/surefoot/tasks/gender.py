@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
-from surefoot.tasks.layouts import CELEBA, LFW_PLUS, WITHOUT_G, Layout, Place, reading, unlabelled_split
+from surefoot.tasks.layouts import (
+    CELEBA,
+    LFW_PLUS,
+    WITHOUT_G,
+    Layout,
+    Place,
+    TaskEntry,
+    reading,
+    unlabelled_split,
+)
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 CLASS_NAMES = ("female", "male")
@@ -22,7 +31,13 @@ IMAGES = Place(LFW_PLUS, "images", ("LFW+_Release/lfw+_jpg24", "lfw+_jpg24"))
 UNLABELLED = Place(
     CELEBA, "unlabelled images", ("CelebA/img_align_celeba", "CelebA", "unlabelled/celeba"), WITHOUT_G
 )
-LAYOUT = Layout((LABELS, IMAGES, UNLABELLED))
+GENDER = TaskEntry(
+    "gender",
+    "Gender",
+    "LFW+; familiar is age 18 to 59",
+    lambda root, _: load_gender(root),
+    layout=Layout((LABELS, IMAGES, UNLABELLED)),
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,7 @@ class Fold:
 
 
 def load_gender(root: Path) -> Task:
-    """Folds 1 and 2 for training, 3 for validation, 4 and 5 for testing; the unfamiliar of 4 and 5 only."""
+    """Folds 1 and 2 for training, 3 for validation, 4 and 5 for testing; unfamiliar faces of 4 and 5 only."""
     file = LABELS.require(root)
     with reading(file):
         folds = read_folds(file)
@@ -54,7 +69,7 @@ def load_gender(root: Path) -> Task:
         name="gender",
         kind=LabelKind.ONE_LABEL,
         class_names=CLASS_NAMES,
-        splits={split: _joined(samples) for split, samples in parts.items()}
+        splits={split: _concatenated(samples) for split, samples in parts.items()}
         | unlabelled_split(UNLABELLED, root, LabelKind.ONE_LABEL, len(CLASS_NAMES)),
         remarks=(f"{left_out:,} unfamiliar faces of folds 1 to 3 are left out",) if left_out else (),
     )
@@ -64,7 +79,7 @@ def read_folds(file: Path) -> list[Fold]:
     """The five folds of `lfw+_labels.mat`, a MATLAB 7.3 file: HDF5, where cells are references.
 
     `AttrName` names the columns, `image_list_5fold` holds five cells of file names, `label` five matrices
-    of one row per face (in HDF5 one column: MATLAB counts the other way round).
+    of one row per face (in HDF5 one column: MATLAB stores arrays column by column).
     """
     import h5py
 
@@ -105,12 +120,12 @@ def _samples(images: Path, fold: Fold, file: Path) -> Samples:
     )
 
 
-def _joined(parts: list[Samples]) -> Samples:
-    roots = [part.inputs for part in parts if isinstance(part.inputs, ImageFiles)]
+def _concatenated(parts: list[Samples]) -> Samples:
+    images = [part.inputs for part in parts if isinstance(part.inputs, ImageFiles)]
     return Samples(
         ids=np.concatenate([part.ids for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
-        inputs=ImageFiles(roots[0].root, tuple(path for files in roots for path in files.paths)),
+        inputs=ImageFiles(images[0].root, tuple(path for files in images for path in files.paths)),
         groups=np.concatenate([part.groups for part in parts if part.groups is not None]),
         attributes=pa.concat_tables([part.attributes for part in parts]),
     )

@@ -1,6 +1,6 @@
-"""What must lie where for the paper's data sets, where each is published and under which terms."""
+"""How a task is registered, which published files it needs, and where and under which terms to get them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,9 @@ from xml.etree.ElementTree import ParseError
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.description import Unlabelled, unlabelled_samples
-from surefoot.tasks.task import Samples, Split
+from surefoot.tasks.task import Samples, Split, Task
 
-UNLABELLED_LIMIT = 20_000  # G is a quarter of the training set in an epoch; more would only fill the disk
+UNLABELLED_LIMIT = 20_000  # an epoch uses a quarter of the training set; more would only fill the disk
 
 
 @dataclass(frozen=True)
@@ -26,36 +26,36 @@ class Source:
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder; it may lie at any one of several paths below the root."""
+    """A file or folder that a task needs, at one of several possible paths below the root."""
 
     source: Source
     what: str
     paths: tuple[str, ...]
-    optional: str = ""  # what is lost without it; empty where nothing works without it
+    optional: str = ""  # what is not possible without it; empty if the task needs it
 
     def find(self, root: Path) -> Path | None:
-        """Where it lies."""
+        """The first of its paths that exists."""
         return next((root / path for path in self.paths if (root / path).exists()), None)
 
     def require(self, root: Path) -> Path:
-        """Where it lies; an error if nowhere."""
-        found = self.find(root)
-        if found is None:
+        """The first of its paths that exists; an error if there is none."""
+        path = self.find(root)
+        if path is None:
             raise InputError(
                 f"{root}: no {self.what}; needed: {' or '.join(self.paths)} ({self.source.title}, "
                 f"see {self.source.published})"
             )
-        return found
+        return path
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All the places of a task."""
+    """All files and folders of a task."""
 
     places: tuple[Place, ...]
 
     def missing(self, root: Path) -> list[Place]:
-        """What the task cannot do without, and is not there."""
+        """Those that the task needs and that do not exist."""
         return [place for place in self.places if not place.optional and place.find(root) is None]
 
     def sources(self) -> list[Source]:
@@ -63,18 +63,30 @@ class Layout:
         return list(dict.fromkeys(place.source for place in self.places))
 
 
-def below(homes: tuple[str, ...], path: str) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task in TASKS; a variant of it is named `name/variant`, and `name` alone is the first of them."""
+
+    name: str
+    title: str
+    description: str
+    load: Callable[[Path, str], Task]  # takes the root folder of published files, and the variant
+    variants: tuple[str, ...] = ()
+    layout: Layout | None = None  # None: the samples are made in memory, and no root is needed
+
+
+def below(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
     """A path below each of several folders.
 
     >>> below(("VOC2012", "."), "JPEGImages")
     ('VOC2012/JPEGImages', 'JPEGImages')
     """
-    return tuple(f"{home}/{path}".removeprefix("./") for home in homes)
+    return tuple(f"{folder}/{path}".removeprefix("./") for folder in folders)
 
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Turn what goes wrong while reading an official file into one sentence that names it."""
+    """Turn an error while reading a published file into one sentence that names it."""
     try:
         yield
     except InputError:
@@ -85,7 +97,7 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def unlabelled_split(place: Place, root: Path, kind: LabelKind, classes: int) -> dict[Split, Samples]:
-    """G from its place, if it is there: at most UNLABELLED_LIMIT images, drawn with seed 0."""
+    """The unlabelled split, if its folder exists: at most UNLABELLED_LIMIT images, drawn with seed 0."""
     folder = place.find(root)
     if folder is None:
         return {}

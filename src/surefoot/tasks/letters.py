@@ -1,4 +1,4 @@
-"""The 26 letters in the type faces that matplotlib ships: a real shift of images without a download."""
+"""The 26 letters in the fonts that matplotlib ships: images with a real shift, without a download."""
 
 import math
 from collections.abc import Mapping
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.layouts import TaskEntry
 from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
 
 CLASS_NAMES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 OTHER_GLYPHS = tuple("abcdefghijklmnopqrstuvwxyz0123456789") + CLASS_NAMES
 SIDE = 32  # pixels
-FINE = 2  # letters are drawn this many times larger, and then brought to size
+FINE = 2  # letters are drawn this many times larger, and then reduced
 STENCIL, CAPITALS = 112, 56  # pixels: the side of a stencil, and the height of its capitals
 
 FAMILIAR_FACES = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSansMono-Bold")
@@ -51,8 +52,8 @@ PER_GLYPH: Mapping[Split, int] = {
 class Rendering:
     """How one letter is drawn."""
 
-    height: float  # of the letters, as a share of the picture
-    shift: tuple[float, float]  # as a share of the picture
+    height: float  # of the letters, as a share of the image
+    shift: tuple[float, float]  # as a share of the image
     angle: float  # degrees
     ink: float
     paper: float  # grey values 0 to 255
@@ -62,8 +63,8 @@ class Rendering:
 def load_letters(*, seed: int = 0, per_glyph: Mapping[Split, int] = PER_GLYPH) -> Task:
     """Letters A to Z: sans serif faces are familiar; serif, italic and typewriter faces are not.
 
-    Position, size, rotation, contrast and noise vary alike on both sides. The unlabelled pictures are
-    letters of both cases and digits in the oblique faces, which are on neither side.
+    Position, size, rotation, contrast and noise vary in the same way in familiar and unfamiliar images. The
+    unlabelled images are letters of both cases and digits in the oblique faces, which are neither.
     """
     faces: dict[Split, tuple[str, ...]] = dict.fromkeys(Split, FAMILIAR_FACES)
     faces |= {Split.TEST_UNFAMILIAR: UNFAMILIAR_FACES, Split.UNLABELLED: UNLABELLED_FACES}
@@ -76,21 +77,21 @@ def load_letters(*, seed: int = 0, per_glyph: Mapping[Split, int] = PER_GLYPH) -
 
 
 def _samples(split: Split, faces: tuple[str, ...], per_glyph: int, seed: int) -> Samples:
-    generator = np.random.default_rng([seed, *split.encode()])  # a stream of its own for every split
+    generator = np.random.default_rng([seed, *split.encode()])  # a separate stream for every split
     glyphs = OTHER_GLYPHS if split is Split.UNLABELLED else CLASS_NAMES
     count = len(glyphs) * per_glyph
     stencils = {face: _stencils(face, glyphs) for face in faces}
-    pictures = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
+    images = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
     for row in range(count):
         glyph, face = glyphs[row % len(glyphs)], faces[row // len(glyphs) % len(faces)]
-        pictures[row] = _draw(stencils[face][glyph], _rendering(generator), generator)
+        images[row] = _draw(stencils[face][glyph], _rendering(generator), generator)
     labels = np.arange(count, dtype=np.int64) % len(glyphs)
     if split is Split.UNLABELLED:
         labels = unlabelled_labels(count, LabelKind.ONE_LABEL, len(CLASS_NAMES))
     return Samples(
         ids=np.asarray([f"{split}-{seed}-{row:05d}" for row in range(count)], dtype=np.str_),
         labels=labels,
-        inputs=pictures,
+        inputs=images,
         groups=np.asarray([faces[row // len(glyphs) % len(faces)] for row in range(count)], dtype=np.str_),
     )
 
@@ -109,19 +110,19 @@ def _rendering(generator: np.random.Generator) -> Rendering:
     )
 
 
-def _draw(stencil: Image.Image, look: Rendering, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """A stencil sized, turned, moved, and printed with noise."""
+def _draw(stencil: Image.Image, rendering: Rendering, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """A stencil resized, rotated, shifted, and drawn with noise."""
     side = SIDE * FINE
-    ratio = CAPITALS / (look.height * side)  # stencil pixels per pixel of the fine picture
-    turn = math.radians(look.angle)
+    ratio = CAPITALS / (rendering.height * side)  # stencil pixels per pixel of the fine image
+    turn = math.radians(rendering.angle)
     across, up = ratio * math.cos(turn), ratio * math.sin(turn)
-    x, y = (side * (0.5 + shift) for shift in look.shift)
+    x, y = (side * (0.5 + shift) for shift in rendering.shift)
     middle = STENCIL / 2
     back = (across, -up, middle - across * x + up * y, up, across, middle - up * x - across * y)
     fine = stencil.transform((side, side), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR)
     cover = np.asarray(fine.reduce(FINE), dtype=np.float64)[:, :, None] / 255
-    grey = look.paper + (look.ink - look.paper) * cover
-    grey = grey + look.noise * generator.standard_normal((SIDE, SIDE, 1))
+    grey = rendering.paper + (rendering.ink - rendering.paper) * cover
+    grey = grey + rendering.noise * generator.standard_normal((SIDE, SIDE, 1))
     return np.broadcast_to(np.clip(np.rint(grey), 0, 255).astype(np.uint8), (SIDE, SIDE, 3))
 
 
@@ -138,7 +139,15 @@ def _stencils(face: str, glyphs: tuple[str, ...]) -> dict[str, Image.Image]:
 
 
 def font_file(face: str) -> Path:
-    """Where matplotlib keeps a type face."""
+    """The file of a font that matplotlib ships."""
     from matplotlib import get_data_path
 
     return Path(get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
+
+
+LETTERS = TaskEntry(
+    "letters",
+    "Letters",
+    "A to Z; sans serif faces are familiar, serif and italic ones are not",
+    lambda *_: load_letters(),
+)

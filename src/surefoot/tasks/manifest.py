@@ -1,6 +1,5 @@
-"""A user's task: a TOML file and a table with one path per row; and the resolved split written back."""
+"""A user's task: a TOML file and a table with one path per row; and the resolved split written to files."""
 
-import json
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -13,17 +12,67 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
-from surefoot.io import replacing
+from surefoot.errors import InputError, one_line
+from surefoot.io import replacing, write_toml
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.tasks.description import Description, Resolved, holding, read_description, unlabelled_samples
-from surefoot.tasks.split import Places, assign, contents_of, once, without
+from surefoot.tasks.description import (
+    Description,
+    Resolved,
+    read_description,
+    rows_where,
+    unlabelled_samples,
+)
+from surefoot.tasks.split import Assignment, assign, contents_of, drop_duplicates, without_contents
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
+
+COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved split
+
+
+def load_task(file: str | Path) -> Task:
+    """The task that a TOML file describes. Its paths are relative to the file's folder."""
+    description = read_description(Path(file))
+    table = _read_manifest(description.manifest, description.text_columns())
+    try:
+        return _build(description, table)
+    except InputError as error:
+        raise InputError(f"{description.manifest}: {error}") from error
+
+
+def write_resolved(task: Task, path: str | Path) -> Path:
+    """Write the split as a csv, and with it a TOML with its hash; returns the path of the TOML.
+
+    The TOML is a task: reading it gives the same samples, and an error if their hash differs. Samples made
+    in memory have no path, so the csv of a built-in task cannot be read again.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".csv":
+        raise InputError(f"{path}: unknown file type {target.suffix!r}; have: .csv")
+    roots = [each.inputs.root for each in task.splits.values() if isinstance(each.inputs, ImageFiles)]
+    root = Path(os.path.commonpath(roots)) if roots else None
+    tables = [_resolved_table(task, split, samples, root) for split, samples in task.splits.items()]
+    with replacing(target) as temporary:
+        pyarrow.csv.write_csv(pa.concat_tables(tables, promote_options="permissive"), temporary)
+    is_one_label = task.kind is LabelKind.ONE_LABEL
+    entries = {
+        "name": task.name,
+        "manifest": target.name,
+        "images": None if root is None else Path(os.path.relpath(root, target.parent.resolve())).as_posix(),
+        "label" if is_one_label else "labels": "label",
+        "ignored": None if is_one_label else "ignored",
+        "classes": list(task.class_names),
+        "id": "id",
+        "groups": "group",
+        "identity": task.identity,
+    }
+    toml = target.with_suffix(".toml")
+    comment = "The resolved split; reading it checks the hash."
+    write_toml({"task": entries, "splits": {"resolved": "split"}}, toml, comment=comment)
+    return toml
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Class names, a label or labels per row, and what each row is stratified by: its (rarest) label."""
+    """Class names, the label or labels of each row, and its stratum: its label, or the rarest of them."""
 
     kind: LabelKind
     names: tuple[str, ...]
@@ -31,88 +80,7 @@ class Labels:
     strata: list[str]
 
 
-def read_labels(description: Description, table: pa.Table) -> Labels:
-    """The labels that the description points to. Only unlabelled rows of a resolved split have none."""
-    resolved = description.splits.column if isinstance(description.splits, Resolved) else None
-    free = np.zeros(table.num_rows, dtype=np.bool_)
-    if resolved is not None:
-        free = np.asarray(table[resolved].to_pylist()) == Split.UNLABELLED
-    if description.label is not None:
-        return _one_label(description.label, description.classes, table, free)
-    return _many_labels(description, table, free)
-
-
-def text_of(table: pa.Table, column: str) -> list[str]:
-    """A column as text, without gaps."""
-    values = table[column].to_pylist()
-    for row, value in enumerate(values):
-        _refuse_gap(value, column, row)
-    return [str(value) for value in values]
-
-
-def _many_labels(description: Description, table: pa.Table, free: NDArray[np.bool_]) -> Labels:
-    assert description.labels is not None
-    present = _lists(table, description.labels)
-    ignored = [[] for _ in present] if description.ignored is None else _lists(table, description.ignored)
-    found = sorted({name for row in (*present, *ignored) for name in row})
-    names = description.classes or tuple(found)
-    place = {name: index for index, name in enumerate(names)}
-    _refuse_strangers([[*a, *b] for a, b in zip(present, ignored, strict=True)], names)
-    labels = np.zeros((len(present), len(names)), dtype=np.int64)
-    for row in range(len(present)):
-        labels[row, [place[name] for name in ignored[row]]] = IGNORE
-        labels[row, [place[name] for name in present[row]]] = 1  # seen beside an ignored one: it is there
-    labels[free] = IGNORE
-    often = Counter(name for row in present for name in row)
-    strata = [min(row, key=lambda name: (often[name], name), default="") for row in present]
-    return Labels(LabelKind.MANY_LABELS, names, labels, strata)
-
-
-def _one_label(
-    column: str, classes: tuple[str, ...] | None, table: pa.Table, free: NDArray[np.bool_]
-) -> Labels:
-    values = table[column].to_pylist()
-    for row in np.flatnonzero(~free).tolist():
-        _refuse_gap(values[row], column, row)
-    texts = ["" if free[row] else str(value) for row, value in enumerate(values)]
-    names = classes or tuple(sorted({text for text, none in zip(texts, free, strict=True) if not none}))
-    _refuse_strangers([[] if free[row] else [text] for row, text in enumerate(texts)], names)
-    place = {name: index for index, name in enumerate(names)}
-    labels = [IGNORE if free[row] else place[text] for row, text in enumerate(texts)]
-    return Labels(LabelKind.ONE_LABEL, names, np.asarray(labels, dtype=np.int64), texts)
-
-
-def _lists(table: pa.Table, column: str) -> list[list[str]]:
-    return [
-        [name.strip() for name in str(text or "").split(";") if name.strip()]
-        for text in table[column].to_pylist()
-    ]
-
-
-def _refuse_gap(value: Any, column: str, row: int) -> None:
-    if value is None or value == "":
-        raise InputError(f"column {column!r} is empty in row {row}; allowed: a value in every row")
-
-
-def _refuse_strangers(labels: list[list[str]], names: tuple[str, ...]) -> None:
-    known = set(names)
-    for row, found in enumerate(labels):
-        for name in found:
-            if name not in known:
-                raise InputError(f"label {name!r} in row {row} is no class; allowed: {', '.join(names)}")
-
-
-def load_task(file: str | Path) -> Task:
-    """The task that a TOML file describes. Its paths are relative to where it lies."""
-    description = read_description(Path(file))
-    table = read_manifest(description.manifest, description.text_columns())
-    try:
-        return _build(description, table)
-    except InputError as error:
-        raise InputError(f"{description.manifest}: {error}") from error
-
-
-def read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
+def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
     """A csv or parquet table; an empty cell is a missing value, and names stay text as written."""
     try:
         if file.suffix.lower() == ".csv":
@@ -129,8 +97,7 @@ def read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
         else:
             raise InputError(f"{file}: unknown file type {file.suffix!r}; have: .csv, .parquet")
     except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
-        raise InputError(f"{file}: {reason}") from error
+        raise InputError(f"{file}: {one_line(error)}") from error
     if not table.num_rows:
         raise InputError(f"{file}: no rows; needed: a path per row")
     for name, count in Counter(table.column_names).items():
@@ -145,31 +112,26 @@ def _build(description: Description, table: pa.Table) -> Task:
             raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
     if not description.images.is_dir():
         raise InputError(f"the image root {description.images} is no folder; see task.images")
-    paths = [PurePosixPath(path).as_posix() for path in text_of(table, description.path)]
-    _refuse_repeated(paths)
-    ids = paths if description.id is None else text_of(table, description.id)
-    labels = read_labels(description, table)
-    everything = Samples(
-        ids=np.asarray(ids, dtype=np.str_),
-        labels=labels.values,
-        inputs=ImageFiles(description.images, tuple(paths)),
-        groups=_groups(description, table),
-        attributes=_attributes(description, table),
-    )
-    familiar = holding(description.familiar, table)
-    places, remarks = assign(description.splits, table, familiar, ids=ids, strata=labels.strata)
+    labels = _read_labels(description, table)
+    samples = _all_samples(description, table, labels)
+    familiar = rows_where(description.familiar, table)
+    ids = samples.ids.tolist()
+    splits, remarks = assign(description.splits, table, familiar, ids=ids, strata=labels.strata)
     unlabelled = None
     if description.unlabelled is not None:
         unlabelled = unlabelled_samples(description.unlabelled, labels.kind, len(labels.names))
-    if description.repeated_once:
-        places, unlabelled, said = _once(everything, places, unlabelled)
-        remarks += said
-    splits = _sorted_splits(everything, places)
+    if description.drop_duplicates:
+        splits, unlabelled, left_out = _without_duplicates(samples, splits, unlabelled)
+        if left_out:
+            remarks += (f"{left_out:,} files whose picture occurs elsewhere too are left out",)
+    order = np.argsort(samples.ids, kind="stable")  # so that the order of the manifest does not matter
+    sorted_splits = np.asarray([split or "" for split in splits], dtype=np.str_)[order]
+    by_split = {split: samples.take(order[sorted_splits == split]) for split in Split if split in splits}
     task = Task(
         name=description.name,
         kind=labels.kind,
         class_names=labels.names,
-        splits=splits if unlabelled is None else splits | {Split.UNLABELLED: unlabelled},
+        splits=by_split if unlabelled is None else by_split | {Split.UNLABELLED: unlabelled},
         remarks=remarks,
     )
     if description.identity not in (None, task.identity):
@@ -177,75 +139,123 @@ def _build(description: Description, table: pa.Table) -> Task:
     return task
 
 
-def _once(
-    everything: Samples, places: Places, unlabelled: Samples | None
-) -> tuple[Places, Samples | None, tuple[str, ...]]:
-    """Every picture in one row at most, and none of them among the unlabelled."""
-    assert isinstance(everything.inputs, ImageFiles)
-    contents = contents_of(everything.inputs)
-    kept = once(contents, places, everything.ids.tolist(), [each.tobytes() for each in everything.labels])
-    others = None if unlabelled is None else without(unlabelled, set(contents))
-    left_out = kept.count(None) - places.count(None) + len(unlabelled or ()) - len(others or ())
-    said = f"{left_out:,} files whose picture occurs elsewhere too are left out"
-    return kept, others, (said,) if left_out else ()
-
-
-def _sorted_splits(everything: Samples, splits: list[Split | None]) -> dict[Split, Samples]:
-    """The rows of each split by id, so that the order of the manifest decides nothing."""
-    order = np.argsort(everything.ids, kind="stable")
-    where = np.asarray([split or "" for split in splits], dtype=np.str_)[order]
-    return {split: everything.take(order[where == split]) for split in Split if (where == split).any()}
-
-
-def _groups(description: Description, table: pa.Table) -> NDArray[np.str_] | None:
-    if description.groups is None:
-        return None
-    return np.asarray([str(v) if v is not None else "" for v in table[description.groups].to_pylist()])
-
-
-def _attributes(description: Description, table: pa.Table) -> pa.Table | None:
+def _all_samples(description: Description, table: pa.Table, labels: Labels) -> Samples:
+    """The samples of all rows, whatever their split."""
+    paths = [PurePosixPath(path).as_posix() for path in _texts(table, description.path)]
+    first: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        if first.setdefault(path, row) != row:
+            raise InputError(f"path {path!r} is in rows {first[path]} and {row}; allowed: one row per image")
+    ids = paths if description.id is None else _texts(table, description.id)
+    groups = None
+    if description.groups is not None:
+        values = table[description.groups].to_pylist()
+        groups = np.asarray(["" if value is None else str(value) for value in values])
     used = (description.path, description.label, description.labels, description.ignored, description.id)
     rest = [name for name in table.column_names if name not in used]
-    return table.select(rest) if rest else None
+    return Samples(
+        ids=np.asarray(ids, dtype=np.str_),
+        labels=labels.values,
+        inputs=ImageFiles(description.images, tuple(paths)),
+        groups=groups,
+        attributes=table.select(rest) if rest else None,
+    )
 
 
-def _refuse_repeated(paths: list[str]) -> None:
-    seen: dict[str, int] = {}
-    for row, path in enumerate(paths):
-        if seen.setdefault(path, row) != row:
-            raise InputError(f"path {path!r} is in rows {seen[path]} and {row}; allowed: one row per image")
+def _without_duplicates(
+    samples: Samples, splits: Assignment, unlabelled: Samples | None
+) -> tuple[Assignment, Samples | None, int]:
+    """Every image in one row at most, none of them among the unlabelled, and the number left out."""
+    assert isinstance(samples.inputs, ImageFiles)
+    contents = contents_of(samples.inputs)
+    labels = [each.tobytes() for each in samples.labels]
+    result = drop_duplicates(contents, splits, samples.ids.tolist(), labels)
+    others = None if unlabelled is None else without_contents(unlabelled, set(contents))
+    left_out = result.count(None) - splits.count(None) + len(unlabelled or ()) - len(others or ())
+    return result, others, left_out
 
 
-COLUMNS = ("split", "id", "path", "label", "ignored", "group")
+def _read_labels(description: Description, table: pa.Table) -> Labels:
+    """The labels in the described columns. Only the unlabelled rows of a resolved split have none."""
+    unlabelled = np.zeros(table.num_rows, dtype=np.bool_)
+    if isinstance(description.splits, Resolved):
+        unlabelled = np.asarray(table[description.splits.column].to_pylist()) == Split.UNLABELLED
+    if description.label is not None:
+        return _one_label(description.label, description.classes, table, unlabelled)
+    return _many_labels(description, table, unlabelled)
 
 
-def write_resolved(task: Task, path: str | Path) -> Path:
-    """Write the split as a csv, and beside it a TOML with its hash; returns the TOML.
-
-    The TOML is a task: reading it gives the same samples, and an error if their hash is another. Samples
-    made in memory have no path, so the csv of a built-in task is for reading only.
-    """
-    target = Path(path)
-    if target.suffix.lower() != ".csv":
-        raise InputError(f"{path}: unknown file type {target.suffix!r}; have: .csv")
-    root = _common_root(task)
-    tables = [_table(task, split, samples, root) for split, samples in task.splits.items()]
-    table = pa.concat_tables(tables, promote_options="permissive")
-    description = target.with_suffix(".toml")
-    with replacing(target) as temporary:
-        pyarrow.csv.write_csv(table, temporary)
-    with replacing(description) as temporary:
-        temporary.write_text(_description(task, target, root), encoding="utf-8")
-    return description
+def _one_label(
+    column: str, classes: tuple[str, ...] | None, table: pa.Table, unlabelled: NDArray[np.bool_]
+) -> Labels:
+    values = table[column].to_pylist()
+    for row in np.flatnonzero(~unlabelled).tolist():
+        _refuse_gap(values[row], column, row)
+    texts = ["" if unlabelled[row] else str(value) for row, value in enumerate(values)]
+    names = classes or tuple(sorted({texts[row] for row in np.flatnonzero(~unlabelled).tolist()}))
+    _refuse_other_labels([[] if unlabelled[row] else [text] for row, text in enumerate(texts)], names)
+    index = {name: index for index, name in enumerate(names)}
+    labels = [IGNORE if unlabelled[row] else index[text] for row, text in enumerate(texts)]
+    return Labels(LabelKind.ONE_LABEL, names, np.asarray(labels, dtype=np.int64), texts)
 
 
-def _table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.Table:
+def _many_labels(description: Description, table: pa.Table, unlabelled: NDArray[np.bool_]) -> Labels:
+    assert description.labels is not None
+    present = _lists(table, description.labels)
+    ignored = [[] for _ in present] if description.ignored is None else _lists(table, description.ignored)
+    both = [[*a, *b] for a, b in zip(present, ignored, strict=True)]
+    names = description.classes or tuple(sorted({name for row in both for name in row}))
+    _refuse_other_labels(both, names)
+    index = {name: index for index, name in enumerate(names)}
+    labels = np.zeros((len(present), len(names)), dtype=np.int64)
+    for row in range(len(present)):
+        labels[row, [index[name] for name in ignored[row]]] = IGNORE
+        labels[row, [index[name] for name in present[row]]] = 1  # wins over an ignored object of the class
+    labels[unlabelled] = IGNORE
+    frequency = Counter(name for row in present for name in row)
+    strata = [min(row, key=lambda name: (frequency[name], name), default="") for row in present]
+    return Labels(LabelKind.MANY_LABELS, names, labels, strata)
+
+
+def _lists(table: pa.Table, column: str) -> list[list[str]]:
+    return [
+        [name.strip() for name in str(text or "").split(";") if name.strip()]
+        for text in table[column].to_pylist()
+    ]
+
+
+def _texts(table: pa.Table, column: str) -> list[str]:
+    """A column as text, without gaps."""
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        _refuse_gap(value, column, row)
+    return [str(value) for value in values]
+
+
+def _refuse_gap(value: Any, column: str, row: int) -> None:
+    if value is None or value == "":
+        raise InputError(f"column {column!r} is empty in row {row}; allowed: a value in every row")
+
+
+def _refuse_other_labels(labels: list[list[str]], names: tuple[str, ...]) -> None:
+    known = set(names)
+    for row, of_row in enumerate(labels):
+        for name in of_row:
+            if name not in known:
+                raise InputError(f"label {name!r} in row {row} is no class; allowed: {', '.join(names)}")
+
+
+def _resolved_table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.Table:
     texts = [task.label_text(split, row) for row in range(len(samples))]
     groups = np.full(len(samples), "") if samples.groups is None else samples.groups
+    paths = [""] * len(samples)
+    if root is not None and isinstance(samples.inputs, ImageFiles):
+        start = samples.inputs.root.relative_to(root)
+        paths = [(start / path).as_posix() for path in samples.inputs.paths]
     values = {
         "split": [split.value] * len(samples),
         "id": samples.ids.tolist(),
-        "path": _paths(samples, root),
+        "path": paths,
         "label": [label for label, _ in texts],
         "ignored": [ignored for _, ignored in texts],
         "group": groups.tolist(),
@@ -256,35 +266,3 @@ def _table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.
         if field.name not in COLUMNS:
             table = table.append_column(field, samples.attributes[field.name])
     return table
-
-
-def _paths(samples: Samples, root: Path | None) -> list[str]:
-    if root is None or not isinstance(samples.inputs, ImageFiles):
-        return [""] * len(samples)
-    start = samples.inputs.root.relative_to(root)
-    return [(start / path).as_posix() for path in samples.inputs.paths]
-
-
-def _common_root(task: Task) -> Path | None:
-    roots = [s.inputs.root for s in task.splits.values() if isinstance(s.inputs, ImageFiles)]
-    return Path(os.path.commonpath(roots)) if roots else None
-
-
-def _description(task: Task, manifest: Path, root: Path | None) -> str:
-    label = "label" if task.kind is LabelKind.ONE_LABEL else "labels"
-    lines = ["# The resolved split; reading it checks the hash.", "[task]", f"name = {_quoted(task.name)}"]
-    lines.append(f"manifest = {_quoted(manifest.name)}")
-    if root is not None:
-        images = Path(os.path.relpath(root, manifest.parent.resolve())).as_posix()
-        lines.append(f"images = {_quoted(images)}")
-    lines.append(f'{label} = "label"')
-    if task.kind is LabelKind.MANY_LABELS:
-        lines.append('ignored = "ignored"')
-    lines.append(f"classes = [{', '.join(_quoted(name) for name in task.class_names)}]")
-    lines += ['id = "id"', 'groups = "group"', f"identity = {_quoted(task.identity)}"]
-    return "\n".join([*lines, "[splits]", 'resolved = "split"', ""])
-
-
-def _quoted(text: str) -> str:
-    """A TOML string; JSON's escapes are among TOML's, but for the delete character."""
-    return json.dumps(text).replace("\x7f", "\\u007f")

@@ -14,6 +14,11 @@ from surefoot.images.decode import in_parallel
 from surefoot.tasks.description import ByColumn, ByShare, Resolved
 from surefoot.tasks.task import ImageFiles, Samples, Split, shuffled
 
+GIVEN = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST_FAMILIAR}
+PREFERRED = (Split.TEST_UNFAMILIAR, Split.TEST_FAMILIAR, Split.VAL, Split.TRAIN)
+
+Assignment = list[Split | None]  # a split per row; None where the row is left out
+
 
 def partition(
     keys: Sequence[str],
@@ -21,35 +26,35 @@ def partition(
     shares: Mapping[Split, float],
     *,
     seed: int,
-    settled: Mapping[str, Split] | None = None,
+    fixed: Mapping[str, Split] | None = None,
 ) -> list[Split]:
-    """A split for every row; rows of one key share theirs.
+    """A split for every row; rows of one key get the same.
 
-    Within each stratum the keys come in an order drawn by lot, and each goes where most rows are still
-    missing. So a split is off its share of a stratum by less than one row where every key is one row, and
-    by less than the largest key otherwise. `settled` says where certain keys go whatever the lot says;
-    they count. The order of the rows does not matter.
+    Within each stratum the keys come in a random order, and each goes into the split that has the most rows
+    still to get. So a split is off its share of a stratum by less than one row where every key is one row,
+    and by less than the largest key otherwise. `fixed` are splits of certain keys, which count towards the
+    shares. The order of the rows does not matter.
 
     >>> partition("abcd", "xxxx", {Split.TRAIN: 0.5, Split.VAL: 0.5}, seed=0).count(Split.VAL)
     2
     """
     size = Counter(keys)
-    chosen = dict(settled or {})
-    overall = {split: share * len(keys) for split, share in shares.items()}  # decides between equals
-    for stratum, members in sorted(_members(keys, strata).items()):
+    chosen = dict(fixed or {})
+    overall = {split: share * len(keys) for split, share in shares.items()}  # breaks ties
+    for stratum, members in sorted(_keys_by_stratum(keys, strata).items()):
         total = sum(size[key] for key in members)
-        lacking = {split: share * total for split, share in shares.items()}
+        remaining = {split: share * total for split, share in shares.items()}
         drawn = shuffled(members, random.Random(f"surefoot split {seed} {stratum}"))
-        for key in sorted(drawn, key=lambda key: key not in chosen):  # those settled come first
-            neediest = max(lacking, key=lambda split: (round(lacking[split], 6), overall[split]))
-            split = chosen.setdefault(key, neediest)
-            lacking[split] -= size[key]
+        for key in sorted(drawn, key=lambda key: key not in chosen):  # fixed ones come first
+            largest = max(remaining, key=lambda split: (round(remaining[split], 6), overall[split]))
+            split = chosen.setdefault(key, largest)
+            remaining[split] -= size[key]
             overall[split] -= size[key]
     return [chosen[key] for key in keys]
 
 
-def _members(keys: Sequence[str], strata: Sequence[str]) -> dict[str, list[str]]:
-    """The keys of each stratum in the order of their names; a key is where most of its rows are."""
+def _keys_by_stratum(keys: Sequence[str], strata: Sequence[str]) -> dict[str, list[str]]:
+    """The sorted keys of each stratum; a key belongs to the stratum of most of its rows."""
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     for key, stratum in zip(keys, strata, strict=True):
         votes[key][stratum] += 1
@@ -60,51 +65,6 @@ def _members(keys: Sequence[str], strata: Sequence[str]) -> dict[str, list[str]]
     return members
 
 
-PREFERRED = (Split.TEST_UNFAMILIAR, Split.TEST_FAMILIAR, Split.VAL, Split.TRAIN)
-
-
-def contents_of(images: ImageFiles) -> list[str]:
-    """The sha256 of every file; of those that cannot be opened, a text that no other has."""
-    found = in_parallel(content_of, images.files())
-    return [f"{each}{row}" if each.startswith(UNOPENED) else each for row, each in enumerate(found)]
-
-
-def once(
-    contents: Sequence[str], places: Sequence[Split | None], ids: Sequence[str], labels: Sequence[bytes]
-) -> list[Split | None]:
-    """The places of rows with each picture left in one row only: a test keeps it, training gives it up.
-
-    Where copies have different labels, or one is familiar and another is not, no one knows which is right,
-    and all are left out.
-    """
-    copies: dict[str, list[int]] = defaultdict(list)
-    for row, place in enumerate(places):
-        if place is not None:
-            copies[contents[row]].append(row)
-    kept = list(places)
-    for rows in copies.values():
-        if len(rows) > 1:
-            found = {places[row] for row in rows}
-            disagree = len({labels[row] for row in rows}) > 1
-            disagree |= Split.TEST_UNFAMILIAR in found and len(found) > 1
-            best = min(rows, key=lambda row: (PREFERRED.index(places[row] or Split.TRAIN), ids[row]))
-            for row in rows:
-                if disagree or row != best:
-                    kept[row] = None
-    return kept
-
-
-def without(samples: Samples, contents: set[str]) -> Samples:
-    """The samples whose picture is none of these."""
-    assert isinstance(samples.inputs, ImageFiles)
-    mine = contents_of(samples.inputs)
-    return samples.take([row for row, content in enumerate(mine) if content not in contents])
-
-
-GIVEN = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST_FAMILIAR}
-Places = list[Split | None]
-
-
 def assign(
     rule: ByShare | ByColumn | Resolved,
     table: pa.Table,
@@ -112,88 +72,77 @@ def assign(
     *,
     ids: Sequence[str],
     strata: Sequence[str],
-) -> tuple[Places, tuple[str, ...]]:
-    """A split for every row, None where it is left out, and remarks on what was."""
+) -> tuple[Assignment, tuple[str, ...]]:
+    """A split for every row, None where it is left out, and remarks on the rows left out."""
     if isinstance(rule, Resolved):
-        return _resolved(table, rule.column), ()
-    keys = _keys(table, rule.keep_together, ids)
+        names = {split.value: split for split in Split}
+        return list(_read_splits(table, rule.column, names)), ()
+    # Rows that must stay together have the same key; a row with an empty cell is on its own.
+    values = [None] * len(ids) if rule.keep_together is None else table[rule.keep_together].to_pylist()
+    keys = [f"row {i}" if value is None else f"key {value}" for value, i in zip(values, ids, strict=True)]
     if isinstance(rule, ByShare):
         return _by_share(rule, familiar, keys, strata), ()
-    places, left_out = _by_column(rule, table, familiar, keys, strata)
+    splits = _by_column(rule, table, familiar, keys, strata)
     if rule.keep_together is not None:
-        _refuse_apart(rule.keep_together, keys, places)
-    return places, left_out
+        _refuse_separated(rule.keep_together, keys, splits)
+    left_out = splits.count(None)
+    remark = f"{left_out:,} unfamiliar rows that {rule.column!r} puts into train or val are left out"
+    return splits, (remark,) if left_out else ()
 
 
-def _by_share(rule: ByShare, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]) -> Places:
-    """Cut the familiar rows; whoever also has unfamiliar ones belongs to the test side with all of them."""
+def _by_share(
+    rule: ByShare, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]
+) -> Assignment:
+    """Split the familiar rows; a key that also has unfamiliar rows is for testing with all of its rows."""
     rows = np.flatnonzero(familiar).tolist()
-    strangers = {key for key, known in zip(keys, familiar, strict=True) if not known}
-    cut = partition(
+    also_unfamiliar = {key for key, is_familiar in zip(keys, familiar, strict=True) if not is_familiar}
+    assigned = partition(
         [keys[row] for row in rows],
         [strata[row] for row in rows],
         {Split.TRAIN: 1 - rule.val - rule.test, Split.VAL: rule.val, Split.TEST_FAMILIAR: rule.test},
         seed=rule.seed,
-        settled={keys[row]: Split.TEST_FAMILIAR for row in rows if keys[row] in strangers},
+        fixed={keys[row]: Split.TEST_FAMILIAR for row in rows if keys[row] in also_unfamiliar},
     )
-    places: Places = [Split.TEST_UNFAMILIAR] * len(keys)
-    for row, split in zip(rows, cut, strict=True):
-        places[row] = split
-    return places
+    splits: Assignment = [Split.TEST_UNFAMILIAR] * len(keys)
+    for row, split in zip(rows, assigned, strict=True):
+        splits[row] = split
+    return splits
 
 
 def _by_column(
     rule: ByColumn, table: pa.Table, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]
-) -> tuple[Places, tuple[str, ...]]:
-    given = [_given(value, rule.column, row) for row, value in enumerate(table[rule.column].to_pylist())]
+) -> Assignment:
+    """Familiar rows as the column says; unfamiliar rows are for testing, or left out."""
+    given = _read_splits(table, rule.column, GIVEN)
     has_val = Split.VAL in given
     if has_val == (rule.val is not None):
         got = "both val rows and splits.val" if has_val else "neither val rows nor splits.val"
         raise InputError(f"{got}; needed: one of the two, column {rule.column!r} or a share of train")
-    places: Places = []
-    for split, known in zip(given, familiar, strict=True):
+    splits: Assignment = []
+    for split, is_familiar in zip(given, familiar, strict=True):
         unfamiliar = Split.TEST_UNFAMILIAR if split is Split.TEST_FAMILIAR else None
-        places.append(split if known else unfamiliar)
+        splits.append(split if is_familiar else unfamiliar)
     if rule.val is not None:
-        rows = [row for row, split in enumerate(places) if split is Split.TRAIN]
+        rows = [row for row, split in enumerate(splits) if split is Split.TRAIN]
         shares = {Split.TRAIN: 1 - rule.val, Split.VAL: rule.val}
-        cut = partition([keys[r] for r in rows], [strata[r] for r in rows], shares, seed=rule.seed)
-        for row, part in zip(rows, cut, strict=True):
-            places[row] = part
-    left_out = places.count(None)
-    said = f"{left_out:,} unfamiliar rows that {rule.column!r} puts into train or val are left out"
-    return places, (said,) if left_out else ()
+        assigned = partition([keys[r] for r in rows], [strata[r] for r in rows], shares, seed=rule.seed)
+        for row, part in zip(rows, assigned, strict=True):
+            splits[row] = part
+    return splits
 
 
-def _resolved(table: pa.Table, column: str) -> Places:
-    allowed = {split.value: split for split in Split}
-    places: Places = []
-    for row, value in enumerate(table[column].to_pylist()):
+def _read_splits(table: pa.Table, column: str, allowed: Mapping[str, Split]) -> list[Split]:
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
         if value not in allowed:
             raise InputError(f"{column!r} is {value!r} in row {row}; allowed: {', '.join(allowed)}")
-        places.append(allowed[value])
-    return places
+    return [allowed[value] for value in values]
 
 
-def _given(value: str | None, column: str, row: int) -> Split:
-    if value not in GIVEN:
-        raise InputError(f"{column!r} is {value!r} in row {row}; allowed: {', '.join(GIVEN)}")
-    return GIVEN[value]
-
-
-def _keys(table: pa.Table, column: str | None, ids: Sequence[str]) -> list[str]:
-    """What may not be parted: rows of one value; where it is missing, each row by itself."""
-    if column is None:
-        return [f"row {each}" for each in ids]
-    values = table[column].to_pylist()
-    return [
-        f"row {each}" if value is None else f"key {value}" for value, each in zip(values, ids, strict=True)
-    ]
-
-
-def _refuse_apart(column: str, keys: list[str], places: Places) -> None:
+def _refuse_separated(column: str, keys: list[str], splits: Assignment) -> None:
+    """Raise if rows of one key are in different splits; the two test splits count as one."""
     seen: dict[str, tuple[Split, int]] = {}
-    for row, (key, split) in enumerate(zip(keys, places, strict=True)):
+    for row, (key, split) in enumerate(zip(keys, splits, strict=True)):
         side = Split.TEST_FAMILIAR if split is Split.TEST_UNFAMILIAR else split
         if side is None:
             continue
@@ -203,3 +152,41 @@ def _refuse_apart(column: str, keys: list[str], places: Places) -> None:
                 f"{column} {key.removeprefix('key ')!r} is in {before} (row {first}) and in {split} "
                 f"(row {row}); keep_together allows one"
             )
+
+
+def contents_of(images: ImageFiles) -> list[str]:
+    """The sha256 of every file; a unique text for each file that cannot be opened."""
+    contents = in_parallel(content_of, images.files())
+    return [f"{each}{row}" if each.startswith(UNOPENED) else each for row, each in enumerate(contents)]
+
+
+def drop_duplicates(
+    contents: Sequence[str], splits: Sequence[Split | None], ids: Sequence[str], labels: Sequence[bytes]
+) -> Assignment:
+    """The splits of rows with each image in one row only, in a test split rather than in val or train.
+
+    If copies have different labels, or one is familiar and another is not, it is not known which is right,
+    and all are left out.
+    """
+    copies: dict[str, list[int]] = defaultdict(list)
+    for row, split in enumerate(splits):
+        if split is not None:
+            copies[contents[row]].append(row)
+    result = list(splits)
+    for rows in copies.values():
+        if len(rows) > 1:
+            used = {splits[row] for row in rows}
+            disagree = len({labels[row] for row in rows}) > 1
+            disagree |= Split.TEST_UNFAMILIAR in used and len(used) > 1
+            best = min(rows, key=lambda row: (PREFERRED.index(splits[row] or Split.TRAIN), ids[row]))
+            for row in rows:
+                if disagree or row != best:
+                    result[row] = None
+    return result
+
+
+def without_contents(samples: Samples, contents: set[str]) -> Samples:
+    """The samples whose file has none of these contents."""
+    assert isinstance(samples.inputs, ImageFiles)
+    own = contents_of(samples.inputs)
+    return samples.take([row for row, content in enumerate(own) if content not in contents])

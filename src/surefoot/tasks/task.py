@@ -20,15 +20,16 @@ from surefoot.errors import InputError
 from surefoot.images.cache import Decoded, decode_images, decode_readable_images
 from surefoot.images.decode import Size
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.text import count_of
 
 T = TypeVar("T")
 
 
 def shuffled(items: Sequence[T], generator: random.Random) -> list[T]:
-    """A permutation by Fisher and Yates, from the one stream that Python promises never to change.
+    """A permutation by Fisher and Yates, from `random()`, whose stream Python guarantees never to change.
 
-    `random.shuffle` makes no such promise. The steps are those that it took in the authors' time, so that
-    their seed gives their draw.
+    `random.shuffle` has no such guarantee. The steps are those of its version that the authors used, so that
+    their seed gives their permutation.
 
     >>> shuffled("abcde", random.Random(1234))
     ['c', 'd', 'a', 'b', 'e']
@@ -45,7 +46,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Paths relative to `root`, with forward slashes; each stays inside it, links followed."""
+    """Paths relative to `root`, with forward slashes; each is inside it, also after following links."""
 
     root: Path
     paths: tuple[str, ...]
@@ -53,7 +54,7 @@ class ImageFiles:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", self.root.resolve())
         for row, path in enumerate(self.paths):
-            if _leaves(path):
+            if _is_outside(path):
                 raise InputError(
                     f"path {path!r} in row {row} leaves the image root; allowed: paths below {self.root}"
                 )
@@ -63,35 +64,35 @@ class ImageFiles:
         return len(self.paths)
 
     def file(self, row: int) -> Path:
-        """Where the image of a row lies."""
+        """The path of a row's image."""
         return self.root / self.paths[row]
 
     def files(self) -> list[str]:
-        """All of them, as text: a hundred thousand Path objects take a second."""
+        """All paths as text: a hundred thousand Path objects take a second."""
         return [os.path.join(self.root, path) for path in self.paths]  # noqa: PTH118
 
     def take(self, rows: Sequence[int]) -> "ImageFiles":
-        """The named rows."""
+        """The rows at these indices."""
         return ImageFiles(self.root, tuple(self.paths[row] for row in rows))
 
     def _refuse_links_outside(self) -> None:
-        """Resolve every folder once, and those files that are links themselves."""
+        """Raise for a link out of the root; every folder is resolved once, and every file that is a link."""
         inside: dict[str, bool] = {}
         for row, path in enumerate(self.paths):
             folder = path.rpartition("/")[0]
             if folder not in inside:
-                inside[folder] = self._holds(self.root / folder)
+                inside[folder] = self._contains(self.root / folder)
             file = os.path.join(self.root, path)  # noqa: PTH118
-            if not inside[folder] or (os.path.islink(file) and not self._holds(Path(file))):  # noqa: PTH114
+            if not inside[folder] or (os.path.islink(file) and not self._contains(Path(file))):  # noqa: PTH114
                 raise InputError(
                     f"path {path!r} in row {row} leaves the image root through a link; "
                     f"allowed: paths below {self.root}"
                 )
 
-    def _holds(self, place: Path) -> bool:
+    def _contains(self, path: Path) -> bool:
         try:
-            return place.resolve().is_relative_to(self.root)
-        except (OSError, RuntimeError):  # a link that leads to itself
+            return path.resolve().is_relative_to(self.root)
+        except (OSError, RuntimeError):  # a link to itself
             return False
 
 
@@ -99,21 +100,21 @@ def image_paths_below(folder: Path) -> list[str]:
     """The path of every image file below a folder, in the order of their names."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; needed: a folder of images")
-    found: list[str] = []
-    for place, folders, names in os.walk(folder):
+    paths: list[str] = []
+    for parent, folders, names in os.walk(folder):
         folders.sort()
-        start = Path(place).relative_to(folder).as_posix()
-        before = "" if start == "." else f"{start}/"
-        found += [before + name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
-    if not found:
+        relative = Path(parent).relative_to(folder).as_posix()
+        prefix = "" if relative == "." else f"{relative}/"
+        paths += [prefix + name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
+    if not paths:
         raise InputError(f"{folder}: no images; allowed: {', '.join(ENDINGS)}")
-    return sorted(found)
+    return sorted(paths)
 
 
-def _leaves(path: str) -> bool:
-    """Whether a path as written is absolute, climbs, or names a drive.
+def _is_outside(path: str) -> bool:
+    """Whether a path as written is absolute, contains `..`, or names a drive.
 
-    >>> [_leaves(path) for path in ("a/b.jpg", "../b.jpg", "a/../../b.jpg", "/b.jpg", "C:/b.jpg", "")]
+    >>> [_is_outside(path) for path in ("a/b.jpg", "../b.jpg", "a/../../b.jpg", "/b.jpg", "C:/b.jpg", "")]
     [False, True, True, True, True, True]
     """
     parts = PurePosixPath(path).parts
@@ -122,7 +123,7 @@ def _leaves(path: str) -> bool:
 
 
 class Split(StrEnum):
-    """What samples are for. Unfamiliar ones are for testing, and for nothing else."""
+    """What samples are used for. Unfamiliar ones are for testing only."""
 
     TRAIN = "train"
     VAL = "val"
@@ -133,9 +134,9 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of one split. What they look like is `inputs`: image files, or an array in memory."""
+    """The samples of one split; `inputs` are image files, or an array in memory."""
 
-    ids: NDArray[np.str_]  # (n,) each its own
+    ids: NDArray[np.str_]  # (n,) unique
     labels: NDArray[np.int64]  # (n,) class index, or (n, classes) 0 / 1 / IGNORE
     inputs: ImageFiles | NDArray[Any]
     groups: NDArray[np.str_] | None = None  # (n,) the subgroup: a breed, a subclass, a font
@@ -145,20 +146,24 @@ class Samples:
         for name in ("labels", "inputs", "groups", "attributes"):
             values = getattr(self, name)
             assert values is None or len(values) == len(self.ids), name
-        _refuse_twice(self.ids)
+        names, counts = np.unique(self.ids, return_counts=True)
+        if len(names) < len(self.ids):
+            name = str(names[counts > 1][0])
+            rows = ", ".join(str(row) for row in np.flatnonzero(self.ids == name)[:5])
+            raise InputError(f"sample {name!r} occurs {counts.max()} times (rows {rows}); allowed: once")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, rows: Any) -> "Samples":
-        """The named rows, by index or by mask."""
+        """The rows selected by indices or by a mask."""
         index = np.arange(len(self))[np.asarray(rows)]
-        files = self.inputs
+        inputs = self.inputs
         return replace(
             self,
             ids=self.ids[index],
             labels=self.labels[index],
-            inputs=files.take(index.tolist()) if isinstance(files, ImageFiles) else files[index],
+            inputs=inputs.take(index.tolist()) if isinstance(inputs, ImageFiles) else inputs[index],
             groups=None if self.groups is None else self.groups[index],
             attributes=None if self.attributes is None else self.attributes.take(index),
         )
@@ -168,26 +173,26 @@ class Samples:
 class Task:
     """A classification task with familiar and unfamiliar samples.
 
-    Building one enforces: no sample, and no file, in two splits (so nothing unfamiliar is in train, val or
-    among the unlabelled); every class has training samples; the unlabelled carry no labels. Whether two
-    files hold the same picture is seen when they are opened: `refuse_shared_content`.
+    The constructor enforces: no sample, and no file, in two splits (so nothing unfamiliar is in train, val
+    or unlabelled); every class has training samples; the unlabelled have no labels. Whether two files hold
+    the same image is known only when they are read: `refuse_shared_content`.
     """
 
     name: str
     kind: LabelKind
     class_names: tuple[str, ...]
     splits: Mapping[Split, Samples]
-    remarks: tuple[str, ...] = ()  # what a person should know of how the splits came about
+    remarks: tuple[str, ...] = ()  # notes for people on how the splits were made
 
     def __post_init__(self) -> None:
-        kept = {split: self.splits[split] for split in Split if len(self.splits.get(split, ()))}
-        object.__setattr__(self, "splits", MappingProxyType(kept))
+        splits = {split: self.splits[split] for split in Split if len(self.splits.get(split, ()))}
+        object.__setattr__(self, "splits", MappingProxyType(splits))
         if len(self.class_names) < 2:
             raise InputError(f"task {self.name!r} has classes {list(self.class_names)}; needed: two or more")
-        for split, samples in kept.items():
+        for split, samples in splits.items():
             self._check_labels(split, samples)
-        _refuse_shared("sample", {split: samples.ids.tolist() for split, samples in kept.items()})
-        _refuse_shared("file", {split: _real_files(samples) for split, samples in kept.items()})
+        _refuse_shared("sample", {split: samples.ids.tolist() for split, samples in splits.items()})
+        _refuse_shared("file", {split: _real_files(samples) for split, samples in splits.items()})
         self._refuse_empty_classes()
 
     def _check_labels(self, split: Split, samples: Samples) -> None:
@@ -208,28 +213,32 @@ class Task:
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if not count]
         if empty:
             raise InputError(
-                f"class {empty[0]!r} has no training samples ({self._whereabouts(empty[0])}); "
+                f"class {empty[0]!r} has no training samples ({self._where_present(empty[0])}); "
                 "needed: some of every class"
             )
 
-    def _whereabouts(self, name: str) -> str:
-        label, found = self.class_names.index(name), []
+    def _where_present(self, name: str) -> str:
+        label, counts = self.class_names.index(name), []
         for split, samples in self.splits.items():
-            labels = samples.labels
-            has = labels == label if self.kind is LabelKind.ONE_LABEL else labels[:, label] == 1
-            if has.any():
-                found.append(f"{int(has.sum())} in {split}, such as {samples.ids[has][0]}")
-        return "; ".join(found) or "nor any others"
+            has_label = self.has_label(samples, label)
+            if has_label.any():
+                counts.append(f"{int(has_label.sum())} in {split}, such as {samples.ids[has_label][0]}")
+        return "; ".join(counts) or "nor any others"
+
+    def has_label(self, samples: Samples, label: int) -> NDArray[np.bool_]:
+        """Which samples have the class with that index."""
+        labels = samples.labels if self.kind is LabelKind.ONE_LABEL else samples.labels[:, label]
+        return np.asarray(labels == (label if self.kind is LabelKind.ONE_LABEL else 1))
 
     def class_counts(self, split: Split) -> NDArray[np.int64]:
-        """Samples per class; of many labels, those that have it."""
+        """Samples per class; with many labels a sample counts for each that it has."""
         labels = self.splits[split].labels
         if self.kind is LabelKind.MANY_LABELS:
             return np.asarray((labels == 1).sum(axis=0), dtype=np.int64)
         return np.bincount(labels[labels != IGNORE], minlength=len(self.class_names)).astype(np.int64)
 
     def label_text(self, split: Split, row: int) -> tuple[str, str]:
-        """A row's label or labels in words, `;` between them, and those ignored."""
+        """The names of a row's classes with `;` between them, and of those ignored."""
         labels = self.splits[split].labels
         if self.kind is LabelKind.ONE_LABEL:
             label = int(labels[row])
@@ -243,14 +252,14 @@ class Task:
     def identity(self) -> str:
         """sha256 of the resolved split: kind, class names, and (split, id, labels, ignored, group) by id.
 
-        The same on every machine and for any order of the manifest's rows. What the pictures look like is
-        no part of it: the cache of decoded images goes by their content.
+        The same on every machine and for any order of the manifest's rows. The content of the images is no
+        part of it: the cache of decoded images checks that.
         """
         return self._digest(tuple(self.splits))
 
     @cached_property
     def training_identity(self) -> str:
-        """The same over train alone: what is drawn by lot in training depends on nothing else."""
+        """The same for train alone: the random numbers in training depend on nothing else."""
         return self._digest((Split.TRAIN,))
 
     def _digest(self, splits: tuple[Split, ...]) -> str:
@@ -267,22 +276,22 @@ class Task:
 
 
 def refuse_shared_content(task: Task, contents: Mapping[Split, list[str]]) -> None:
-    """Raise if the very picture of an unfamiliar sample is also in train, val or among the unlabelled."""
+    """Raise if an unfamiliar image is also in train, val or unlabelled, by the hash of its file."""
     unfamiliar = contents.get(Split.TEST_UNFAMILIAR, [])
-    place = {content: row for row, content in enumerate(unfamiliar) if content}  # "": it cannot be opened
+    row_of = {content: row for row, content in enumerate(unfamiliar) if content}  # "" cannot be opened
     for split in (Split.TRAIN, Split.VAL, Split.UNLABELLED):
-        shared = [(row, place[c]) for row, c in enumerate(contents.get(split, [])) if c in place]
+        shared = [(row, row_of[c]) for row, c in enumerate(contents.get(split, [])) if c in row_of]
         if shared:
-            ours, theirs = shared[0]
+            row, unfamiliar_row = shared[0]
             raise InputError(
-                f"{len(shared)} unfamiliar pictures are also in {split}, such as "
-                f"{task.splits[Split.TEST_UNFAMILIAR].ids[theirs]} = {task.splits[split].ids[ours]}; "
+                f"{count_of(len(shared), 'unfamiliar image')} also in {split}, such as "
+                f"{task.splits[Split.TEST_UNFAMILIAR].ids[unfamiliar_row]} = {task.splits[split].ids[row]}; "
                 "allowed: none (see 'surefoot data check')"
             )
 
 
 def unlabelled_labels(count: int, kind: LabelKind, classes: int) -> NDArray[np.int64]:
-    """Labels that say nothing."""
+    """Labels that are all IGNORE."""
     return np.full((count,) if kind is LabelKind.ONE_LABEL else (count, classes), IGNORE, dtype=np.int64)
 
 
@@ -296,18 +305,10 @@ def _real_files(samples: Samples) -> list[str]:
     return [os.path.realpath(file) if os.path.islink(file) else file for file in samples.inputs.files()]  # noqa: PTH114
 
 
-def _refuse_twice(ids: NDArray[np.str_]) -> None:
-    names, counts = np.unique(ids, return_counts=True)
-    if len(names) < len(ids):
-        name = names[counts > 1][0]
-        rows = ", ".join(str(row) for row in np.flatnonzero(ids == name)[:5])
-        raise InputError(f"sample {str(name)!r} occurs {counts.max()} times (rows {rows}); allowed: once")
-
-
 def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:
     seen: dict[str, Split] = {}
-    for split, here in names.items():
-        for name in here:
+    for split, own in names.items():
+        for name in own:
             if seen.setdefault(name, split) is not split:
                 raise InputError(f"{what} {name!r} is in both {seen[name]} and {split}; allowed: one split")
 
@@ -317,9 +318,9 @@ Decode = Callable[..., Decoded]
 
 
 def decode_task(task: Task, size: Size, *, cache: Path, tick: Tick | None = None) -> Mapping[Split, Decoded]:
-    """Every split's images; an error if one cannot be read, or if an unfamiliar one is also trained on.
+    """The images of every split; an error if one cannot be read, or if an unfamiliar one is in training.
 
-    Samples that are arrays in memory need no decoding, and their splits are not among the result.
+    Samples that are arrays in memory need no decoding, and their splits are not in the result.
     """
     return _decode(task, size, decode_images, cache=cache, tick=tick)
 
@@ -327,7 +328,7 @@ def decode_task(task: Task, size: Size, *, cache: Path, tick: Tick | None = None
 def decode_readable_task(
     task: Task, size: Size, *, cache: Path, tick: Tick | None = None
 ) -> Mapping[Split, Decoded]:
-    """The same, going on without the images that cannot be read."""
+    """The same, without the images that cannot be read."""
     return _decode(task, size, decode_readable_images, cache=cache, tick=tick)
 
 

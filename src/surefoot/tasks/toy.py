@@ -1,8 +1,8 @@
 """Four data sets in the plane, where the truth and the familiar region are known everywhere.
 
 Li & Hoiem's supplement shows four: two classes, training points from a part of the plane, 1200 for training
-and 1200 for validation, and a test set that is dense over the whole plane. It gives no formulas; these four
-are ours.
+and 1200 for validation, and a test set that is dense over the whole plane. It gives no formulas; the four
+here are our own.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.layouts import TaskEntry
 from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
 
 TRAINING_POINTS = 1200
@@ -44,8 +45,8 @@ def load_toy(name: str, *, seed: int = 0) -> Task:
     train = _draw(toy.familiar, TRAINING_POINTS, generator)
     val = _draw(toy.familiar, VALIDATION_POINTS, generator)
     grid = test_grid()
-    known = toy.familiar(grid)
-    around = _plane(UNLABELLED_POINTS, generator)
+    familiar = toy.familiar(grid)
+    anywhere = _plane(UNLABELLED_POINTS, generator)
     return Task(
         name=f"toy/{name}",
         kind=LabelKind.ONE_LABEL,
@@ -53,9 +54,13 @@ def load_toy(name: str, *, seed: int = 0) -> Task:
         splits={
             Split.TRAIN: _samples(toy, train, f"train-{seed}"),
             Split.VAL: _samples(toy, val, f"val-{seed}"),
-            Split.TEST_FAMILIAR: _samples(toy, grid[known], "grid-familiar"),
-            Split.TEST_UNFAMILIAR: _samples(toy, grid[~known], "grid-unfamiliar"),
-            Split.UNLABELLED: _unlabelled(around, f"around-{seed}"),
+            Split.TEST_FAMILIAR: _samples(toy, grid[familiar], "grid-familiar"),
+            Split.TEST_UNFAMILIAR: _samples(toy, grid[~familiar], "grid-unfamiliar"),
+            Split.UNLABELLED: Samples(
+                ids=_ids(f"around-{seed}", len(anywhere)),
+                labels=unlabelled_labels(len(anywhere), LabelKind.ONE_LABEL, len(CLASS_NAMES)),
+                inputs=anywhere.astype(np.float32),
+            ),
         },
     )
 
@@ -75,11 +80,6 @@ def _samples(toy: Toy, points: Points, prefix: str) -> Samples:
     )
 
 
-def _unlabelled(points: Points, prefix: str) -> Samples:
-    labels = unlabelled_labels(len(points), LabelKind.ONE_LABEL, len(CLASS_NAMES))
-    return Samples(ids=_ids(prefix, len(points)), labels=labels, inputs=points.astype(np.float32))
-
-
 def _ids(prefix: str, count: int) -> NDArray[np.str_]:
     return np.asarray([f"{prefix}-{index:05d}" for index in range(count)], dtype=np.str_)
 
@@ -89,12 +89,12 @@ def _plane(count: int, generator: np.random.Generator) -> Points:
 
 
 def _draw(region: Truth, count: int, generator: np.random.Generator) -> Points:
-    """Points of a region, each as likely as any other."""
-    found = np.empty((0, 2))
-    while len(found) < count:
+    """Points of a region, uniformly distributed."""
+    result = np.empty((0, 2))
+    while len(result) < count:
         points = _plane(4 * count, generator)
-        found = np.concatenate([found, points[region(points)]])
-    return found[:count]
+        result = np.concatenate([result, points[region(points)]])
+    return result[:count]
 
 
 def _radius(points: Points) -> NDArray[np.float64]:
@@ -139,4 +139,12 @@ TOYS = (
     Toy("rings", "on a ring or off it; familiar is one side of a line", _between_rings, _on_the_right),
     Toy("spiral", "two arms of a spiral; familiar is a disc", _on_spiral, _near_centre),
     Toy("checkers", "a chequered board; familiar is a strip along a diagonal", _on_checkers, _along_diagonal),
+)
+
+TOY = TaskEntry(
+    "toy",
+    "Toy",
+    "four two-class sets of points in the plane; part of it is familiar",
+    lambda _, variant: load_toy(variant),
+    tuple(toy.name for toy in TOYS),
 )

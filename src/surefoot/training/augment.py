@@ -1,8 +1,8 @@
-"""Crops and mirror images of a whole batch at once, on the device that trains.
+"""Random and centre crops of a whole batch at once, on the device that trains.
 
 A crop, its resize and its mirror are one linear map per axis, so a batch of views is two batched matrix
 products: rows @ image @ columns. The weights are those of an antialiased bilinear resize (a triangle as wide
-as the reduction), the same as Pillow's; nothing here waits for the host.
+as the reduction), the same as Pillow's; nothing here synchronises with the host.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 ATTEMPTS = 10
-DRAWS = 2 * ATTEMPTS + 3  # random numbers that a crop takes
+DRAWS = 2 * ATTEMPTS + 3  # random numbers per crop
 AREA = (0.08, 1.0)
 ASPECT = (3 / 4, 4 / 3)
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, which Places365's and torchvision's weights expect
@@ -32,11 +32,11 @@ class Crops:
 
 
 def random_crops(heights: Tensor, widths: Tensor, draws: Tensor) -> Crops:
-    """Inception crops: area 8% to 100%, aspect 3/4 to 4/3, any place; half of them mirrored.
+    """Inception crops: area 8% to 100%, aspect 3/4 to 4/3, any position; half of them mirrored.
 
     `draws` are uniform random numbers (DRAWS, batch).
 
-    Ten shapes are drawn and the first that fits is taken; where none does, the largest middle box whose
+    Ten shapes are drawn and the first that fits is used; where none fits, the largest centred box whose
     aspect is allowed. Szegedy et al., CVPR 2015.
     """
     tall, wide = heights.float(), widths.float()
@@ -58,7 +58,7 @@ def random_crops(heights: Tensor, widths: Tensor, draws: Tensor) -> Crops:
 
 
 def centre_crops(heights: Tensor, widths: Tensor, share: float) -> Crops:
-    """The middle square whose side is `share` of the short side: resize to 256 and crop 224 is 224 / 256."""
+    """The centred square whose side is `share` of the short side: resize to 256 and crop 224 is 224 / 256."""
     side = torch.minimum(heights, widths).float() * share
     top, left = (heights - side) / 2, (widths - side) / 2
     return Crops(top, left, side, side, torch.zeros_like(side, dtype=torch.bool))
@@ -74,13 +74,13 @@ def resample(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 
 def normalise(views: Tensor) -> Tensor:
-    """From 0..255 to about mean 0 and spread 1, per channel; one channel takes the mean of the three."""
+    """From 0..255 to about mean 0 and standard deviation 1; one channel uses the mean of the three."""
     mean, spread = (_per_channel(values, views) for values in (MEAN, SPREAD))
     return (views / 255 - mean) / spread
 
 
 def _per_channel(values: tuple[float, ...], views: Tensor) -> Tensor:
-    """A number for each channel, made where the views are: a captured step may copy nothing from the host."""
+    """A number per channel, created on the views' device: a captured step may copy nothing from the host."""
     channels = views.shape[1]
     if channels != len(values):
         values = (sum(values) / len(values),) * channels
@@ -91,13 +91,13 @@ def _per_channel(values: tuple[float, ...], views: Tensor) -> Tensor:
 def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
     """(batch, size, pixels): each output pixel's share of each input pixel, inside the box only.
 
-    Output i looks at start + (i + 1/2) length / size, through a triangle of half-width max(1, length / size).
+    A triangle about start + (i + 1/2) length / size for output i, of half-width max(1, length / size).
     """
-    place = torch.arange(size, device=start.device) + 0.5
+    position = torch.arange(size, device=start.device) + 0.5
     pixel = torch.arange(pixels, device=start.device) + 0.5
     scale = (length / size)[:, None, None]
     start, end = start[:, None, None], (start + length)[:, None, None]
-    centre = start + place[None, :, None] * scale
+    centre = start + position[None, :, None] * scale
     weight = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0)
     weight = weight * ((pixel > start) & (pixel < end))
     return weight / weight.sum(dim=2, keepdim=True)

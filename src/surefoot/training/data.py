@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from numpy.typing import NDArray
@@ -17,25 +17,26 @@ from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.task import ImageFiles, Split, Task, decode_task
 from surefoot.training.augment import DRAWS, Crops, centre_crops, normalise, random_crops, resample
 
-LARGEST_SETTLED = 2**27  # numbers that views which never change may take, kept from the start: 512 MiB
-SHARE_OF_MEMORY = 0.4  # of a device's free memory that a split's pixels may take; beyond it they stream
+LARGEST_FIXED_VIEWS = 2**27  # float32 numbers of views that are computed once: 512 MiB
+SHARE_OF_MEMORY = 0.4  # of a device's free memory for a split's pixels; larger ones are streamed
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Samples that are seen as they are: vectors, or images that were made ready before."""
+    """Samples without random views: vectors, or views of images computed once."""
 
     values: Tensor  # (n, dimensions) or (n, channels, height, width), float32
+    has_random_views: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.values)
 
     def on(self, device: torch.device) -> "Points":
-        """The same samples, held where they are needed."""
+        """The same samples on a device."""
         return Points(self.values.to(device))
 
-    def settled(self) -> "Points":
-        """As they are seen in every epoch, made once."""
+    def with_fixed_views(self) -> "Points":
+        """The views of every epoch, computed once."""
         return self
 
     def take(self, rows: Tensor) -> "Points":
@@ -47,15 +48,15 @@ class Points:
         return self.values[rows.to(self.values.device)].to(device)
 
     def draws(self, steps: int, _batch: int, _random: torch.Generator) -> Tensor:
-        """Random numbers that an epoch's views take: none."""
+        """The random numbers of an epoch's views: none."""
         return torch.empty(steps, 0)
 
     def training_views(self, raw: Tensor, _rows: Tensor, _draws: Tensor) -> Tensor:
-        """What the network sees in training."""
+        """The network's inputs in training."""
         return raw
 
     def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:  # noqa: PT019  no fixture
-        """What the network sees in testing."""
+        """The network's inputs in testing."""
         return raw
 
 
@@ -67,25 +68,35 @@ class Images:
     heights: Tensor  # (n,)
     widths: Tensor
     view: int
-    share: float  # of the short side that the test crop keeps
+    share: float  # of the short side that is in the test crop
     augmentation: str
 
     def __len__(self) -> int:
         return len(self.pixels)
 
+    @property
+    def has_random_views(self) -> bool:
+        """Whether epochs have different views."""
+        return self.augmentation != "none"
+
     def on(self, device: torch.device) -> "Images":
-        """Resident on the device where that fits; else pinned on the host, to be streamed."""
+        """On the device where they fit; else pinned on the host, to be streamed."""
+        pixels = self.pixels
+        if pixels.device.type != device.type:
+            free, _ = torch.cuda.mem_get_info(device)
+            fits = pixels.numel() <= SHARE_OF_MEMORY * free
+            pixels = pixels.to(device) if fits else pixels.pin_memory()
         return replace(
             self,
-            pixels=_where_it_fits(self.pixels, device),
+            pixels=pixels,
             heights=self.heights.to(device),
             widths=self.widths.to(device),
         )
 
-    def settled(self) -> "Points | Images":
-        """Views made once and for all where every epoch sees the same ones, and they are not too large."""
+    def with_fixed_views(self) -> "Points | Images":
+        """Views computed once where every epoch has the same ones, and they are not too large."""
         size = len(self) * self.pixels.shape[1] * self.view**2
-        if self.augmentation != "none" or self.pixels.is_cuda or size > LARGEST_SETTLED:
+        if self.has_random_views or self.pixels.is_cuda or size > LARGEST_FIXED_VIEWS:
             return self
         parts = torch.split(torch.arange(len(self)), 256)
         return Points(torch.cat([self.test_views(self.pixels[rows], rows) for rows in parts]))
@@ -101,12 +112,12 @@ class Images:
         return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
 
     def draws(self, steps: int, batch: int, random: torch.Generator) -> Tensor:
-        """Random numbers that an epoch's views take: (steps, DRAWS, batch), drawn on the host."""
+        """The random numbers of an epoch's views: (steps, DRAWS, batch), drawn on the host."""
         return torch.rand(steps, DRAWS if self.augmentation == "inception" else 0, batch, generator=random)
 
     def training_views(self, raw: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Random crops, or what the recipe says instead."""
-        if self.augmentation == "none":
+        """Random crops; centre crops without augmentation."""
+        if not self.has_random_views:
             return self.test_views(raw, rows)
         return _fast_views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
 
@@ -138,9 +149,9 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
 def fetched(
     inputs: Inputs, batches: Iterable[Tensor], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each batch's rows and raw samples; those that stream are fetched while the batch before is at work."""
-    held = inputs.values if isinstance(inputs, Points) else inputs.pixels
-    if held.device.type == device.type:
+    """Each batch's rows and raw samples; streamed ones are fetched while the previous batch is processed."""
+    stored = inputs.values if isinstance(inputs, Points) else inputs.pixels
+    if stored.device.type == device.type:
         for rows in [rows.to(device, non_blocking=True) for rows in batches]:
             yield rows, inputs.fetch(rows, device)
         return
@@ -158,8 +169,8 @@ def fetched(
 def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augmentation: str) -> Images:
     """Decoded images, or an array (n, height, width, channels), padded to one shape.
 
-    What is longer than twice its short side is cut to that about its middle: the padding goes by the longest
-    image, and no crop of the recipe is as long.
+    An image longer than twice its short side is cropped to that, about its middle: the longest image decides
+    the padding, and no crop of the recipe is as long.
     """
     cut = [_middle(images[row]) for row in range(len(images))]
     height, width = (max(image.shape[axis] for image in cut) for axis in (0, 1))
@@ -168,13 +179,6 @@ def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augme
         into[:, : image.shape[0], : image.shape[1]] = torch.from_numpy(image.copy()).permute(2, 0, 1)
     heights, widths = (torch.tensor([image.shape[axis] for image in cut]) for axis in (0, 1))
     return Images(pixels, heights, widths, view, min(1.0, view / resize), augmentation)
-
-
-def _where_it_fits(pixels: Tensor, device: torch.device) -> Tensor:
-    if pixels.device.type == device.type:
-        return pixels
-    free, _ = torch.cuda.mem_get_info(device)
-    return pixels.to(device) if pixels.numel() <= SHARE_OF_MEMORY * free else pixels.pin_memory()
 
 
 def _middle(image: NDArray[Any]) -> NDArray[Any]:
@@ -212,12 +216,13 @@ def task_inputs(
 ) -> Mapping[Split, Inputs]:
     """Every split's samples: images decoded to the recipe's size, arrays as they are."""
     decoded = decode_task(task, Size(recipe.resize), cache=cache, tick=tick)
-    return {split: _inputs(task, split, decoded, recipe) for split in task.splits}
-
-
-def _inputs(task: Task, split: Split, decoded: Mapping[Split, object], recipe: Recipe) -> Inputs:
-    samples = task.splits[split].inputs
-    if not isinstance(samples, ImageFiles) and samples.ndim == 2:
-        return Points(torch.from_numpy(samples).float())
-    images = decoded[split] if isinstance(samples, ImageFiles) else samples
-    return images_from(images, view=recipe.view, resize=recipe.resize, augmentation=recipe.augmentation)  # type: ignore[arg-type]
+    inputs: dict[Split, Inputs] = {}
+    for split, samples in task.splits.items():
+        if not isinstance(samples.inputs, ImageFiles) and samples.inputs.ndim == 2:
+            inputs[split] = Points(torch.from_numpy(samples.inputs).float())
+            continue
+        images = decoded[split] if isinstance(samples.inputs, ImageFiles) else samples.inputs
+        inputs[split] = images_from(
+            images, view=recipe.view, resize=recipe.resize, augmentation=recipe.augmentation
+        )
+    return inputs

@@ -1,19 +1,17 @@
-"""Familiar subgroups dealt into folds, so that some can be held out: stand-ins for what is unfamiliar."""
+"""Folds of familiar subgroups, so that some can be held out: stand-ins for unfamiliar samples."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.runtime import generator
 
-NEVER = -1  # the fold of what cannot be held out
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEVER = -1  # the fold of groups that cannot be held out
 CLUSTER_STEPS = 50
-
-Rows = NDArray[np.int64]
 
 
 def deal_groups(
@@ -22,53 +20,64 @@ def deal_groups(
     trained: NDArray[np.bool_],
     folds: int,
     kind: LabelKind,
-) -> Rows:
+) -> NDArray[np.int64]:
     """A fold for each row, whole groups together, each class's groups spread over the folds.
 
     A group is in no fold where holding it out with the rest of its fold would leave a class without a trained
-    row. The largest groups are dealt first, each to the fold that has least of its main class.
+    row. The largest groups are assigned first, each to the fold that has least of its main class.
     """
-    has = _has(labels, kind)
+    if kind is LabelKind.MANY_LABELS:
+        has = labels == 1
+    else:
+        has = labels[:, None] == np.arange(labels.max() + 1)[None, :]
     names, member_of = np.unique(groups, return_inverse=True)
     counts = np.stack([has[member_of == index].sum(axis=0) for index in range(len(names))])
     of_trained = np.stack([has[(member_of == index) & trained].sum(axis=0) for index in range(len(names))])
     total = of_trained.sum(axis=0)
-    held, lost = np.zeros((folds, has.shape[1])), np.zeros((folds, has.shape[1]))
+    held_out, lost = np.zeros((folds, has.shape[1])), np.zeros((folds, has.shape[1]))
     fold_of = np.full(len(names), NEVER, dtype=np.int64)
     for index in np.argsort(-counts.sum(axis=1), kind="stable"):
         main = int(counts[index].argmax())
-        able = [f for f in range(folds) if ((total - lost[f] - of_trained[index] > 0) | (total == 0)).all()]
-        if able:
-            best = min(able, key=lambda f: (held[f, main], held[f].sum(), f))
+        possible = [
+            f for f in range(folds) if ((total - lost[f] - of_trained[index] > 0) | (total == 0)).all()
+        ]
+        if possible:
+            best = min(possible, key=lambda f: (held_out[f, main], held_out[f].sum(), f))
             fold_of[index] = best
-            held[best] += counts[index]
+            held_out[best] += counts[index]
             lost[best] += of_trained[index]
     return np.asarray(fold_of[member_of], dtype=np.int64)
 
 
-def cluster(features: Tensor, labels: NDArray[np.int64], clusters: int, kind: LabelKind) -> NDArray[np.str_]:
+def cluster(
+    features: "Tensor", labels: NDArray[np.int64], clusters: int, kind: LabelKind
+) -> NDArray[np.str_]:
     """A name for each row's cluster of features, by k-means within each class; over all for many labels."""
     if kind is LabelKind.MANY_LABELS:
-        found = _k_means(features, clusters, "all")
-        return np.asarray([f"cluster {each}" for each in found.tolist()], dtype=np.str_)
+        nearest = _k_means(features, clusters, "all")
+        return np.asarray([f"cluster {each}" for each in nearest.tolist()], dtype=np.str_)
     names = np.empty(len(labels), dtype="U64")
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        found = _k_means(features[torch.from_numpy(rows)], min(clusters, len(rows)), label)
-        names[rows] = [f"class {label}, cluster {each}" for each in found.tolist()]
+        nearest = _k_means(features[rows], min(clusters, len(rows)), label)
+        names[rows] = [f"class {label}, cluster {each}" for each in nearest.tolist()]
     return names
 
 
-def _has(labels: NDArray[np.int64], kind: LabelKind) -> NDArray[np.bool_]:
-    if kind is LabelKind.MANY_LABELS:
-        return np.asarray(labels == 1)
-    return np.asarray(labels[:, None] == np.arange(labels.max() + 1)[None, :])
-
-
-def _k_means(features: Tensor, clusters: int, *purpose: object) -> Tensor:
+def _k_means(features: "Tensor", clusters: int, *purpose: object) -> "Tensor":
     """Lloyd's iterations in float64 from k-means++ seeds (Arthur & Vassilvitskii, SODA 2007)."""
-    points = features.double()
-    centres = _spread(points, clusters, generator("clusters", *purpose))
+    import torch  # here, because planning needs `deal_groups` and no torch
+
+    from surefoot.runtime import generator
+
+    points, random = features.double(), generator("clusters", *purpose)
+    chosen = [int(torch.randint(len(points), (), generator=random))]
+    for _ in range(clusters - 1):
+        distance = torch.cdist(points, points[chosen]).amin(dim=1).square()
+        if not distance.sum() > 0:
+            break
+        chosen.append(int(torch.multinomial(distance, 1, generator=random)))
+    centres = points[chosen].clone()
     nearest = torch.zeros(len(points), dtype=torch.int64)
     for _ in range(CLUSTER_STEPS):
         before, nearest = nearest, torch.cdist(points, centres).argmin(dim=1)
@@ -78,13 +87,3 @@ def _k_means(features: Tensor, clusters: int, *purpose: object) -> Tensor:
             if (nearest == index).any():
                 centres[index] = points[nearest == index].mean(dim=0)
     return nearest
-
-
-def _spread(points: Tensor, clusters: int, random: torch.Generator) -> Tensor:
-    chosen: Sequence[int] = [int(torch.randint(len(points), (), generator=random))]
-    for _ in range(clusters - 1):
-        distance = torch.cdist(points, points[list(chosen)]).amin(dim=1).square()
-        if not distance.sum() > 0:
-            break
-        chosen = [*chosen, int(torch.multinomial(distance, 1, generator=random))]
-    return points[list(chosen)].clone()

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.errors import InputError
-from surefoot.networks.backbones import backbone_named, build_network
+from surefoot.networks.backbones import BACKBONES, build_network
 from surefoot.networks.external import UserNetwork
 from surefoot.networks.network import Network
 from surefoot.networks.weights import WeightsReport, load_weights
 from surefoot.recipes.recipe import Recipe
-from surefoot.recipes.variants import Bayesian
 from surefoot.runtime import generator
 from surefoot.tasks.task import Split, Task
 from surefoot.training.data import Inputs, Points, fetched
@@ -34,7 +33,7 @@ def initial_network(
 ) -> Network:
     """Drawn from the seed; the backbone pretrained where the recipe says so, never the last layer.
 
-    `on_weights` is told which of the pretrained weights were loaded.
+    `on_weights` receives a report on which of the pretrained weights were loaded.
     """
     network = drawn_network(recipe, task, inputs, seed=seed)
     if isinstance(network, UserNetwork):
@@ -46,30 +45,33 @@ def initial_network(
 
 
 def drawn_network(recipe: Recipe, task: Task, inputs: Mapping[Split, Inputs], *, seed: int) -> Network:
-    """All of it drawn from the seed."""
+    """A network with all weights drawn from the seed."""
     start = generator(task.training_identity, recipe.digest, seed, "initialisation")
     options = network_options(recipe, _shape(recipe, task, inputs[Split.TRAIN]))
     return build_network(recipe.network, len(task.class_names), generator=start, **options)
 
 
 def _refuse_other_outputs(copy: UserNetwork, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """Asked before the hours of training, not after; a copy, for a network may keep what it was asked."""
+    """Refuse a network with wrong outputs before the hours of training.
+
+    On a copy, because a user's network may store something in its first call.
+    """
     needed = f"needed: logits of shape (2, {classes})"
     try:
         with torch.no_grad(), evaluating([copy]):
-            answer: Any = copy(torch.zeros(shape))
+            outputs: Any = copy(torch.zeros(shape))
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise InputError(
             f"network {name!r} fails on samples of shape {shape} ({reason}); {needed}"
         ) from error
-    if not isinstance(answer, torch.Tensor) or answer.shape != (2, classes):
-        got = f"shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else type(answer).__name__
+    if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, classes):
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         raise InputError(f"network {name!r} gives {got} for samples of shape {shape}; {needed}")
 
 
 def weights_digest(path: Path) -> str:
-    """What a weights file is called in a recipe: the start of its sha256."""
+    """The name of a weights file in a recipe: the start of its sha256."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -78,44 +80,28 @@ def weights_digest(path: Path) -> str:
 
 
 def network_options(recipe: Recipe, shape: tuple[int, ...]) -> dict[str, Any]:
-    """What `build_network` takes beside name and classes, for samples of that shape."""
+    """The arguments of `build_network` besides name and classes, for samples of that shape."""
+    options: dict[str, Any] = {}
     if recipe.network == "mlp":
         hidden = (recipe.width,) * 3
         options = {"inputs": math.prod(shape), "hidden": hidden, "layer_dropout": recipe.dropout}
-        return options | _bayesian_options(recipe)
-    if ":" in recipe.network:
-        return _bayesian_options(recipe)
-    options = {"channels": shape[0], "small_stem": recipe.stem == "small"}
-    return options | {"head_dropout": recipe.dropout} | _bayesian_options(recipe)
+    elif ":" not in recipe.network:
+        small_stem = recipe.stem == "small"
+        options = {"channels": shape[0], "small_stem": small_stem, "head_dropout": recipe.dropout}
+    return options if recipe.variant is None else options | recipe.variant.network_options(recipe.network)
 
 
 def _shape(recipe: Recipe, task: Task, samples: Inputs) -> tuple[int, ...]:
-    """Of a sample as the network sees it."""
+    """The shape of a sample as the network gets it."""
     if not isinstance(samples, Points):
         return (samples.pixels.shape[1], recipe.view, recipe.view)
     if recipe.network != "mlp":
         if ":" not in recipe.network:
-            backbone_named(recipe.network)  # an unknown one is said to be that
+            BACKBONES.named(recipe.network)  # refuses an unknown one by name
         raise InputError(
             f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
         )
     return tuple(samples.values.shape[1:])
-
-
-def _bayesian_options(recipe: Recipe) -> dict[str, Any]:
-    """A head with a variance; dropout before it, or in every layer where all of the network is sampled."""
-    variant = recipe.variant
-    if not isinstance(variant, Bayesian):
-        return {}
-    if variant.sampled == "head":
-        return {"head": "gaussian", "head_dropout": variant.dropout}
-    if recipe.network not in ("mlp", "densenet161"):
-        raise InputError(
-            f"network {recipe.network!r} has no dropout in its layers; allowed with sampled = 'network': "
-            "densenet161, mlp"
-        )
-    before_head = 0.0 if recipe.network == "mlp" else variant.dropout  # the mlp's last layer has its own
-    return {"head": "gaussian", "head_dropout": before_head, "layer_dropout": variant.dropout}
 
 
 def right_weights(digest: str, path: Path | None) -> Path:
@@ -124,9 +110,9 @@ def right_weights(digest: str, path: Path | None) -> Path:
         raise InputError(
             f"the recipe begins with pretrained weights {digest}; say where they are: --weights FILE"
         )
-    found = weights_digest(path)
-    if found != digest:
-        raise InputError(f"{path} holds weights {found}; the recipe was made with {digest}")
+    actual = weights_digest(path)
+    if actual != digest:
+        raise InputError(f"{path} holds weights {actual}; the recipe was made with {digest}")
     return path
 
 
@@ -147,15 +133,10 @@ def mixed(states: Sequence[Weights], shares: Sequence[float]) -> Weights:
     }
 
 
-def averaged(states: Sequence[Weights]) -> Weights:
-    """The mean of every tensor."""
-    return mixed(states, [1 / len(states)] * len(states))
-
-
 def refresh_statistics(network: nn.Module, inputs: Inputs, device: torch.device) -> None:
-    """Take BatchNorm's means and variances anew over the samples: those of averaged weights are no average.
+    """Compute BatchNorm's means and variances again over the samples: averaged weights have other ones.
 
-    Averaged over batches of one size, all else in evaluation mode.
+    Averaged over batches of one size, all other modules in evaluation mode.
     """
     norms = [module for module in network.modules() if isinstance(module, NORMS)]
     if not norms:

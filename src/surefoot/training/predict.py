@@ -1,4 +1,4 @@
-"""What networks say of samples: each sample is read once, however many the networks are."""
+"""Networks' outputs for samples: each sample is read once, however many networks there are."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
+from surefoot.networks.heads import GaussianHead, dropout_masks, masked_linear, positive
 from surefoot.networks.network import Network, sampling_dropout
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax
@@ -14,17 +15,17 @@ from surefoot.training.data import Inputs, fetched
 
 ROWS_AT_ONCE = 256
 
-Answer = Callable[[nn.Module, Tensor], Tensor]
+Predictor = Callable[[nn.Module, Tensor], Tensor]  # a network and a batch of views, to (batch, outputs)
 
 
-def plainly(network: nn.Module, views: Tensor) -> Tensor:
+def network_logits(network: nn.Module, views: Tensor) -> Tensor:
     """The network's own logits."""
     logits: Tensor = network(views)
     return logits
 
 
-def features(network: nn.Module, views: Tensor) -> Tensor:
-    """What the last layer sees."""
+def network_features(network: nn.Module, views: Tensor) -> Tensor:
+    """The inputs of the last layer."""
     assert isinstance(network, Network)
     return network.features(views)
 
@@ -48,8 +49,8 @@ class Sampled:
             parts = []
             for _ in range(self.samples):
                 with sampling_dropout(network, self.generator):
-                    seen = network.features(views)
-                parts.append(network.head.sample_logits(seen, 1, self.generator))
+                    features = network.features(views)
+                parts.append(network.head.sample_logits(features, 1, self.generator))
             logits = torch.cat(parts)
         else:
             logits = network.sample_logits(views, self.samples, self.generator)
@@ -57,24 +58,58 @@ class Sampled:
         return average(logits.float())
 
 
+class FixedSamples(nn.Module):
+    """A network with a Gaussian head; its samples of dropout and noise are drawn once, the same for all rows.
+
+    log mean_s softmax(z_s), for many labels its log odds: a sample gets the same prediction each time,
+    whatever else is in its batch. Each row's samples are distributed as they were in training.
+    """
+
+    mask: Tensor
+    noise: Tensor
+
+    def __init__(self, network: Network, samples: int, kind: LabelKind, generator: Generator) -> None:
+        super().__init__()
+        self.network = network
+        self.kind = kind
+        blank = torch.empty(0, network.width)
+        mask = dropout_masks(blank, network.head.dropout.p, samples, generator)
+        self.register_buffer("mask", mask, persistent=False)
+        noise = torch.randn(samples, 1, network.classes, generator=generator)
+        self.register_buffer("noise", noise, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, classes)."""
+        head, features = self.network.head, self.network.features(images)
+        assert isinstance(head, GaussianHead)
+        mean = masked_linear(head, features, self.mask).float()
+        variance = positive(masked_linear(head.variance, features, self.mask).float())
+        logits = mean + variance.sqrt() * self.noise
+        return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
+
+
 def predict(
-    networks: Sequence[nn.Module], inputs: Inputs, device: torch.device, *, answer: Answer = plainly
+    networks: Sequence[nn.Module],
+    inputs: Inputs,
+    device: torch.device,
+    *,
+    predictor: Predictor = network_logits,
 ) -> Tensor:
-    """Answers (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
+    """Outputs (members, n, classes) in float32 on the host; networks are left in the mode they were in."""
     with torch.inference_mode(), evaluating(networks):
         parts = [
-            torch.stack([answer(network, views).float() for network in networks]).cpu()
-            for views in batches_seen(inputs, device, ROWS_AT_ONCE)
+            torch.stack([predictor(network, views).float() for network in networks]).cpu()
+            for views in test_batches(inputs, device, ROWS_AT_ONCE)
         ]
     return torch.cat(parts, dim=1)
 
 
-def batches_seen(inputs: Inputs, device: torch.device, rows_at_once: int) -> Iterator[Tensor]:
-    """What networks see of the samples in testing, in order, some rows at a time."""
+def test_batches(inputs: Inputs, device: torch.device, rows_at_once: int) -> Iterator[Tensor]:
+    """The test views of the samples, in order, some rows at a time."""
     inputs = inputs.on(device)
     rows = torch.split(torch.arange(len(inputs)), rows_at_once)
-    for some, raw in fetched(inputs, rows, device):
-        yield inputs.test_views(raw, some.to(device)).float()
+    for batch, raw in fetched(inputs, rows, device):
+        yield inputs.test_views(raw, batch.to(device)).float()
 
 
 @contextmanager

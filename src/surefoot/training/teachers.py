@@ -1,15 +1,16 @@
-"""What teachers say of random views of every sample, asked once for all their students.
+"""Teachers' outputs for random views of every sample, computed once for all their students.
 
-A page is one random view of each sample and the teachers' answer to it. A student reads a page an epoch, in
-an order of its own, and none twice: for each student alone this is the same as views drawn afresh, and ten
-students cost the teachers no more than one.
+A view set is one random view of each sample, with the teachers' log probabilities for it. A student trains on
+one view set per epoch, in an order of its own, and on none twice: for each student alone this is the same as
+views drawn independently, and ten students cost the teachers no more than one.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,98 +19,132 @@ from torch import Tensor, nn
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_sigmoid, average_softmax
 from surefoot.runtime import generator
 from surefoot.training.data import Inputs, fetched
-from surefoot.training.losses import placed, taught
+from surefoot.training.predict import predict
 
 ROWS_AT_ONCE = 512
 
 
+def teacher_targets(
+    teachers: Sequence[nn.Module], inputs: Inputs, kind: LabelKind, device: torch.device
+) -> Tensor:
+    """The log of the teachers' mean probability for the test views; for many labels its log odds."""
+    return _average(predict(teachers, inputs, device), kind)
+
+
 @dataclass(frozen=True, eq=False)
 class TeacherEnsemble:
-    """Teachers, and the device that they are asked on."""
+    """Teachers, and the device on which they are evaluated."""
 
-    load: Callable[[], Sequence[nn.Module]]  # called only if there is something to ask
+    load: Callable[[], Sequence[nn.Module]]  # called only where something is missing from the cache
     kind: LabelKind
     classes: int
     device: torch.device
 
     @cached_property
     def teachers(self) -> list[nn.Module]:
-        """Ready to be asked."""
-        return placed(self.load(), self.device)
+        """On the device; on a GPU in the layout and the precision in which they compute there."""
+        layout: Any = {"device": self.device, "memory_format": torch.channels_last}
+        teachers = [teacher.to(**layout) for teacher in self.load()]
+        if self.device.type == "cuda":
+            for module in (module for teacher in teachers for module in teacher.modules()):
+                if isinstance(module, (nn.Conv2d, nn.Linear)):  # autocast would convert them in every step
+                    module.to(torch.bfloat16)
+        return teachers
 
-    def ask(self, inputs: Inputs, draws: Tensor) -> Tensor:
-        """Log probabilities (n, classes) of the views that these random numbers make; batches of one size."""
+    def targets(self, inputs: Inputs, draws: Tensor) -> Tensor:
+        """The log of the mean probability (n, classes) for the views that these random numbers make.
+
+        For many labels its log odds.
+        """
         on_gpu = self.device.type == "cuda"
         count = math.ceil(len(inputs) / ROWS_AT_ONCE)
         size = ROWS_AT_ONCE if on_gpu else math.ceil(len(inputs) / count)  # one size is one compilation
         rows = torch.arange(count * size) % len(inputs)
+        logits = _compiled_logits() if on_gpu else _logits
         parts = []
         with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16, enabled=on_gpu):
-            for some, raw in fetched(inputs, torch.split(rows, size), self.device):
-                views = inputs.training_views(raw, some.to(self.device), draws[:, some.to(draws.device)])
-                parts.append(taught(self.teachers, views, self.kind).float())
+            for batch, raw in fetched(inputs, torch.split(rows, size), self.device):
+                views = inputs.training_views(raw, batch.to(self.device), draws[:, batch.to(draws.device)])
+                members = torch.stack([logits(teacher, views) for teacher in self.teachers])
+                parts.append(_average(members, self.kind).float())
         return torch.cat(parts)[: len(inputs)].cpu()
+
+
+def _average(logits: Tensor, kind: LabelKind) -> Tensor:
+    return (average_softmax if kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
+
+
+def _logits(teacher: nn.Module, views: Tensor) -> Tensor:
+    logits: Tensor = teacher(views)
+    return logits.float()
+
+
+@cache
+def _compiled_logits() -> Callable[[nn.Module, Tensor], Tensor]:
+    """One compilation for all teachers: their weights are arguments of it."""
+    return cast(Callable[[nn.Module, Tensor], Tensor], torch.compile(_logits, dynamic=False))
 
 
 @dataclass(frozen=True, eq=False)
 class TeacherCache:
-    """The pages of some samples, kept as files; one that is missing is made when it is asked for."""
+    """The view sets of some samples, stored as files; one that is missing is computed when it is read."""
 
     inputs: Inputs
     folder: Path
     seed: int  # of the views
-    room: TeacherEnsemble
+    ensemble: TeacherEnsemble
 
-    def draws(self, page: int) -> Tensor:
-        """The random numbers of that page's views: (draws, n)."""
-        return self.inputs.draws(1, len(self.inputs), generator(self.seed, "page", page))[0]
+    def draws(self, view_set: int) -> Tensor:
+        """The random numbers of its views: (draws, n)."""
+        return self.inputs.draws(1, len(self.inputs), generator(self.seed, "page", view_set))[0]
 
-    def answers(self, page: int) -> Tensor:
-        """Log probabilities (n, classes)."""
-        path = self.folder / f"{page}.npy"
+    def targets(self, view_set: int) -> Tensor:
+        """The teachers' log probabilities (n, classes)."""
+        path = self.folder / f"{view_set}.npy"
         if path.exists():
-            return _read(path, (len(self.inputs), self.room.classes))
-        said = self.room.ask(self._there, self.draws(page).to(self.room.device))
+            return _read(path, (len(self.inputs), self.ensemble.classes))
+        targets = self.ensemble.targets(self._on_device, self.draws(view_set).to(self.ensemble.device))
         make_folder(self.folder)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.save(file, said.numpy(), allow_pickle=False)
-        return said
+            np.save(file, targets.numpy(), allow_pickle=False)
+        return targets
 
     @cached_property
-    def _there(self) -> Inputs:
-        return self.inputs.on(self.room.device)
+    def _on_device(self) -> Inputs:
+        return self.inputs.on(self.ensemble.device)
 
 
 class SharedViews:
-    """The views of a student's epochs: pages in an order of its own, their answers laid out in `seen`."""
+    """The views of a student's epochs: view sets in an order of its own; `targets` are set to theirs."""
 
-    def __init__(self, lessons: Sequence[TeacherCache], epochs: int, seed: int, seen: Tensor) -> None:
-        self.lessons, self.seen = lessons, seen
+    def __init__(self, caches: Sequence[TeacherCache], epochs: int, seed: int, targets: Tensor) -> None:
+        self.caches, self.targets = caches, targets
         self.order = torch.randperm(epochs, generator=generator(seed, "pages")).tolist()
 
     def begin(self, epoch: int, batches: Sequence[Tensor]) -> Tensor:
         """The random numbers of each batch's views: (steps, draws, batch)."""
-        page = self.order[epoch]
-        self.seen.copy_(torch.cat([each.answers(page) for each in self.lessons]))
-        draws = torch.cat([each.draws(page) for each in self.lessons], dim=1)
+        view_set = self.order[epoch]
+        self.targets.copy_(torch.cat([cache.targets(view_set) for cache in self.caches]))
+        draws = torch.cat([cache.draws(view_set) for cache in self.caches], dim=1)
         return torch.stack([draws[:, rows] for rows in batches])
 
 
 def _read(path: Path, shape: tuple[int, int]) -> Tensor:
     try:
-        found = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(path, str(error)) from error
-    if not isinstance(found, np.ndarray) or found.dtype != np.float32:
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
         raise _damaged(path, "it holds no table of float32")
-    if found.shape != shape:
-        raise _damaged(path, f"it is {' x '.join(map(str, found.shape))}; needed: {shape[0]} x {shape[1]}")
-    if np.isnan(found).any():
+    if array.shape != shape:
+        raise _damaged(path, f"it is {' x '.join(map(str, array.shape))}; needed: {shape[0]} x {shape[1]}")
+    if np.isnan(array).any():
         raise _damaged(path, "it holds NaN")
-    return torch.from_numpy(found)
+    return torch.from_numpy(array)
 
 
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"cannot read {path}: {why}; remove it, and it is made again")
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"cannot read {path}: {reason}; remove it, and it is computed again")

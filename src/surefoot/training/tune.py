@@ -1,9 +1,9 @@
 """Learning rate and number of epochs, searched on validation with the paper's plateau rule.
 
 At each learning rate: train until the validation error has not improved for some epochs, then a third as
-many epochs again at a tenth of the rate. The recipe that ends with the lowest error wins; of equals, the one
+many epochs again at a tenth of the rate. The recipe with the lowest final error is chosen; of equals, the one
 with the lower NLL. If that is the highest or the lowest rate tried, the next one beyond is tried too.
-Unfamiliar data have no part in it.
+Unfamiliar data are not used.
 """
 
 import math
@@ -36,7 +36,7 @@ PATIENCE = 5
 
 @dataclass(frozen=True)
 class Trial:
-    """What one learning rate came to."""
+    """The result of one learning rate."""
 
     learning_rate: float
     epochs: int  # all of them, the last quarter at a tenth of the rate
@@ -60,8 +60,8 @@ class _Plateau(Exception):  # noqa: N818  a signal, not an error
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
-    """What every trial is given."""
+class TuneContext:
+    """The task, base recipe and limits of a search."""
 
     task: Task
     inputs: Mapping[Split, Inputs]
@@ -73,18 +73,18 @@ class Bench:
     on_event: Callable[[EpochResult], None] = lambda _: None
 
 
-def tune(bench: Bench, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
-    """The best recipe found, and every trial: of `rates` alone, else as far along LADDER as it pays."""
-    if Split.VAL not in bench.task.splits:
-        raise InputError(f"task {bench.task.name!r} has no val split; needed: one, to search on")
-    trials = [try_rate(bench, rate) for rate in rates or RATES]
+def tune(context: TuneContext, rates: Sequence[float] = ()) -> tuple[Recipe, list[Trial]]:
+    """The best recipe, and every trial: of `rates` alone, else along LADDER while the best is at an end."""
+    if Split.VAL not in context.task.splits:
+        raise InputError(f"task {context.task.name!r} has no val split; needed: one, to search on")
+    trials = [try_rate(context, rate) for rate in rates or RATES]
     while not rates and (beyond := rate_beyond(trials)) is not None:
-        trials.append(try_rate(bench, beyond))
+        trials.append(try_rate(context, beyond))
     if all(trial.diverged for trial in trials):
         tried = ", ".join(f"{trial.learning_rate:g}" for trial in trials)
         raise InputError(f"training diverged at every learning rate of {tried}; try lower ones")
     best = best_of(trials)
-    return replace(bench.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
+    return replace(context.recipe, learning_rate=best.learning_rate, epochs=best.epochs), trials
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -93,9 +93,9 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def within_one_standard_error(trials: Sequence[Trial], samples: int) -> tuple[float, list[Trial]]:
-    """The standard error of the best trial's error on so many samples, and the others no further off.
+    """The standard error of the best trial's error on so many samples, and the other trials within it.
 
-    At least one sample's share, also where none is wrong.
+    At least 1 / samples, also where no prediction is wrong.
     """
     best = best_of(trials)
     error = max(math.sqrt(best.error * (1 - best.error) / samples), 1 / samples)
@@ -106,70 +106,70 @@ def rate_beyond(trials: Sequence[Trial]) -> float | None:
     """The next rate of LADDER where the best so far is the highest or the lowest tried."""
     tried = [trial.learning_rate for trial in trials]
     place = LADDER.index(best_of(trials).learning_rate)
-    beside = LADDER[max(place - 1, 0) : place + 2]
-    return next((rate for rate in beside if rate not in tried), None)
+    neighbours = LADDER[max(place - 1, 0) : place + 2]
+    return next((rate for rate in neighbours if rate not in tried), None)
 
 
-def try_rate(bench: Bench, rate: float) -> Trial:
+def try_rate(context: TuneContext, rate: float) -> Trial:
     """Train to the plateau, then a third as many epochs at a tenth of the rate."""
-    recipe = replace(bench.recipe, learning_rate=rate, epochs=bench.most_epochs)
-    network = initial_network(recipe, bench.task, bench.inputs, seed=0, weights=bench.weights)
+    recipe = replace(context.recipe, learning_rate=rate, epochs=context.most_epochs)
+    network = initial_network(recipe, context.task, context.inputs, seed=0, weights=context.weights)
     try:
-        reached = _to_the_plateau(bench, network, recipe)
+        reached = _to_the_plateau(context, network, recipe)
         last = max(1, math.ceil(reached / 3))
-        _run(bench, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
-        error, loss = _validate(bench, network)
+        _run(context, network, replace(recipe, epochs=last), "last", lambda _: rate / 10, lambda _: None)
+        error, loss = _validate(context, network)
     except InputError:
-        return Trial(rate, bench.most_epochs, math.nan, math.nan, diverged=True)
-    bench.on_event(EpochResult(rate, reached + last, error, loss))
+        return Trial(rate, context.most_epochs, math.nan, math.nan, diverged=True)
+    context.on_event(EpochResult(rate, reached + last, error, loss))
     return Trial(rate, reached + last, error, loss)
 
 
-def _to_the_plateau(bench: Bench, network: Network, recipe: Recipe) -> int:
-    """Epochs until the error has not fallen for `patience` of them, less those; so the network is left."""
+def _to_the_plateau(context: TuneContext, network: Network, recipe: Recipe) -> int:
+    """Train until the error has not fallen for `patience` epochs; restore and return the best epoch."""
     best, best_epoch = (math.inf, math.inf), 0
     weights: dict[str, Tensor] = {}
 
-    def look(progress: Progress) -> None:
+    def check(progress: Progress) -> None:
         nonlocal best, best_epoch, weights
-        found = _validate(bench, network)
-        bench.on_event(EpochResult(recipe.learning_rate, progress.epoch, *found))
-        if found < best:
-            best, best_epoch = found, progress.epoch
+        result = _validate(context, network)
+        context.on_event(EpochResult(recipe.learning_rate, progress.epoch, *result))
+        if result < best:
+            best, best_epoch = result, progress.epoch
             weights = {name: value.clone() for name, value in network.state_dict().items()}
-        if progress.epoch - best_epoch >= bench.patience:
+        if progress.epoch - best_epoch >= context.patience:
             raise _Plateau
 
     with suppress(_Plateau):
-        _run(bench, network, recipe, "plateau", lambda _: recipe.learning_rate, look)
-    network.load_state_dict(weights)  # as the recipe will train it: no epochs beyond the plateau
+        _run(context, network, recipe, "plateau", lambda _: recipe.learning_rate, check)
+    network.load_state_dict(weights)  # without the epochs after it, as the recipe will train
     return best_epoch
 
 
 def _run(
-    bench: Bench,
+    context: TuneContext,
     network: Network,
     recipe: Recipe,
     purpose: str,
     rate: Callable[[int], float],
-    look: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> None:
     train(
         network,
-        bench.inputs[Split.TRAIN],
-        torch.from_numpy(bench.task.splits[Split.TRAIN].labels),
-        Classification(bench.task.kind),
+        context.inputs[Split.TRAIN],
+        torch.from_numpy(context.task.splits[Split.TRAIN].labels),
+        Classification(context.task.kind),
         recipe,
-        seed=derive_seed(bench.task.training_identity, recipe.learning_rate, "tune", purpose),
-        device=bench.device,
-        hooks=Hooks(look),
+        seed=derive_seed(context.task.training_identity, recipe.learning_rate, "tune", purpose),
+        device=context.device,
+        hooks=Hooks(on_progress),
         rate=rate,
     )
 
 
-def _validate(bench: Bench, network: Network) -> tuple[float, float]:
-    logits = predict([network], bench.inputs[Split.VAL], bench.device)
+def _validate(context: TuneContext, network: Network) -> tuple[float, float]:
+    logits = predict([network], context.inputs[Split.VAL], context.device)
     if not torch.isfinite(logits).all():
         raise InputError("the logits are not finite")
-    said = Predictions.from_logits(logits, bench.task.splits[Split.VAL].labels)
-    return label_error(said), nll(said)
+    predictions = Predictions.from_logits(logits, context.task.splits[Split.VAL].labels)
+    return label_error(predictions), nll(predictions)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.images.cache import default_cache
-from surefoot.recipes.recipe import Recipe, Spec, recipe_from
+from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.variants import recipe_from
 
 STOPPED = 3  # the exit code of a worker that was stopped
 

@@ -1,6 +1,7 @@
 """One network from its spec to its logits and novelty scores in the store; resumes where it was stopped."""
 
 import platform
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,28 +12,34 @@ from surefoot import __version__
 from surefoot.errors import InputError
 from surefoot.novelty import Scale, fit_scale, novelty_scores
 from surefoot.recipes.recipe import Spec
-from surefoot.recipes.variants import Averaged, HeldOut
 from surefoot.store.draft import Draft
 from surefoot.store.files import novelty_file
 from surefoot.store.store import Store
+from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.workers.averaged import average_and_predict
-from surefoot.workers.build import Build, Listener, TaskContext, phases, restored
-from surefoot.workers.held_out import train_and_predict_held_out
-from surefoot.workers.trained import train_and_predict
+from surefoot.training.data import task_inputs
+from surefoot.variants.build import Build, Listener, TaskContext, phases
+from surefoot.workers.jobs import WorkOrder
+
+
+def open_context(order: WorkOrder) -> TaskContext:
+    """The task of an order, its images decoded or read from the cache."""
+    task = task_named(order.task, root=None if order.root is None else Path(order.root))
+    inputs = task_inputs(task, order.jobs[0].recipe, cache=order.cache_path)
+    return TaskContext(task, inputs, torch.device(order.device), order.weights_path)
 
 
 def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[str, ...]) -> None:
-    """Compute what is missing of the named scores, over all that the network predicts.
+    """Compute the named scores that are missing, for all splits that the network predicts.
 
-    The scale is that of the samples that the very weights were trained on.
+    The scale is that of the samples on which these weights were trained.
     """
     missing = tuple(name for name in names if not store.has_novelty(spec, name))
     if not missing:
         return
-    found: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in missing}
+    files: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in missing}
     for phase in phases(spec.recipe.protocol, context.task):
-        network = restored(spec, store.weights(spec, phase.weights), context)
+        network = context.restored(spec, store.weights(spec, phase.weights))
         splits = (*phase.trained, *phase.predicted)
         scores = novelty_scores(
             network,
@@ -45,9 +52,9 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
         for name, by_split in scores.items():
             scale = fit_scale(np.concatenate([by_split[split] for split in phase.trained]))
             for split in phase.predicted:
-                found[name][split] = by_split[split]
-                found[name][f"{split}_scale"] = np.array([scale.low, scale.high])
-    for name, arrays in found.items():
+                files[name][split] = by_split[split]
+                files[name][f"{split}_scale"] = np.array([scale.low, scale.high])
+    for name, arrays in files.items():
         store.save_extra_arrays(spec, novelty_file(name), arrays)
 
 
@@ -63,7 +70,7 @@ def stored_novelty(
 
 
 def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listener = Listener()) -> None:  # noqa: B008
-    """Make what is missing of a network; `ClaimedError` if another process is at it."""
+    """Build a network, or the rest of it; `ClaimedError` if another process is building it."""
     if store.is_done(spec):
         return
     for teacher in spec.needs():
@@ -73,18 +80,12 @@ def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listene
                 f"it is not in {store.root}"
             )
     with store.claim(spec) as draft:
-        if store.is_done(spec):  # by another process, since we looked
+        if store.is_done(spec):  # by another process since the first check
             draft.discard()
             return
         build = Build(spec, context, store, draft, listener)
-        variant, found = spec.recipe.variant, {}
-        if isinstance(variant, Averaged):
-            found = average_and_predict(build)
-        elif isinstance(variant, HeldOut):
-            train_and_predict_held_out(build)
-        else:
-            train_and_predict(build)
-        draft.finish(_facts(spec, context, draft) | found)
+        facts = build.variant.produce(build)
+        draft.finish(_facts(spec, context, draft) | facts)
 
 
 def _facts(spec: Spec, context: TaskContext, draft: Draft) -> dict[str, Any]:

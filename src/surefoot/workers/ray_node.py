@@ -18,8 +18,9 @@ from surefoot.recipes.recipe import Spec
 from surefoot.store.remote import Remote
 from surefoot.store.store import Store
 from surefoot.training.loop import StoppedError
-from surefoot.workers.build import TaskContext
+from surefoot.variants.build import TaskContext
 from surefoot.workers.jobs import Event, WorkOrder
+from surefoot.workers.produce import open_context
 from surefoot.workers.worker import Stop, run_job, stop_on
 
 SECONDS_BETWEEN_REPORTS = 0.25  # an epoch may take milliseconds, and so does a message
@@ -80,7 +81,7 @@ def _train(text: str, job: int, reports: "_Reports", marker: str, stop: Stop) ->
 def _open(text: str) -> tuple[WorkOrder, TaskContext, Store, list[Spec]]:
     """Open the order's task and store, once for all the networks that this process trains."""
     order = WorkOrder.from_json(text)
-    context = TaskContext.open(order)
+    context = open_context(order)
     specs = order.specs(context.task.name, context.task.identity)
     if order.remote is not None:
         return order, context, Remote(order.remote).local_copy(order.cache_path), specs

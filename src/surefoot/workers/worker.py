@@ -26,9 +26,9 @@ from surefoot.io import ClaimedError
 from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants.build import Listener, TaskContext
 from surefoot.workers.jobs import STOPPED, WorkOrder
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import open_context, produce, score_novelty
 
 Send = Callable[..., None]  # takes an event's name and its facts
 Stop = Callable[[], bool]  # whether to stop; called after each training step
@@ -83,7 +83,7 @@ def main() -> int:
 
 def _execute(order: WorkOrder, stop: Stop, send: Send) -> None:
     torch.set_num_threads(1)
-    context = TaskContext.open(order)
+    context = open_context(order)
     store = Store(Path(order.store))
     specs = order.specs(context.task.name, context.task.identity)
     store.request(specs)

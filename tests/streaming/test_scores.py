@@ -1,4 +1,4 @@
-"""A tally says what `scoring.evaluate` says: the in-memory metrics are the oracle here, with oracles of their own."""
+"""Streamed scores are those in memory: the in-memory metrics are the oracle here, with oracles of their own."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from surefoot.metrics import METRICS, error_above_metric
 from surefoot.streaming.evaluate import evaluation_of
 from surefoot.streaming.outcomes import Scaling
 from tests.conftest import draw_many_labels, draw_one_label
-from tests.streaming.made import tally_of
+from tests.streaming.made import accumulated
 
 CHOSEN = (*METRICS, error_above_metric(0.8))
 FLOORS = ("ece_floor", "ece_floor_95")  # drawn at random, apart
@@ -32,8 +32,8 @@ SETS = {
 
 
 def finished(found, resamples=0, metrics=CHOSEN, **sides):
-    tallies = {"familiar": found, **sides}
-    return evaluation_of(tallies, metrics, resamples=resamples, seed=0, tick=lambda _: None)
+    accumulators = {"familiar": found, **sides}
+    return evaluation_of(accumulators, metrics, resamples=resamples, seed=0, tick=lambda _: None)
 
 
 def assert_alike(ours, theirs, *, rounding=1e-12):
@@ -62,16 +62,16 @@ def assert_alike(ours, theirs, *, rounding=1e-12):
 def test_every_metric_is_that_of_the_rows_in_memory(name):
     whole = evaluate(SETS[name], metrics=CHOSEN, resamples=0).sides["familiar"]
     for parts in (1, 3):
-        assert_alike(finished(tally_of(SETS[name], CHOSEN, parts=parts)).sides["familiar"], whole)
+        assert_alike(finished(accumulated(SETS[name], CHOSEN, parts=parts)).sides["familiar"], whole)
 
 
 @pytest.mark.parametrize("name", ["one label", "many labels"])
 def test_parts_merge_exactly_where_numbers_are_whole_and_to_1e_12_elsewhere(name):
-    once, apart = (tally_of(SETS[name], CHOSEN, parts=parts) for parts in (1, 11))
+    once, apart = (accumulated(SETS[name], CHOSEN, parts=parts) for parts in (1, 11))
     for ours, theirs in zip(once.histograms, apart.histograms, strict=True):
         assert np.array_equal(ours.count, theirs.count)
         assert np.array_equal(ours.wrong, theirs.wrong)
-        assert np.array_equal(ours.beyond, theirs.beyond)
+        assert np.array_equal(ours.offset, theirs.offset)
         assert np.array_equal(ours.mixed, theirs.mixed)
     for ours, theirs in zip(once.odds, apart.odds, strict=True):
         assert np.array_equal(ours.count, theirs.count)
@@ -95,7 +95,7 @@ def test_calibrated_and_as_given_from_one_reading(name, fit):
         tuple(member.temperature for member in fitted.members), averaged_first=False
     )  # fmt: skip
     whole = evaluate(SETS[name], calibration=fitted, metrics=CHOSEN, resamples=0)
-    found = finished(tally_of(SETS[name], CHOSEN, (scaling, None), parts=2))
+    found = finished(accumulated(SETS[name], CHOSEN, (scaling, None), parts=2))
     assert_alike(found.sides["familiar"], whole.sides["familiar"])
     assert_alike(found.uncalibrated["familiar"], whole.uncalibrated["familiar"])
     for metric in CHOSEN[:4]:
@@ -124,7 +124,7 @@ RANKED = [
 def test_intervals_are_those_of_the_bootstrap(predictions, other, metrics):
     """Normal and binned intervals against the bootstrap over rows: as wide, within what 300 resamples tell."""
     whole = evaluate(predictions, other, metrics=metrics, resamples=300)
-    found = finished(tally_of(predictions, metrics), 300, metrics, unfamiliar=tally_of(other, metrics))
+    found = finished(accumulated(predictions, metrics), 300, metrics, unfamiliar=accumulated(other, metrics))
     pairs = [(found.sides["familiar"].metrics, whole.sides["familiar"].metrics), (found.gap, whole.gap)]
     for ours, theirs in pairs:
         for name, mine in ours.items():
@@ -133,7 +133,7 @@ def test_intervals_are_those_of_the_bootstrap(predictions, other, metrics):
 
 
 def test_rankings_of_many_labels_have_no_interval():
-    scores = finished(tally_of(SETS["many labels"], CHOSEN), 50).sides["familiar"].metrics
+    scores = finished(accumulated(SETS["many labels"], CHOSEN), 50).sides["familiar"].metrics
     assert all(np.isnan(scores[name].low) for name in ("ece", "aurc", "label_error", "risk_at_80"))
 
 
@@ -142,7 +142,7 @@ def test_a_paired_change_has_the_paired_interval():
     fitted = fit_temperature(predictions)
     whole = evaluate(predictions, calibration=fitted, metrics=MEANS, resamples=300).change["familiar"]
     versions = (Scaling((fitted.temperature,)), None)
-    found = finished(tally_of(predictions, CHOSEN, versions)).change["familiar"]
+    found = finished(accumulated(predictions, CHOSEN, versions)).change["familiar"]
     for name in whole:
         width = whole[name].high - whole[name].low
         assert found[name].high - found[name].low == pytest.approx(width, rel=0.3), name
@@ -158,7 +158,7 @@ def test_a_change_from_none_or_all_wrong_is_that_of_the_rows_in_memory(wrong):
     metrics = [metric for metric in METRICS if metric.name == "e99"]
     sharpened = replace(fit_temperature(predictions), temperature=0.5)
     whole = evaluate(predictions, calibration=sharpened, metrics=metrics, resamples=50)
-    found = finished(tally_of(predictions, metrics, (Scaling((0.5,)), None)), metrics=metrics)
+    found = finished(accumulated(predictions, metrics, (Scaling((0.5,)), None)), metrics=metrics)
     scores = (found.sides["familiar"].metrics["e99"], found.uncalibrated["familiar"].metrics["e99"])
     assert [(score.k, score.n) for score in scores] == [(wrong, 60), (wrong, 40)]
     ours, theirs = found.change["familiar"]["e99"], whole.change["familiar"]["e99"]
@@ -169,7 +169,7 @@ def test_a_change_from_none_or_all_wrong_is_that_of_the_rows_in_memory(wrong):
 def test_no_labels_at_all_is_refused():
     unlabelled = Predictions.from_logits(np.eye(3), None, kind="one_label")
     with pytest.raises(InputError, match="the familiar predictions have no labels"):
-        finished(tally_of(unlabelled, CHOSEN))
+        finished(accumulated(unlabelled, CHOSEN))
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 5])
@@ -179,7 +179,7 @@ def test_members_that_are_sure_of_opposites_are_counted_as_in_memory(members):
     said = Predictions.from_logits(
         45 * rng.standard_normal((members, 2000, 3)), rng.integers(0, 2, size=(2000, 3))
     )
-    found = tally_of(said, parts=3).histograms[0]
+    found = accumulated(said, parts=3).histograms[0]
     wrong = int((~said.outcomes.correct).sum())
     last_bits = 2 if members == 4 else 0  # decide it where two are against two
     assert int(found.wrong.sum()) == pytest.approx(wrong, abs=last_bits)
@@ -187,4 +187,4 @@ def test_members_that_are_sure_of_opposites_are_counted_as_in_memory(members):
 
 def test_log_odds_of_two_sure_members_keep_their_sign():
     said = Predictions.from_logits([[[42.75, -50.0]], [[-63.82, -50.0]]], [[0, 0]])
-    assert tally_of(said).histograms[0].wrong.sum() == 0
+    assert accumulated(said).histograms[0].wrong.sum() == 0

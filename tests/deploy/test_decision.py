@@ -65,4 +65,4 @@ def test_it_is_kept_in_a_bundle(tmp_path):
 def test_there_may_be_nothing_unfamiliar():
     found = fit_familiar(np.arange(40.0), np.arange(40.0), None)
     assert familiar_from(json.loads(json.dumps(found.as_dict()))) == found
-    assert found.sentences()[1].endswith("there were no unfamiliar ones to try.")
+    assert found.sentences()[1].endswith("there were no unfamiliar test samples.")

@@ -13,7 +13,7 @@ from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split, Task
 from surefoot.training.data import task_inputs
-from surefoot.workers.build import TaskContext, phases
+from surefoot.variants.build import TaskContext, phases
 from surefoot.workers.produce import produce
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)

@@ -1,4 +1,4 @@
-"""Views that students share: the teachers' answers are to the very views, asked once, and nothing depends on who asked."""
+"""Views that students share: teachers get the same views as students, once, whichever student comes first."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,6 @@ from surefoot.errors import InputError
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.recipes.variants import Distilled
 from surefoot.store.store import Store
 from surefoot.tasks.task import Samples, Split, Task
 from surefoot.training import data as batches
@@ -21,8 +20,8 @@ from surefoot.training.data import images_from, joined, task_inputs
 from surefoot.training.loop import StoppedError, Unlabelled, epoch_batches, train
 from surefoot.training.losses import Classification
 from surefoot.training.teachers import SharedViews, TeacherCache, TeacherEnsemble
-from surefoot.workers import trained
-from surefoot.workers.build import Listener, TaskContext
+from surefoot.variants import Distilled
+from surefoot.variants.build import Build, Listener, TaskContext
 from surefoot.workers.produce import produce
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
@@ -54,11 +53,11 @@ def teachers(classes=3):
     ]
 
 
-def pages(folder, kind, *, seed=5, side=9, count=37):
+def cache_of(folder, kind, *, seed=5, side=9, count=37):
     return TeacherCache(pictures(count, side, seed), folder, seed, TeacherEnsemble(teachers, kind, 3, CPU))
 
 
-def by_hand(views, kind):
+def expected_targets(views, kind):
     """The log of the mean probability, or its log odds, in float64."""
     with torch.no_grad():
         logits = np.stack([teacher(views).double().numpy() for teacher in teachers()])
@@ -70,68 +69,68 @@ def by_hand(views, kind):
 
 @pytest.mark.parametrize("kind", [ONE, MANY])
 @pytest.mark.parametrize("at_once", [512, 16])
-def test_a_page_holds_the_teachers_mean_on_its_views(kind, at_once, tmp_path, monkeypatch):
+def test_a_view_set_holds_the_teachers_mean_for_its_views(kind, at_once, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
-    lessons = pages(tmp_path / "new", kind)
-    for page in (0, 3):
-        rows = torch.arange(len(lessons.inputs))
-        views = lessons.inputs.training_views(lessons.inputs.pixels, rows, lessons.draws(page))
-        made = lessons.answers(page)
+    cache = cache_of(tmp_path / "new", kind)
+    for view_set in (0, 3):
+        rows = torch.arange(len(cache.inputs))
+        views = cache.inputs.training_views(cache.inputs.pixels, rows, cache.draws(view_set))
+        made = cache.targets(view_set)
         assert made.dtype == torch.float32
-        np.testing.assert_allclose(made.numpy(), by_hand(views, kind), atol=2e-5)
-        assert torch.equal(lessons.answers(page), made), "read from its file, it is the same"
-    assert not torch.allclose(lessons.answers(0), lessons.answers(3), atol=1e-3), "other views, other answers"
+        np.testing.assert_allclose(made.numpy(), expected_targets(views, kind), atol=2e-5)
+        assert torch.equal(cache.targets(view_set), made), "read from its file, it is the same"
+    assert not torch.allclose(cache.targets(0), cache.targets(3), atol=1e-3), "other views, other targets"
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["0.npy", "3.npy"]
 
 
 @dataclass(frozen=True, eq=False)
 class Watched(Classification):
-    """A loss that keeps the views that the student sees, beside what `seen` says of them then."""
+    """A loss that records the student's views and the targets at that time."""
 
-    seen: torch.Tensor
-    kept: list
+    targets: torch.Tensor
+    recorded: list
+    views: SharedViews
 
-    def __call__(self, said, views, rows, labels):
-        self.kept.append((rows.clone(), views.clone(), self.seen[rows].clone()))
-        return super().__call__(said, views, rows, labels)
+    def __call__(self, outputs, views, rows, labels):
+        self.recorded.append((rows.clone(), views.clone(), self.targets[rows].clone()))
+        return super().__call__(outputs, views, rows, labels)
 
 
 @pytest.mark.parametrize("kind", [ONE, MANY])
-def test_what_the_student_learns_is_said_of_the_views_that_it_sees(kind, tmp_path):
+def test_the_targets_are_those_of_the_student_s_views(kind, tmp_path):
     """Labelled and unlabelled samples, of unequal shapes, through the training loop itself."""
-    parts = [pages(tmp_path / "f", kind), pages(tmp_path / "g", kind, seed=6, side=13, count=11)]
-    seen, kept = torch.zeros(48, 3), []
+    parts = [cache_of(tmp_path / "f", kind), cache_of(tmp_path / "g", kind, seed=6, side=13, count=11)]
+    targets, recorded = torch.zeros(48, 3), []
     labels = torch.zeros(48, dtype=torch.int64) if kind is ONE else torch.zeros(48, 3, dtype=torch.int64)
     train(
         build_network("mlp", 3, generator=torch.Generator().manual_seed(9), inputs=3 * VIEW**2, hidden=(16,)),
         joined([each.inputs for each in parts]),
         labels,
-        Watched(kind, seen, kept),
+        Watched(kind, targets, recorded, SharedViews(parts, RECIPE.epochs, 1, targets)),
         RECIPE,
         seed=1,
         device=CPU,
         unlabelled=Unlabelled(11, 0.25),
-        views=SharedViews(parts, RECIPE.epochs, 1, seen),
     )
-    assert len(kept) == RECIPE.epochs * 3
-    for _, views, answers in kept:
-        np.testing.assert_allclose(answers.numpy(), by_hand(views, kind), atol=2e-5)
-    assert {int(row) for rows, _, _ in kept for row in rows} == set(range(48))
+    assert len(recorded) == RECIPE.epochs * 3
+    for _, views, used in recorded:
+        np.testing.assert_allclose(used.numpy(), expected_targets(views, kind), atol=2e-5)
+    assert {int(row) for rows, _, _ in recorded for row in rows} == set(range(48))
 
 
-def test_every_page_is_read_once_in_an_order_of_the_student_s_own(tmp_path):
-    lessons, seen = pages(tmp_path, ONE), torch.zeros(37, 3)
+def test_every_view_set_is_used_once_in_an_order_of_the_student_s_own(tmp_path):
+    cache, targets = cache_of(tmp_path, ONE), torch.zeros(37, 3)
     orders = []
     for seed in (1, 2):
-        views = SharedViews([lessons], 8, seed, seen)
+        views = SharedViews([cache], 8, seed, targets)
         shares = epoch_batches(37, 16, torch.Generator().manual_seed(0))
         drawn = []
         for epoch in range(8):
             draws = views.begin(epoch, shares)
-            assert draws.shape == (3, len(lessons.draws(0)), 13)
-            (page,) = (page for page in range(8) if torch.equal(seen, lessons.answers(page)))
-            assert torch.equal(draws[1], lessons.draws(page)[:, shares[1]])
-            drawn.append(page)
+            assert draws.shape == (3, len(cache.draws(0)), 13)
+            (view_set,) = (view_set for view_set in range(8) if torch.equal(targets, cache.targets(view_set)))
+            assert torch.equal(draws[1], cache.draws(view_set)[:, shares[1]])
+            drawn.append(view_set)
         assert sorted(drawn) == list(range(8))
         orders.append(drawn)
     assert orders[0] != orders[1]
@@ -152,17 +151,17 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_page_is_refused_in_a_sentence(damage, tmp_path):
-    lessons, content = pages(tmp_path, ONE), DAMAGES[damage]
-    right, path = lessons.answers(0), tmp_path / "0.npy"
+def test_a_damaged_file_is_refused_in_a_sentence(damage, tmp_path):
+    cache, content = cache_of(tmp_path, ONE), DAMAGES[damage]
+    right, path = cache.targets(0), tmp_path / "0.npy"
     if isinstance(content, np.ndarray):
         np.save(path, content)
     else:
         path.write_bytes(path.read_bytes()[:-5] if content is None else content)
-    with pytest.raises(InputError, match=r"^cannot read .*0\.npy: .*; remove it, and it is made again$"):
-        lessons.answers(0)
+    with pytest.raises(InputError, match=r"^cannot read .*0\.npy: .*; remove it, and it is computed again$"):
+        cache.targets(0)
     path.unlink()
-    assert torch.equal(lessons.answers(0), right)
+    assert torch.equal(cache.targets(0), right)
 
 
 def small_task(kind=ONE):
@@ -179,8 +178,8 @@ def small_task(kind=ONE):
     return Task("tiny", kind, ("a", "b", "c"), splits)
 
 
-class House:
-    """A store with two pairs of teachers, and students to be made in it."""
+class Students:
+    """A store with two pairs of teachers, in which students are trained."""
 
     def __init__(self, folder, kind=ONE, recipe=RECIPE):
         self.store, self.recipe, self.task = Store(folder), recipe, small_task(kind)
@@ -204,7 +203,7 @@ class House:
         weights = {(file.name, name): value for file in files for name, value in load_file(file).items()}
         return weights | {split: self.store.predictions(spec, split).logits for split in list(COUNTS)[1:4]}
 
-    def lessons(self):
+    def cached(self):
         return {
             path.relative_to(self.store.root): path.stat().st_mtime_ns
             for path in self.store.root.glob("lessons/*/*.npy")
@@ -212,64 +211,64 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path)
+def students(tmp_path):
+    return Students(tmp_path)
 
 
 def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_a_second_student_of_the_same_teachers_asks_nobody(house, monkeypatch):
-    first = house.make(house.student(), 0)
-    made = house.lessons()
+def test_a_second_student_of_the_same_teachers_evaluates_none(students, monkeypatch):
+    first = students.make(students.student(), 0)
+    made = students.cached()
     assert len(made) == RECIPE.epochs
-    monkeypatch.setattr(trained, "_teachers", lambda *_: pytest.fail("the teachers were loaded again"))
-    second = house.make(house.student(), 1)
-    assert house.lessons() == made
-    assert not same(house.results(first), house.results(second))
-    house.make(house.student(epochs=2), 0)
+    monkeypatch.setattr(Build, "teachers", lambda *_: pytest.fail("the teachers were loaded again"))
+    second = students.make(students.student(), 1)
+    assert students.cached() == made
+    assert not same(students.results(first), students.results(second))
+    students.make(students.student(epochs=2), 0)
     with pytest.raises(pytest.fail.Exception, match="loaded again"):
-        house.make(house.student(epochs=4), 0)  # one page more
+        students.make(students.student(epochs=4), 0)  # one view set more
 
 
-def test_with_g_its_pages_are_added_and_those_of_f_are_shared(house):
-    house.make(house.student(), 0)
-    before = house.lessons()
-    house.make(house.student(unlabelled=0.25), 0)
-    after = house.lessons()
+def test_with_g_its_view_sets_are_added_and_those_of_f_are_shared(students):
+    students.make(students.student(), 0)
+    before = students.cached()
+    students.make(students.student(unlabelled=0.25), 0)
+    after = students.cached()
     assert before.items() < after.items()
     assert len(after) == 2 * RECIPE.epochs
 
 
-def test_a_student_is_the_same_whether_it_asked_or_found_the_answers(house, tmp_path):
-    house.make(house.student(), 0)
-    found = house.make(house.student(), 1)
-    alone = House(tmp_path / "alone")
+def test_a_student_is_the_same_whether_the_targets_were_stored_or_not(students, tmp_path):
+    students.make(students.student(), 0)
+    found = students.make(students.student(), 1)
+    alone = Students(tmp_path / "alone")
     asked = alone.make(alone.student(), 1)
-    assert same(house.results(found), alone.results(asked))
+    assert same(students.results(found), alone.results(asked))
 
 
-def other_views(house):
-    house.make(house.student(resize=7), 0)
+def other_views(students):
+    students.make(students.student(resize=7), 0)
 
 
-def other_teachers(house):
-    house.make(house.student(2, 3), 0)
+def other_teachers(students):
+    students.make(students.student(2, 3), 0)
 
 
-def the_same_teachers_trained_again(house):
-    facts = next(house.store.root.glob("networks/*/mlp*/seed000*/done.json"))
+def the_same_teachers_trained_again(students):
+    facts = next(students.store.root.glob("networks/*/mlp*/seed000*/done.json"))
     facts.write_text(facts.read_text().replace('"torch": "', '"torch": "0'))
-    house.make(house.student(), 1)
+    students.make(students.student(), 1)
 
 
-def samples_in_another_order(house):
-    """Which the task's identity does not mind; but answers go by row."""
-    turned = house.task.splits[Split.TRAIN].take(np.arange(COUNTS[Split.TRAIN])[::-1])
-    task = replace(house.task, splits={**house.task.splits, Split.TRAIN: turned})
-    assert task.identity == house.task.identity
-    house.make(house.student(), 1, task=task)
+def samples_in_another_order(students):
+    """The task's identity is the same; but targets are stored by row."""
+    turned = students.task.splits[Split.TRAIN].take(np.arange(COUNTS[Split.TRAIN])[::-1])
+    task = replace(students.task, splits={**students.task.splits, Split.TRAIN: turned})
+    assert task.identity == students.task.identity
+    students.make(students.student(), 1, task=task)
 
 
 @pytest.mark.parametrize(
@@ -277,11 +276,11 @@ def samples_in_another_order(house):
     [other_views, other_teachers, the_same_teachers_trained_again, samples_in_another_order],
     ids=lambda change: change.__name__,
 )
-def test_what_would_be_answered_otherwise_is_kept_elsewhere(house, change):
-    house.make(house.student(), 0)
-    before = house.lessons()
-    change(house)
-    after = house.lessons()
+def test_other_targets_are_stored_elsewhere(students, change):
+    students.make(students.student(), 0)
+    before = students.cached()
+    change(students)
+    after = students.cached()
     assert before.items() < after.items()
     assert len({path.parent for path in after}) == 2
     assert len(after) == 2 * RECIPE.epochs
@@ -291,7 +290,7 @@ def test_what_would_be_answered_otherwise_is_kept_elsewhere(house, change):
 def test_stopped_in_every_epoch_it_ends_the_same_to_the_bit(tmp_path, kind):
     """After the last step of an epoch and within one, under both trainings of the paper, with G."""
     recipe = replace(RECIPE, protocol="paper")
-    whole, halting = House(tmp_path / "whole", kind, recipe), House(tmp_path / "halting", kind, recipe)
+    whole, halting = Students(tmp_path / "whole", kind, recipe), Students(tmp_path / "halting", kind, recipe)
     expected = whole.results(whole.make(whole.student(unlabelled=0.25), 7))
     student, stops, steps = halting.student(unlabelled=0.25), 0, iter(range(1, 1000))
     while True:
@@ -304,21 +303,16 @@ def test_stopped_in_every_epoch_it_ends_the_same_to_the_bit(tmp_path, kind):
     assert same(halting.results(spec), expected)
 
 
-def test_the_three_kinds_of_views_are_three_kinds_of_students(house):
-    made = [house.results(house.make(house.student(views=views), 0)) for views in ("shared", "same", "fixed")]
-    assert not any(same(made[a], made[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-
-
 @pytest.mark.parametrize(
-    "largest", [batches.LARGEST_SETTLED, 0], ids=["small", "too large to be made before"]
+    "largest", [batches.LARGEST_FIXED_VIEWS, 0], ids=["small", "too large to be made before"]
 )
-def test_where_views_never_change_nothing_is_kept(tmp_path, monkeypatch, largest):
-    monkeypatch.setattr(batches, "LARGEST_SETTLED", largest)
-    still = House(tmp_path, recipe=replace(RECIPE, augmentation="none"))
+def test_without_random_views_nothing_is_stored(tmp_path, monkeypatch, largest):
+    monkeypatch.setattr(batches, "LARGEST_FIXED_VIEWS", largest)
+    still = Students(tmp_path, recipe=replace(RECIPE, augmentation="none"))
     still.make(still.student(), 0)
-    assert not still.lessons()
+    assert not still.cached()
 
 
 def test_views_of_an_unknown_kind_are_refused():
-    with pytest.raises(InputError, match=r"^views are 'own'; allowed: shared, same, fixed$"):
+    with pytest.raises(InputError, match=r"^views is 'own'; allowed: shared$"):
         Distilled(teachers=Teachers(RECIPE, (0,)), views="own")

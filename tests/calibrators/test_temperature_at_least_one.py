@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from surefoot import Predictions, fit_temperature, load_calibration, save_calibration
-from surefoot.calibrators import fit_temperature_at_least_one
+from surefoot.calibrators.temperature import fit_temperature_at_least_one
 from tests.conftest import draw_many_labels, draw_one_label
 
 

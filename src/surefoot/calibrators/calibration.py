@@ -1,0 +1,189 @@
+"""The base class of fitted calibrations: functions from Predictions to Predictions, without torch."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from surefoot.errors import InputError
+from surefoot.predictions.labels import LabelKind
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surefoot.predictions.predictions import Predictions
+
+
+class PredictionsLike(Protocol):
+    """What a calibration is checked against: Predictions, or the shape of streamed ones."""
+
+    @property
+    def kind(self) -> LabelKind: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def members(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The effect of a calibration on the data it was fitted on."""
+
+    nll_before: float  # unclipped: the objective of the fit
+    nll_after: float
+    ece_before: float
+    ece_after: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values; undefined ones are None."""
+        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> "Evidence":
+        """From plain values."""
+        values = [document[field.name] for field in fields(Evidence)]
+        return Evidence(*(math.nan if value is None else float(value) for value in values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration(ABC):
+    """A fitted calibration.
+
+    A subclass is a frozen dataclass with `n`, `label_kind` and `classes` of the data it was fitted on, as
+    fields or as properties. A `Calibrator` in `CALIBRATORS` says how it is fitted and read from a file.
+    """
+
+    kind: ClassVar[str]  # in files
+    needs_novelty: ClassVar[bool] = False
+    averages_members: ClassVar[bool] = True  # before `apply`; else each member has its own parameters
+
+    evidence: Evidence | None = None
+
+    if TYPE_CHECKING:  # only declared: dataclasses would take inherited properties for defaults of fields
+
+        @property
+        @abstractmethod
+        def n(self) -> int: ...
+
+        @property
+        @abstractmethod
+        def label_kind(self) -> LabelKind: ...
+
+        @property
+        @abstractmethod
+        def classes(self) -> int: ...
+
+    @abstractmethod
+    def apply(self, predictions: "Predictions") -> "Predictions":
+        """Predictions with calibrated logits; they are checked, and averaged if `averages_members`."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, list[float]]:
+        """The fitted numbers by name."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values; ValueError, KeyError, TypeError or AttributeError if they are wrong."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the kind, the fields, the evidence and the remarks."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "evidence"}
+        evidence = None if self.evidence is None else self.evidence.to_dict()
+        return {"kind": self.kind, **values, "evidence": evidence, "remarks": self.remarks()}
+
+    def __call__(self, predictions: "Predictions") -> "Predictions":
+        """The same samples with calibrated logits."""
+        self.check(predictions)
+        return self.apply(predictions.average() if self.averages_members else predictions)
+
+    def check(self, predictions: PredictionsLike) -> None:
+        """Refuse predictions of other classes, or of another number of members, than it was fitted for."""
+        if (predictions.kind, predictions.classes) != (self.label_kind, self.classes):
+            raise InputError(
+                f"the calibration was fitted for {self.label_kind} with {self.classes} classes, "
+                f"but the predictions are {predictions.kind} with {predictions.classes} classes"
+            )
+        if self.needs_members not in (None, predictions.members):
+            raise InputError(
+                f"the calibration was fitted for {self.needs_members} members, "
+                f"but the predictions have {predictions.members}"
+            )
+
+    @property
+    def needs_members(self) -> int | None:
+        """The number of members it can be applied to; None for any number."""
+        return None
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The T that all logits are divided by, or one for each member; empty if it does anything else."""
+        return ()
+
+    @property
+    def single_temperature(self) -> float | None:
+        """The one T that all logits are divided by, after averaging; None if it does anything else."""
+        return self.temperatures[0] if self.averages_members and self.temperatures else None
+
+    def module(self) -> "nn.Module":
+        """A torch module for bundles and exports: `apply` on logits (members, n, classes) or (n, classes).
+
+        The members are there unless `averages_members`. If `needs_novelty`, the second input is the novelty
+        of each sample, (n,), between 0 and 1.
+        """
+        raise InputError(f"a {self.kind} calibration has no torch module, so it cannot be bundled")
+
+    def details(self) -> dict[str, float]:
+        """Further numbers for tables, each after its label."""
+        return {}
+
+    def summary(self) -> str:
+        """The fitted numbers in a few words."""
+        parameters = self.parameters().items()
+        return "; ".join(f"{name} = {', '.join(f'{v:.4g}' for v in values)}" for name, values in parameters)
+
+    def lines(self) -> list[str]:
+        """The fitted numbers with their intervals, for the terminal."""
+        return [f"{self.summary()}, n = {self.n:,}"]
+
+    def remarks(self) -> list[str]:
+        """Warnings for the user; empty if there are none."""
+        return []
+
+
+def positive(document: Mapping[str, Any], name: str) -> float:
+    """The positive number under that name."""
+    value = float(document[name])
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} is {value}; allowed: a positive number")
+    return value
+
+
+def not_negative(document: Mapping[str, Any], name: str) -> float:
+    """The number of 0 or more under that name."""
+    value = float(document[name])
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is {value}; allowed: a number from 0")
+    return value
+
+
+def evidence_from(document: Mapping[str, Any]) -> Evidence | None:
+    """The evidence in the plain values of a calibration, if there is any."""
+    evidence = document.get("evidence")
+    return None if evidence is None else Evidence.from_dict(evidence)
+
+
+def facts_from(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The data that a calibration was fitted on, and how the search ended, as arguments of its class."""
+    return {
+        "n": int(document["n"]),
+        "label_kind": LabelKind(document["label_kind"]),
+        "classes": int(document["classes"]),
+        "at_bound": bool(document["at_bound"]),
+        "separable": bool(document["separable"]),
+        "flat": bool(document["flat"]),
+        "evidence": evidence_from(document),
+    }

@@ -1,0 +1,202 @@
+"""A calibrator from outside the package works wherever the built-in ones do."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+import surefoot
+from surefoot import InputError, fit_calibration, load_calibration, metrics, save_calibration
+from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator
+from surefoot.calibrators.calibration import evidence_from, positive
+from surefoot.cli import main
+from surefoot.deploy.make_bundle import chosen_method, write_bundle
+from surefoot.experiments.methods import METHODS, Method
+from surefoot.predictions.files import read_predictions, write_predictions
+from surefoot.predictions.labels import LabelKind
+from surefoot.recipes.recipe import Recipe
+from surefoot.tasks import task_named
+from surefoot.tasks.task import Split
+from tests.conftest import draw_one_label
+from tests.deploy.made import ran
+
+NAME = "bias-corrected"
+
+
+class BiasModule(nn.Module):
+    def __init__(self, temperature, bias):
+        super().__init__()
+        self.temperature = temperature
+        self.register_buffer("bias", torch.tensor(bias))
+
+    def forward(self, logits):
+        return logits / self.temperature + self.bias
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrected(Calibration):
+    """Bias-corrected temperature scaling, softmax(z / T + b): Alexandari et al., ICML 2020."""
+
+    kind: ClassVar[str] = NAME
+
+    temperature: float
+    bias: tuple[float, ...]
+    n: int
+    label_kind: LabelKind
+    classes: int
+
+    def apply(self, predictions):
+        bias = torch.tensor(self.bias, dtype=predictions.logits.dtype)
+        return predictions.with_logits(predictions.logits / self.temperature + bias)
+
+    def parameters(self):
+        return {"T": [self.temperature], "bias": list(self.bias)}
+
+    def module(self):
+        return BiasModule(self.temperature, self.bias)
+
+    @classmethod
+    def from_dict(cls, document):
+        return cls(
+            temperature=positive(document, "temperature"),
+            bias=tuple(float(each) for each in document["bias"]),
+            n=int(document["n"]),
+            label_kind=LabelKind(document["label_kind"]),
+            classes=int(document["classes"]),
+            evidence=evidence_from(document),
+        )
+
+
+def fit_bias_corrected(val):
+    def calibration(x):
+        facts = {"n": val.n, "label_kind": val.kind, "classes": val.classes}
+        return BiasCorrected(temperature=float(np.exp(x[0])), bias=(*x[1:].tolist(), 0.0), **facts)
+
+    found = minimize(lambda x: metrics.nll_unclipped(calibration(x)(val)), np.zeros(val.classes))
+    return calibration(found.x)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The calibrator and a method with it, for this test only."""
+    for registry in (CALIBRATORS, METHODS):
+        monkeypatch.setattr(registry, "_entries", list(registry))
+    CALIBRATORS.add(
+        Calibrator(
+            NAME,
+            "Bias-corrected temperature",
+            "softmax(z / T + b)",
+            "Alexandari et al., ICML 2020",
+            kind=BiasCorrected.kind,
+            fit=fit_bias_corrected,
+            read=BiasCorrected.from_dict,
+        )
+    )
+    METHODS.add(
+        Method(
+            name="single-bias",
+            title="Single + bias-corrected T",
+            networks=METHODS.named("single").networks,
+            fit=lambda data: fit_calibration(NAME, data.val),
+            reference="Alexandari et al., ICML 2020",
+            page="single",
+            formula="softmax(z / T + b)",
+            training="1",
+            inference="1",
+        )
+    )
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    def run(*arguments, check=0):
+        monkeypatch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert (ended.value.code or 0) == check, captured.err
+        return captured
+
+    return run
+
+
+def biased(seed=0):
+    """Logits that are too large, and too large for class 0."""
+    drawn = draw_one_label(classes=3, sharpness=2, seed=seed)
+    return drawn.with_logits(drawn.logits + torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64))
+
+
+def test_fitted_saved_and_loaded(tmp_path):
+    val = biased()
+    fitted = fit_calibration(NAME, val)
+    assert fitted.evidence.nll_after < fit_calibration("temperature", val).evidence.nll_after - 0.01
+    assert fitted.temperature == pytest.approx(2, rel=0.2)
+    assert fitted.bias[0] == pytest.approx(-1.5, abs=0.4)
+    save_calibration(fitted, tmp_path / "c.json")
+    assert json.loads((tmp_path / "c.json").read_text())["kind"] == NAME
+    assert load_calibration(tmp_path / "c.json") == fitted
+    with pytest.raises(InputError, match="fitted for one_label with 3 classes, but"):
+        fitted(draw_one_label(classes=4))
+
+
+def test_from_the_command_line(command, tmp_path):
+    val, test, file = biased(), biased(seed=1), tmp_path / "c.json"
+    write_predictions(val, tmp_path / "val.npz")
+    write_predictions(test, tmp_path / "test.npz")
+    assert NAME in command("ls", "calibrators").out
+    done = command("calibrate", tmp_path / "val.npz", "--method", NAME, "-o", file)
+    assert done.out.startswith("T = ")
+    assert "n = 300\n" in done.out
+    fitted = load_calibration(file)
+    assert fitted == fit_calibration(NAME, val)
+    command("apply", file, tmp_path / "test.npz", "-o", tmp_path / "after.npz")
+    assert torch.equal(read_predictions(tmp_path / "after.npz").logits, fitted(test).logits)
+    evaluated = ("evaluate", tmp_path / "test.npz", "--calibration", file, "--resamples", 0)
+    document = json.loads(command(*evaluated, "--format", "json").out)
+    nll = document["familiar"]["metrics"]["nll"]["value"]
+    assert nll == pytest.approx(metrics.nll(fitted(test)))
+    command(*evaluated, "--report", tmp_path / "report")
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["calibration"]["kind"] == NAME
+    write_predictions(test, tmp_path / "test.parquet")
+    refused = command("evaluate", tmp_path / "test.parquet", "--calibration", file, "--stream", check=2)
+    assert f"a {NAME} calibration cannot be streamed; allowed: --no-stream" in refused.err
+
+
+def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkeypatch, tmp_path):
+    recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
+    made = ran(tmp_path, task="toy", recipe=recipe, methods=("single-bias",))
+    run = made.stored(METHODS.named("single-bias"))
+    assert isinstance(run.calibration, BiasCorrected)
+    command("report", made.folder)
+    assert "Single + bias-corrected T" in (made.folder / "report.html").read_text()
+    (file,) = (made.folder / "calibrations").iterdir()
+    assert load_calibration(file) == run.calibration
+    assert "bias" in command("show", made.folder).out
+    chosen = chosen_method(made.opened, "single-bias", task=None, network=None)
+    write_bundle(chosen, tmp_path / "bundle", resamples=0)
+    assert (
+        f"T = {run.calibration.temperature:.4g}; bias = " in (tmp_path / "bundle" / "README.md").read_text()
+    )
+    bundle = surefoot.load_bundle(tmp_path / "bundle")
+    assert bundle.calibration == run.calibration
+    points = torch.from_numpy(task_named("toy").splits[Split.TEST_FAMILIAR].inputs)
+    expected = run.after[Split.TEST_FAMILIAR].probs()
+    np.testing.assert_allclose(bundle.predict(points).probs(), expected, atol=1e-5)
+    np.testing.assert_allclose(bundle.probabilities(points), expected, atol=1e-5)
+    monkeypatch.delattr(BiasCorrected, "module")
+    with pytest.raises(InputError, match="a bias-corrected calibration has no torch module"):
+        write_bundle(chosen, tmp_path / "other", resamples=0)
+    assert not (tmp_path / "other").exists()
+
+
+def test_it_does_not_fit_one_temperature():
+    with pytest.raises(
+        InputError, match="does not fit one temperature; allowed: temperature, softening, budget"
+    ):
+        surefoot.calibrate(nn.Identity(), (torch.zeros(2, 2), torch.tensor([0, 1])), method=NAME)
