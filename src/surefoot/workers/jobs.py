@@ -141,8 +141,8 @@ class Queue:
 class EventQueue:
     """Events between the tasks of a Ray cluster, which post them, and the driver, which takes them.
 
-    It runs as an actor. It is here and not in `ray_node` so that its process starts without torch: events posted
-    before it has started are lost with a node.
+    It runs as an actor. It is here and not in `ray_node` so that its process starts without torch: events
+    that a node posts before it has started are lost with the node.
     """
 
     def __init__(self) -> None:
