@@ -27,10 +27,6 @@ slow = sorted({SLOW | {"pyarrow"}} & set(sys.modules))
 sys.stderr.write("\\n" + json.dumps([code, slow, time.process_time()]))
 """
 
-# The registries of methods and calibrators import torch until the branches calibrations, variants and studies
-# are merged; then these marks must go.
-unmerged = pytest.mark.xfail(reason="surefoot.experiments.methods imports torch", strict=False)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -76,16 +72,9 @@ FAST = {
     "data show animals": "ImageNet",
     "data check toy": "no problems",
 }
-UNMERGED = ("ls methods", "ls calibrators", "ls experiments", "ls runs")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, marks=unmerged if words in UNMERGED or words.startswith("show") else ())
-        for words in FAST
-    ],
-)
+@pytest.mark.parametrize("words", FAST)
 def test_lists_and_pages_take_no_second(words, folder):
     printed, code, slow, seconds = ran(folder, *words.split())
     assert FAST[words] in printed
@@ -122,12 +111,9 @@ REFUSED = {
     "show gone.toml": "cannot read gone.toml: No such file",
     "show gone": "nothing is called 'gone'",
 }
-IMPORTS_METHODS = ("run gone.toml", "show gone.toml", "show gone")
 
 
-@pytest.mark.parametrize(
-    "words", [pytest.param(words, marks=unmerged if words in IMPORTS_METHODS else ()) for words in REFUSED]
-)
+@pytest.mark.parametrize("words", REFUSED)
 def test_a_missing_file_is_refused_at_once(words, folder):
     printed, code, slow, seconds = ran(folder, *words.split())
     assert REFUSED[words] in printed
