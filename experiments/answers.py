@@ -27,7 +27,7 @@ TASKS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64
 NUMBER = r"[+-]?\d+\.\d+"
 ROW = re.compile(
     rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| [^|]+ \| {NUMBER} \| (?P<without>{NUMBER}) "
-    rf"\| \**(?P<change>{NUMBER})\** \\\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\\] "
+    rf"\| \**(?P<change>{NUMBER})\** \\?\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\?\] "
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
