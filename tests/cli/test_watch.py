@@ -88,7 +88,7 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
     file = tmp_path / "t.json"
     code, _, notes = surefoot("thresholds", files / "strange.npz", "--target-error", 0.0001, "-o", file)
     assert code == 1
-    assert "no threshold can promise an error of at most 0.0001 with n = 600 rows" in notes
+    assert "no threshold can guarantee an error of at most 0.0001 with n = 600 rows" in notes
     assert not file.exists()
     modest = ("thresholds", files / "strange.npz", "--target-error", 0.04, "-o", file)
     code, _, notes = surefoot(*modest, "--min-coverage", 0.8)
@@ -142,7 +142,7 @@ def test_the_rows_of_a_given_calibration_are_a_condition(files, tmp_path):
     surefoot("calibrate", files / "test.npz", "-o", tmp_path / "c.json")
     given = ("--calibration", tmp_path / "c.json", "--target-error", 0.1, "-o", tmp_path / "t.json")
     _, _, notes = surefoot("thresholds", files / "val.npz", *given)
-    assert "the promise holds if the calibration was fitted on other rows than these" in notes
+    assert "the guarantee holds only if the calibration was fitted on other rows than these" in notes
 
 
 def application(file, logits):

@@ -58,7 +58,7 @@ def monitor(
     ] = LabelKind.ONE_LABEL,
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
-    _check(alpha, bound, [reference, current, calibration, thresholds], [history, output])
+    _check_options(alpha, bound, [reference, current, calibration, thresholds], [history, output])
     refuse_missing(reference, current, calibration, thresholds)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
@@ -73,21 +73,23 @@ def monitor(
         then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
     name = fingerprint(then)
     with _opened(history, alpha, name) as past:
-        look = check_shift(then, now, budget=_share(past, alpha), bound=bound)
-        past = None if past is None else past.added(look, reference=name, source=str(current))
+        check = check_shift(then, now, budget=_budget(past, alpha), bound=bound)
+        past = None if past is None else past.added(check, reference=name, source=str(current))
     _note_novelty(then, now)
     from surefoot.report.monitor import monitor_table, monitor_verdict
 
-    verdict, table = monitor_verdict(look), monitor_table(look)
-    _print(look, verdict, table, output_format)
+    verdict, table = monitor_verdict(check), monitor_table(check)
+    _print(check, verdict, table, output_format)
     if output is not None:
         sources = {"reference": str(reference), "current": str(current)}
-        _page(look, verdict, table, then, now, past, sources, output)
-    if look.alarm:
+        _page(check, verdict, table, then, now, past, sources, output)
+    if check.alarm:
         raise typer.Exit(1)
 
 
-def _check(alpha: float, bound: float | None, inputs: list[Path | None], outputs: list[Path | None]) -> None:
+def _check_options(
+    alpha: float, bound: float | None, inputs: list[Path | None], outputs: list[Path | None]
+) -> None:
     if not 0 < alpha < 1:
         raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
     if bound is not None and not 0 <= bound <= 1:
@@ -144,27 +146,27 @@ def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractCont
     return nullcontext() if history is None else opened(history, alpha=alpha, reference=reference)
 
 
-def _share(past: "History | None", alpha: float) -> "AlphaBudget":
+def _budget(past: "History | None", alpha: float) -> "AlphaBudget":
     from surefoot.deploy.monitor import AlphaBudget
 
     return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_check(len(past.checks) + 1, alpha)
 
 
-def _print(look: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
+def _print(check: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
     from surefoot.report.monitor import monitor_document
 
     if output_format is Format.JSON:
-        typer.echo(json.dumps(monitor_document(look, verdict), indent=2, allow_nan=False))
+        typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
         return
     print_tables([table])
     typer.echo("\n".join(verdict))
 
 
 def _page(
-    look: "Check",
+    check: "Check",
     verdict: list[str],
     table: "Table",
     reference: "Scores",
@@ -178,5 +180,5 @@ def _page(
 
     with busy("drawing the page"):
         history = past.checks if past else ()
-        write_monitor_page(look, verdict, table, reference, current, history, sources, path)
+        write_monitor_page(check, verdict, table, reference, current, history, sources, path)
     typer.echo(f"page: {path}", err=True)

@@ -60,20 +60,20 @@ def thresholds(
     html: Page = None,
 ) -> None:
     """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
-    refuse_missing(val, familiar_test, unfamiliar, calibration)
+    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
+    paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
+    _check_outputs(paths, output, html, calibration, split)
+    refuse_missing(*paths.values(), calibration)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
     from surefoot.predictions.labels import refuse_other_classifier
 
-    promise = Guarantee(target_error, reject_error, level)
-    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
-    paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
-    _check_outputs(paths, output, html, calibration, split)
+    guarantee = Guarantee(target_error, reject_error, level)
     predictions = {name: read(path, None) for name, path in paths.items()}
     refuse_other_classifier(predictions)
     fitted, used = _calibrated(predictions["val"], calibration, split, seed)
     with busy("choosing"):
-        chosen = choose_thresholds(used, promise, calibration=fitted, for_class=for_class)
+        chosen = choose_thresholds(used, guarantee, calibration=fitted, for_class=for_class)
     if not isinstance(chosen, Thresholds):
         typer.echo(_unreachable(chosen, used.n), err=True)
         raise typer.Exit(1)
@@ -119,15 +119,15 @@ def _calibrated(
     from surefoot.deploy.thresholds import split_rows
 
     if calibration is not None:
-        found = load_calibration(calibration)
-        keeps_order = val.classes == 2 and found.single_temperature is not None
+        loaded = load_calibration(calibration)
+        keeps_order = val.classes == 2 and loaded.single_temperature is not None
         if not keeps_order:  # else the same rows are accepted, whatever the temperature
             typer.echo(
-                "note: the promise holds if the calibration was fitted on other rows than these, "
+                "note: the guarantee holds only if the calibration was fitted on other rows than these, "
                 "as --split fits a temperature",
                 err=True,
             )
-        return found, val
+        return loaded, val
     if split is None:
         return None, val
     first, rest = split_rows(val, split, seed)
@@ -137,14 +137,14 @@ def _calibrated(
     return fitted, rest
 
 
-def _unreachable(found: "Unreachable", n: int) -> str:
+def _unreachable(unreachable: "Unreachable", n: int) -> str:
     from surefoot.report.thresholds import rounded_up
 
-    best = found.best
+    best, target = unreachable.best, unreachable.guarantee.target_error
     return (
-        f"no threshold can promise an error of at most {found.guarantee.target_error:g} with n = {n:,} rows; "
-        f"{rounded_up(best.bound)} can be promised, for the {best.share:.0%} most confident "
-        f"({best.wrong} wrong of {best.n}): ask for that, or bring more rows; nothing was written"
+        f"no threshold can guarantee an error of at most {target:g} with n = {n:,} rows; "
+        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
+        f"({best.wrong} wrong of {best.n}): use that as --target-error, or more rows; nothing was written"
     )
 
 
