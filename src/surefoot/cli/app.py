@@ -57,14 +57,14 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def top(
-    version: Annotated[
+    _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
     plugin: Annotated[
         list[str] | None,
         typer.Option(
             envvar="SUREFOOT_PLUGINS",
-            help="A module or .py file that registers metrics, calibrators, methods or tasks; can be repeated.",
+            help="A module or .py file that registers metrics, methods, tasks, ...; can be repeated.",
         ),
     ] = None,
 ) -> None:

@@ -1,0 +1,136 @@
+"""docs/extending.md as written: one of each from outside the package, in every command, in workers and on Ray."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surefoot import InputError, Metric, register
+from surefoot.plugins import load_plugins, plugin_path
+
+PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's plugin and experiment, and predictions."""
+    folder = tmp_path_factory.mktemp("extending")
+    (python,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    experiment = re.findall(r"```toml\n(.*?)```", PAGE, re.S)[0]
+    (folder / "my_plugin.py").write_text(python)
+    (folder / "my_experiment.toml").write_text(experiment)
+    rng = np.random.default_rng(0)
+    for name in ("val", "familiar", "unfamiliar"):
+        np.savez(folder / f"{name}.npz", logits=rng.normal(size=(200, 4)), labels=rng.integers(0, 4, 200))
+    return folder
+
+
+def surefoot(folder, *words):
+    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def output(folder, *words):
+    finished = surefoot(folder, *words)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_commands_of_the_page(folder):
+    commands = [line.split()[1:] for line in PAGE.splitlines() if line.startswith("surefoot --plugin")]
+    assert [words[2] for words in commands] == ["ls", "evaluate", "calibrate"]
+    listed, evaluated, _ = (output(folder, *words) for words in commands)
+    assert "half_sure" in listed
+    assert "Below 50% confidence" in evaluated
+    fitted = json.loads((folder / "calibration.json").read_text())
+    assert fitted["kind"] == "doubled"
+    again = output(
+        folder, "--plugin", "my_plugin", "evaluate", "familiar.npz", "--calibration", "calibration.json",
+        "--metric", "half_sure", "--metric", "nll", "--format", "json", "--resamples", "20",
+    )  # fmt: skip
+    logits = np.load(folder / "familiar.npz")["logits"] / fitted["temperature"]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    value = json.loads(again)["familiar"]["metrics"]["half_sure"]["value"]
+    assert value == pytest.approx((probabilities.max(axis=1) < 0.5).mean())
+
+
+def run(folder, store, *more):
+    words = ("run", "my_experiment.toml", "--store", store, "--cache", folder / "cache", *more)
+    return output(folder, *words)
+
+
+def test_in_worker_processes_and_the_report(folder):
+    assert "report:" in run(folder, "runs", "--workers", "2")
+    written = folder / "runs" / "experiments" / "my_experiment"
+    report = json.loads((written / "report.json").read_text())
+    assert [part["task"] for part in report["parts"]] == ["blobs", "letters"]
+    for name in ("blobs", "letters"):
+        scores = (written / "tables" / f"{name}-scores.csv").read_text()
+        assert scores.count("half_sure") == 3 * 2 * 2  # methods, runs, sides
+        assert "smoothed-doubled,1,unfamiliar,half_sure" in scores
+    page = (written / "report.html").read_text()
+    assert "Label smoothing + 2T" in page
+    assert "Below 50% confidence" in page
+    assert "Label smoothing + 2T" in output(folder, "report", "my_experiment", "--store", "runs")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
+def test_on_ray(folder):
+    run(folder, "runs", "--train-only")
+    run(folder, "ray-runs", "--engine", "ray", "--train-only")
+
+    def logits(store):
+        files = sorted((folder / store / "networks").rglob("test_*.npz"))
+        return {str(file.relative_to(folder / store)): np.load(file)["logits"].tobytes() for file in files}
+
+    assert len(logits("runs")) == 2 * 4 * 2  # tasks, networks, sides
+    assert logits("ray-runs") == logits("runs")
+
+
+def test_installed_packages_announce_plugins(folder, tmp_path):
+    info = tmp_path / "outside-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[surefoot.plugins]\noutside = my_plugin\n")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(folder)!r}]\n"
+        "from surefoot.cli import main; sys.argv = ['surefoot', 'ls', 'metrics']; main()"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "half_sure" in finished.stdout, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1/0", "cannot load the plugin '{path}' (ZeroDivisionError: division by zero)"),
+        ("import surefoot; surefoot.register(3)", "cannot register 3; allowed: a Metric, Calibrator, Method"),
+        (
+            "import no_such",
+            "cannot load the plugin '{path}' (ModuleNotFoundError: No module named 'no_such')",
+        ),
+    ],
+)
+def test_a_plugin_that_fails_is_one_sentence(tmp_path, text, sentence):
+    (tmp_path / "wrong.py").write_text(text)
+    finished = surefoot(tmp_path, "--plugin", "wrong", "ls", "metrics")
+    assert finished.returncode == 2
+    assert sentence.format(path=tmp_path / "wrong.py") in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_plugin_that_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match=r"the plugin .*gone\.py does not exist"):
+        load_plugins([str(tmp_path / "gone.py")])
+    assert plugin_path("gone", tmp_path) == "gone"
+    assert surefoot(tmp_path, "--plugin", "no_such_module", "ls", "metrics").returncode == 2
+
+
+def test_a_name_can_be_registered_once():
+    with pytest.raises(InputError, match="there is a metric 'nll' already"):
+        register(Metric("nll", "Other", "-", "-", function=lambda _: 0.0))
