@@ -95,15 +95,26 @@ def test_every_module_imports():
 
 
 def test_public_names_are_these_and_load():
-    assert surefoot.__all__ == [
-        "IGNORE",
+    assert set(surefoot.__all__) == {
         "Bundle",
+        "CALIBRATORS",
         "Calibrated",
+        "Calibration",
+        "Calibrator",
         "Ensemble",
+        "IGNORE",
         "InputError",
         "LabelKind",
+        "METHODS",
+        "METRICS",
+        "Method",
+        "Metric",
         "Predictions",
+        "TASKS",
+        "TaskEntry",
         "Temperature",
+        "VARIANTS",
+        "Variant",
         "__version__",
         "calibrate",
         "evaluate",
@@ -115,9 +126,10 @@ def test_public_names_are_these_and_load():
         "metrics",
         "paired_differences",
         "read_predictions",
+        "register",
         "save_calibration",
         "write_predictions",
-    ]
+    }
     for name in surefoot.__all__:
         assert getattr(surefoot, name) is not None
     assert dir(surefoot) == sorted(surefoot.__all__)

@@ -320,7 +320,7 @@ def test_show_a_run(folder, here):
     assert said.endswith(
         f"networks: 4 done, 0 missing\nreport: {folder / 'runs/experiments/tiny/report.html'}\n"
     )
-    assert 'methods = ["single", "single-t", "ensemble", "distill"]' in said
+    assert '"single-t",\n    "ensemble",\n    "distill",\n]' in said
     assert (
         "report: none; 'surefoot report longer" in here("show", "longer", "--store", folder / "runs").stdout
     )

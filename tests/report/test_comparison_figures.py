@@ -17,7 +17,7 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from surefoot import InputError, Predictions
-from surefoot.calibrators import MemberTemperatures, Temperature
+from surefoot.calibrators.temperature import MemberTemperatures, Temperature
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.metrics import e99, nll
 from surefoot.predictions.labels import LabelKind

@@ -89,9 +89,9 @@ def test_it_runs_like_the_package_s_own(registered, tmp_path):
     store = Store(tmp_path)
     experiment, plans = read_folder(executed(experiment, store))
     (part,) = study(experiment, plans, store).parts
-    single, plain, fitted = part.results
-    assert [len(result.runs) for result in part.results] == [2, 2, 2]
-    assert {each.about.name for each in part.comparison.methods} == {"single", "smoothed", "smoothed-t"}
+    single, plain, fitted = part.comparison.methods
+    assert [len(result.runs) for result in part.comparison.methods] == [2, 2, 2]
+    assert {each.name for each in part.comparison.methods} == {"single", "smoothed", "smoothed-t"}
     assert fitted.runs[1].specs == plain.runs[1].specs, "one network serves both methods"
     assert fitted.runs[1].calibration.temperature != 1
     variant = plain.runs[1].specs[0].recipe.variant
