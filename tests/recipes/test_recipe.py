@@ -1,12 +1,13 @@
 """A recipe says what it allows, keeps its hash, and survives its file."""
 
+import dataclasses
 import math
 
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Protocol, Recipe, Spec, write_recipe
-from surefoot.variants import read_recipe, recipe_from
+from surefoot.recipes.recipe import Protocol, Recipe, Spec, Teachers, non_default_values, write_recipe
+from surefoot.variants import Distilled, read_recipe, recipe_from
 
 REFUSED = {
     "protocol": ("both", "protocol is 'both'; allowed: paper, holdout"),
@@ -45,7 +46,7 @@ def test_an_unknown_value_is_refused_by_name():
 
 def test_the_hash_is_stable():
     """A changed hash would leave every network in every store unfound; this one is written down."""
-    assert Recipe().digest == "d489119f5f4f"
+    assert Recipe().digest == "44136fa355b3"
     assert Recipe().digest == Recipe(network="resnet18", protocol=Protocol("paper")).digest
     assert Recipe(epochs=25).digest != Recipe().digest
 
@@ -121,3 +122,25 @@ def test_the_learning_rate_falls_to_a_tenth_at_three_quarters():
 def test_what_tune_trained_is_what_the_recipe_says(reached):
     """Tune trains `reached` epochs and a third as many again, rounded up."""
     assert Recipe(epochs=reached + math.ceil(reached / 3)).drop_epoch == reached
+
+
+def test_an_option_added_later_renames_no_network():
+    """The hash leaves out values that equal their default, also in teachers and variants."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(Recipe):
+        sharpness: float = 0.0
+
+    old = {"epochs": 3, "network": "mlp"}
+    assert Later(**old).digest == Recipe(**old).digest
+    assert Later(**old, sharpness=0.1).digest != Recipe(**old).digest
+    teachers, later = Teachers(Recipe(**old), (0, 1)), Teachers(Later(**old), (0, 1))
+    assert (
+        Recipe(variant=Distilled(teachers=teachers)).digest
+        == Recipe(variant=Distilled(teachers=later)).digest
+    )
+    spec, new = Spec("toy", "t", Recipe(**old), 0), Spec("toy", "t", Later(**old), 0)
+    assert spec.key == new.key
+    assert non_default_values(Recipe(variant=Distilled(teachers=teachers))) == {
+        "variant": {"kind": "distilled", "teachers": {"recipe": old, "seeds": (0, 1)}}
+    }

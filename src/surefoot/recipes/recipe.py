@@ -111,8 +111,8 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """A short hash of all values."""
-        return digest_of(self.as_dict())
+        """A short hash of the values that differ from their defaults."""
+        return digest_of(non_default_values(self))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ class Spec:
     @property
     def key(self) -> str:
         """A hash of everything that decides the weights."""
-        return digest_of({"task": self.task_identity, "recipe": self.recipe.as_dict(), "seed": self.seed})
+        recipe = non_default_values(self.recipe)
+        return digest_of({"task": self.task_identity, "recipe": recipe, "seed": self.seed})
 
     def needs(self) -> tuple["Spec", ...]:
         """The networks that must be trained first: its teachers."""
@@ -158,6 +159,23 @@ class Spec:
             "seed": self.seed,
             "key": self.key,
         }
+
+
+def non_default_values(values: Recipe | VariantValues | Teachers) -> dict[str, Any]:
+    """The values that differ from their defaults, as plain data: what the hashes are made of.
+
+    So an option that is added later, with a default that changes nothing, renames no network. The reverse
+    side: a default, once released, must never change.
+    """
+    plain: dict[str, Any] = {"kind": values.name} if isinstance(values, VariantValues) else {}
+    for field in dataclasses.fields(values):
+        value = getattr(values, field.name)
+        if field.default is not dataclasses.MISSING and value == field.default:
+            continue
+        if isinstance(value, Recipe | VariantValues | Teachers):
+            value = non_default_values(value)
+        plain[field.name] = str(value) if isinstance(value, StrEnum) else value
+    return plain
 
 
 def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from surefoot.io import digest_of
-from surefoot.recipes.recipe import Teachers, one_of, require
+from surefoot.recipes.recipe import Teachers, require
 from surefoot.tasks.task import Split
 from surefoot.variants.base import Variant
 
@@ -26,7 +26,6 @@ class Distilled(Variant):
     temperature: float = 2.0  # divides both the student's and the teachers' logits
     label_weight: float = 0.5  # of the classification loss
     unlabelled: float = 0.0  # unlabelled samples an epoch, as a share of the labelled ones
-    views: str = "shared"  # random views are drawn, and the teachers evaluated on them, once for all students
 
     def __post_init__(self) -> None:
         require("temperature", self.temperature, lambda v: 0 < v < math.inf, "a positive number")
@@ -34,7 +33,6 @@ class Distilled(Variant):
         require("unlabelled", self.unlabelled, lambda v: 0 <= v < math.inf, "at least 0")
         for name in ("temperature", "label_weight", "unlabelled"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 2 and 2.0 are one recipe
-        one_of("views", self.views, ("shared",))  # the only one, but part of every stored recipe's hash
 
     @property
     def needs(self) -> Teachers:
