@@ -272,6 +272,13 @@ def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in figure.caption
 
 
+def test_a_temperature_curve_for_each_kind_of_network(found, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(study_figures, "temperature_picture", drawn.extend)
+    study_figures.temperature_curves(drawable_methods(found.parts[0], None))
+    assert [method.name for method in drawn] == ["single-t", "t-of-ensemble", "g-distill"]
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

@@ -102,9 +102,10 @@ class Method:
         seeds = setup.teachers(run).seeds if self.is_ensemble else (run,)
         return tuple((setup.recipe, seed) for seed in seeds)
 
-    def has_networks_of(self, other: "Method") -> bool:
-        """Whether the runs of two methods use the same networks."""
-        return (self.variant, self.is_ensemble) == (other.variant, other.is_ensemble)
+    @property
+    def network_kind(self) -> tuple[object, bool]:
+        """Equal for two methods whose runs use the same networks."""
+        return self.variant, self.is_ensemble
 
     def calibration(self, data: FitData) -> "Calibration | None":
         """What the method fits."""

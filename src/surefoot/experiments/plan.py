@@ -137,7 +137,9 @@ def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, .
     known = {planned.method.name: planned for planned in plan.methods}
     planned, without = [], []
     for method in methods:
-        same = [p for p in plan.methods if p.method.has_networks_of(method) and not method.held_out]
+        same = [
+            p for p in plan.methods if p.method.network_kind == method.network_kind and not method.held_out
+        ]
         if method.name in known:
             planned.append(known[method.name])
         elif same:

@@ -55,7 +55,7 @@ def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
     by_networks: dict[object, list[MethodRuns]] = {}
     for method in drawable.methods.values():
         if not (method.oracle or method.not_in_paper):
-            by_networks.setdefault(METHODS.named(method.name).networks, []).append(method)
+            by_networks.setdefault(METHODS.named(method.name).network_kind, []).append(method)
 
     def rank(method: MethodRuns) -> tuple[bool, bool, bool]:
         """First a method with one fitted T, which is on the curve; then without novelty; then calibrated."""
