@@ -28,7 +28,7 @@ from surefoot.evaluation.comparison import (
     marked,
     summary,
 )
-from surefoot.evaluation.evaluate import Tick, silently
+from surefoot.evaluation.evaluate import ANYWHERE, Tick, silently
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import (
     NAN,
@@ -52,7 +52,6 @@ HEADLINE: tuple[Metric, ...] = tuple(
 SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
-ANYWHERE = (-np.inf, np.inf)
 
 RunKey = tuple[str, int]  # the method's name and the run
 Outputs = Mapping[RunKey, Predictions]  # of one side

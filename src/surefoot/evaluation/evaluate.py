@@ -68,7 +68,11 @@ def evaluate(
     if unfamiliar is not None:
         scored = [sides[side] for side in SIDES[::-1]]
         gap = differences(metrics, scored, [spread[side][0] for side in SIDES[::-1]])
-        gap |= _exact_gaps(*scored)
+        # The sides are independent: differences of proportions are exact.
+        for name, ours in scored[0].metrics.items():
+            theirs = scored[1].metrics[name]
+            if ours.n and theirs.n:
+                gap[name] = _exact_difference(ours, theirs)
     return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
 
 
@@ -120,26 +124,18 @@ def differences(
     factor = few_samples_factor(min(a.independent, b.independent))
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
         ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
-        interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
         if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
-            interval = difference_of_proportions(_interval(ours), _interval(theirs))
-        result[metric.name] = Score(interval.value, interval.low, interval.high)
+            result[metric.name] = _exact_difference(ours, theirs)
+        else:
+            interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
+            result[metric.name] = Score(interval.value, interval.low, interval.high)
     return result
 
 
-def _exact_gaps(a: SetScores, b: SetScores) -> dict[str, Score]:
-    """Differences of proportions between two independent sides."""
-    result = {}
-    for name, ours in a.metrics.items():
-        theirs = b.metrics[name]
-        if ours.n and theirs.n:
-            interval = difference_of_proportions(_interval(ours), _interval(theirs))
-            result[name] = Score(interval.value, interval.low, interval.high)
-    return result
-
-
-def _interval(score: Score) -> Interval:
-    return Interval(score.value, score.low, score.high)
+def _exact_difference(ours: Score, theirs: Score) -> Score:
+    """The difference of two proportions, from their exact intervals."""
+    interval = difference_of_proportions(*(Interval(s.value, s.low, s.high) for s in (ours, theirs)))
+    return Score(interval.value, interval.low, interval.high)
 
 
 def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:

@@ -20,8 +20,7 @@ class Question:
     other: str
     better: str = "yes"  # the answer where the interval is below 0
     same: str = "no: negligible difference"  # where the difference is too small to matter
-    level: str = "inconclusive"  # where the interval includes 0
-    worse: str = "no: worse"
+    worse: str = "no: worse"  # where the interval is above 0
 
 
 QUESTIONS = (
@@ -40,8 +39,8 @@ QUESTIONS = (
     Question("Does the Bayesian model help?", "bayesian-t", "single-t"),
 )
 
-BEYOND = tuple((method.name, REFERENCE) for method in METHODS if method.not_in_paper)
-PAIRS = (*((question.method, question.other) for question in QUESTIONS), *BEYOND)
+NOT_IN_PAPER = tuple((method.name, REFERENCE) for method in METHODS if method.not_in_paper)
+PAIRS = (*((question.method, question.other) for question in QUESTIONS), *NOT_IN_PAPER)
 
 
 PAPER = Path(__file__).parent / "paper_tables"

@@ -105,31 +105,29 @@ def change_document(change: ExperimentChange) -> dict[str, Any]:
         which: {"folder": str(run.folder), "experiment": run.experiment.as_dict()}
         for which, run in (("before", change.before), ("after", change.after))
     }
+    tasks = []
+    for task in change.tasks:
+        methods = {
+            method.name: [
+                {
+                    "metric": each.metric.name,
+                    "side": each.side,
+                    **{name: number(value) for name, value in _numbers(each).items()},
+                    "runs": each.runs,
+                    "paired": each.paired,
+                }
+                for each in method.changes
+            ]
+            for method in task.methods
+        }
+        only = {"only_before": task.only_before, "only_after": task.only_after}
+        tasks.append({"task": task.task, "methods": methods, **only, "missing": task.missing})
     return {
         **experiments,
         "values": [vars(each) for each in change.settings],
-        "tasks": [
-            {
-                "task": task.task,
-                "methods": {m.name: [_change_document(each) for each in m.changes] for m in task.methods},
-                "only_before": task.only_before,
-                "only_after": task.only_after,
-                "missing": task.missing,
-            }
-            for task in change.tasks
-        ],
+        "tasks": tasks,
         "only_before": change.only_before,
         "only_after": change.only_after,
-    }
-
-
-def _change_document(change: Change) -> dict[str, Any]:
-    return {
-        "metric": change.metric.name,
-        "side": change.side,
-        **{name: number(value) for name, value in _numbers(change).items()},
-        "runs": change.runs,
-        "paired": change.paired,
     }
 
 

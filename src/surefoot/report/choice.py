@@ -9,7 +9,6 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
 
-METRIC = DECIDING
 E99 = "e99"
 GRADIENT = "2 and a gradient"  # inference whose measured time is that of one pass only
 PASSES_OF_A_GRADIENT = 4  # two forward, and one backward that takes as long as two
@@ -24,7 +23,7 @@ class Choice:
     side: str  # by which it was chosen: unfamiliar, where there is such a test set
     chosen: MethodRuns
     best: MethodRuns
-    level: tuple[MethodRuns, ...]  # with the chosen and the best
+    tied: tuple[MethodRuns, ...]  # with the chosen and the best
     runs: int  # the most that any method has
     left_out: tuple[MethodRuns, ...] = ()  # because they raise the familiar NLL
 
@@ -38,38 +37,38 @@ def choice_of(part: PartStudy) -> Choice | None:
     if not comparison.sides:
         return None
     side = SIDES[1] if SIDES[1] in comparison.sides else SIDES[0]
-    defined = [m for m in comparison.methods if not m.oracle and math.isfinite(m.cells[side, METRIC].mean)]
+    defined = [m for m in comparison.methods if not m.oracle and math.isfinite(m.cells[side, DECIDING].mean)]
     if not defined:
         return None
     harmful = [method for method in defined if _raises_familiar(method, comparison)]
     able = [method for method in defined if method not in harmful] or defined
-    best = min(able, key=lambda method: method.cells[side, METRIC].mean)
-    level = [method for method in able if is_level(method, best, comparison, side)]
+    best = min(able, key=lambda method: method.cells[side, DECIDING].mean)
+    tied = [method for method in able if _is_tied(method, best, comparison, side)]
     times = {method.name: _time_to_run(method, comparison) for method in able}
     for time in sorted(set(times.values())):
         equally_fast = [method for method in able if times[method.name] == time]
         chosen = min(
             equally_fast,
             key=lambda m: (
-                m.cells[side, METRIC].mean,
+                m.cells[side, DECIDING].mean,
                 math.inf if m.seconds_training is None else m.seconds_training,
             ),
         )
-        if chosen in level:
+        if chosen in tied:
             break
-    level = [method for method in level if times[method.name] >= time or method is best]
+    tied = [method for method in tied if times[method.name] >= time or method is best]
     runs = max(len(method.runs) for method in comparison.methods)
     left_out = tuple(method for method in harmful if method not in able)
-    return Choice(side, chosen, best, tuple(level), runs, left_out)
+    return Choice(side, chosen, best, tuple(tied), runs, left_out)
 
 
-def is_level(method: MethodRuns, best: MethodRuns, comparison: Comparison, side: str) -> bool:
+def _is_tied(method: MethodRuns, best: MethodRuns, comparison: Comparison, side: str) -> bool:
     """Not significantly worse than the best, by the paired bootstrap or else by the t-test."""
     if method is best:
         return True
-    cell = method.cells[side, METRIC]
-    gap = comparison.pairs.get((method.name, best.name), {}).get((side, METRIC))
-    if gap is None and best.cells[side, METRIC].from_best is None:  # it is the best of all
+    cell = method.cells[side, DECIDING]
+    gap = comparison.pairs.get((method.name, best.name), {}).get((side, DECIDING))
+    if gap is None and best.cells[side, DECIDING].from_best is None:  # it is the best of all
         gap = cell.from_best
     if gap is None:
         return cell.bold
@@ -78,7 +77,7 @@ def is_level(method: MethodRuns, best: MethodRuns, comparison: Comparison, side:
 
 def _raises_familiar(method: MethodRuns, comparison: Comparison) -> bool:
     """Whether its familiar NLL is far above the baseline's; where there is a bootstrap, significantly."""
-    place, baseline = (SIDES[0], METRIC), comparison.baseline
+    place, baseline = (SIDES[0], DECIDING), comparison.baseline
     if baseline is None or place not in method.cells:
         return False
     cell, before = method.cells[place], comparison.method(baseline).cells[place].mean
@@ -112,7 +111,13 @@ def verdict_of(part: PartStudy, choice: Choice | None) -> list[str]:
     sentences = [_advice(part, choice, baseline)]
     if baseline is not None and baseline is not choice.chosen:
         sentences.append(_price(choice, baseline))
-    return [*sentences, " ".join([_runs(choice, baseline), *_left_out(choice), *missing])]
+    limits = [_runs(choice, baseline)]
+    if choice.left_out:
+        *others, last = [method.title for method in choice.left_out]
+        titles = f"{', '.join(others)} and {last}" if others else last
+        verb, raises = ("were", "they raise") if others else ("was", "it raises")
+        limits.append(f"{titles} {verb} not considered: {raises} the familiar NLL by more than a tenth.")
+    return [*sentences, " ".join([*limits, *missing])]
 
 
 def _advice(part: PartStudy, choice: Choice, baseline: MethodRuns | None) -> str:
@@ -120,7 +125,7 @@ def _advice(part: PartStudy, choice: Choice, baseline: MethodRuns | None) -> str
     where = f"On {part.plan.task}"
     if side == "familiar":
         where += ", which has no unfamiliar test set, so that nothing is known about unfamiliar data"
-    cell = choice.chosen.cells[side, METRIC]
+    cell = choice.chosen.cells[side, DECIDING]
     if len(part.comparison.methods) == 1:
         return f"{where} only {title} was run: its {side} NLL is {cell.mean:.3f}."
     if choice.chosen is baseline:
@@ -134,7 +139,7 @@ def _reason(choice: Choice) -> str:
     if choice.chosen is choice.best:
         if choice.runs < 2:
             return f"it has the lowest NLL on {side} data"
-        others = [method.title for method in choice.level if method is not choice.best]
+        others = [method.title for method in choice.tied if method is not choice.best]
         also = ""
         if len(others) == 1:
             also = f" (not significantly better than {others[0]}, which is no cheaper to run)"
@@ -142,8 +147,8 @@ def _reason(choice: Choice) -> str:
             also = f" (not significantly better than {len(others)} others, which are no cheaper to run)"
         return f"it is the best on {side} data{also}"
     cheapest = "it is the cheapest to run"
-    if len(choice.level) > 2:
-        cheapest = f"of {len(choice.level)} such methods it is the best of the cheapest to run"
+    if len(choice.tied) > 2:
+        cheapest = f"of {len(choice.tied)} such methods it is the best of the cheapest to run"
     worse = "it is not clearly worse than" if choice.runs < 2 else "it is not significantly worse than"
     return f"on {side} data {worse} {choice.best.title}, which has the lowest NLL, and {cheapest}"
 
@@ -151,11 +156,11 @@ def _reason(choice: Choice) -> str:
 def _gain(choice: Choice, baseline: MethodRuns | None) -> str:
     """The percent reduction of NLL, with the interval of the paired bootstrap, and E99 before and after."""
     side, cells = choice.side, choice.chosen.cells
-    cell = cells[side, METRIC]
+    cell = cells[side, DECIDING]
     text = f"its {side} NLL is {cell.mean:.3f}"
     if baseline is None:
         return text
-    before = baseline.cells[side, METRIC].mean
+    before = baseline.cells[side, DECIDING].mean
     if math.isfinite(before) and before > 0:
         text = f"{side} NLL goes from {before:.3f} to {cell.mean:.3f}, {percent_less(before, cell.mean)}"
         gap = cell.from_baseline
@@ -188,7 +193,7 @@ def _price(choice: Choice, baseline: MethodRuns) -> str:
     cost = _cost(choice.chosen, baseline)
     if choice.side == "familiar":
         return f"{cost}."
-    place = ("familiar", METRIC)
+    place = ("familiar", DECIDING)
     before, cell = baseline.cells[place].mean, choice.chosen.cells[place]
     if not (math.isfinite(before) and math.isfinite(cell.mean)):
         return f"{cost}."
@@ -227,19 +232,9 @@ def _runs(choice: Choice, baseline: MethodRuns | None) -> str:
         return "There is one run, so no significance is claimed."
     once = " (one of this method, which joins several networks)" if len(choice.chosen.runs) == 1 else ""
     text = f"From {choice.runs} runs{once}; the intervals are over images, not over training runs"
-    if baseline is None or baseline is choice.chosen or not baseline.cells[choice.side, METRIC].bold:
+    if baseline is None or baseline is choice.chosen or not baseline.cells[choice.side, DECIDING].bold:
         return f"{text}."
     return f"{text}: by the t-test over runs, {baseline.title} is not significantly worse than the best."
-
-
-def _left_out(choice: Choice) -> list[str]:
-    """The methods that were not considered."""
-    titles = [method.title for method in choice.left_out]
-    if not titles:
-        return []
-    verb, raises = ("was", "it raises") if len(titles) == 1 else ("were", "they raise")
-    named = " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
-    return [f"{named} {verb} not considered: {raises} the familiar NLL by more than a tenth."]
 
 
 def _missing(comparison: Comparison) -> list[str]:

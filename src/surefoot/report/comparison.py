@@ -266,11 +266,28 @@ def _notes(
         if m.missing
     ]
     if any((cell.detail or "").startswith("[") for cell in cells):
-        return (DIFFERENCE, *_fewer_runs(comparison, methods, metrics), *missing)
+        notes = [DIFFERENCE]
+        for metric in metrics:
+            of_metric = [method.cells[side, metric.name] for method in methods for side in comparison.sides]
+            gaps = [gap for cell in of_metric for gap in (cell.from_baseline, cell.from_best) if gap]
+            fewer = [gap.resampled for gap in gaps if gap.resampled < gap.pairs]
+            if fewer:  # to save time
+                least = min(fewer)
+                notes.append(
+                    f"{metric.title}: the values use all runs, the intervals as few as {least} of them."
+                )
+        return (*notes, *missing)
     notes = [TESTED] if any(cell.bold for cell in cells) else []
     notes += [STARRED] if any(cell.star for cell in cells) else []
     if any(cell.bold for cell in cells):
-        notes += [*_untested(comparison, methods, metrics), *_borrowed_variance(comparison, methods)]
+        notes += _untested(comparison, methods, metrics)
+        for method in methods:
+            lender = next((cell.borrowed for cell in method.cells.values() if cell.borrowed), None)
+            if lender is not None:
+                title = comparison.method(lender).title
+                notes.append(
+                    f"{method.title} was run once; its variance is taken from {title}, as in the paper."
+                )
     notes += [COUNTED] if any("/" in (cell.detail or "") for cell in cells) else []
     notes += [PAPER] if any(cell.paper for cell in cells) else []
     return (*notes, *missing)
@@ -294,26 +311,6 @@ def _untested(
         yield "No method has enough runs to be tested everywhere."
     elif names:
         yield f"Too few runs to be tested everywhere: {', '.join(names)}."
-
-
-def _fewer_runs(
-    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
-) -> Iterable[str]:
-    """Which intervals were computed from some of the runs only, to save time."""
-    for metric in metrics:
-        cells = [method.cells[side, metric.name] for method in methods for side in comparison.sides]
-        gaps = [gap for cell in cells for gap in (cell.from_baseline, cell.from_best) if gap is not None]
-        fewer = [gap.resampled for gap in gaps if gap.resampled < gap.pairs]
-        if fewer:
-            yield f"{metric.title}: the values use all runs, the intervals as few as {min(fewer)} of them."
-
-
-def _borrowed_variance(comparison: Comparison, methods: Sequence[MethodRuns]) -> Iterable[str]:
-    for method in methods:
-        lender = next((cell.borrowed for cell in method.cells.values() if cell.borrowed), None)
-        if lender is not None:
-            title = comparison.method(lender).title
-            yield f"{method.title} was run once; its variance is taken from {title}, as in the paper."
 
 
 DIFFERENCES = ("baseline", "best")

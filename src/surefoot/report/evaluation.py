@@ -11,7 +11,7 @@ from markupsafe import Markup
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.errors import InputError
-from surefoot.evaluation.scores import SetScores, evaluation_document
+from surefoot.evaluation.scores import evaluation_document
 from surefoot.io import replacing
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
@@ -79,6 +79,15 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
     """The page as text; whatever a user's file holds is escaped by the template and the table writer."""
     evaluation = subject.summary.evaluation
     scores, *others = subject.summary.tables
+    groups = {}
+    for side, of_side in evaluation.sides.items():
+        if of_side.groups:
+            header = ("group", "n", *of_side.groups[0].metrics)
+            rows = [
+                (group.group, f"{group.n:,}", *map(score_text, group.metrics.values()))
+                for group in of_side.groups[:GROUPS_SHOWN]
+            ]
+            groups[side] = to_html([Table.of_text("", header, rows)], "groups")
     return template_named("evaluation.html").render(
         evaluation=evaluation,
         verdict=subject.summary.verdict,
@@ -92,11 +101,7 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
             ],
             "classes",
         ),
-        groups={
-            side: to_html([_group_table(scores)], "groups")
-            for side, scores in evaluation.sides.items()
-            if scores.groups
-        },
+        groups=groups,
         groups_shown=GROUPS_SHOWN,
         many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
         calibration=subject.calibration,
@@ -124,14 +129,6 @@ def _class_table(side: str, scores: list[curves.ClassScores], classes: int) -> T
         for each in scores
     ]
     return Table.of_text(title, header, rows)
-
-
-def _group_table(scores: SetScores) -> Table:
-    rows = [
-        (group.group, f"{group.n:,}", *(score_text(score) for score in group.metrics.values()))
-        for group in scores.groups[:GROUPS_SHOWN]
-    ]
-    return Table.of_text("", ("group", "n", *scores.groups[0].metrics), rows)
 
 
 def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -22,7 +22,6 @@ from surefoot.report.curves import (
     BAND_COVERAGES,
     DOTS,
     Histogram,
-    MethodCurve,
     Reliability,
     RiskCoverage,
     TemperatureCurve,
@@ -226,7 +225,20 @@ def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
         figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
         axes = figure.subplots()
         for method, style in zip(methods, styles, strict=True):
-            _temperature_curve(axes, curves[method.name], style)
+            curve = curves[method.name]
+            axes.plot(curve.familiar, curve.unfamiliar, alpha=0.8, **style.of_line)
+            dots = [i for i, temperature in enumerate(curve.temperature) if temperature in DOTS]
+            points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
+            axes.plot(*points, ".", color=style.colour, markersize=4)
+            mark: Any = {
+                "color": style.colour,
+                "markersize": 9,
+                "markeredgecolor": INK,
+                "markeredgewidth": 0.6,
+            }
+            axes.plot(*curve.uncalibrated, "^", **mark)
+            if curve.calibrated is not None:
+                axes.plot(*curve.calibrated, "X", **mark)
         axes.set(xlabel="NLL on familiar data, nats", ylabel="NLL on unfamiliar data, nats")
         marks: Any = {"linestyle": "none", "color": INK}
         marked = [
@@ -289,17 +301,6 @@ def _text_right_of(axes: Axes, x: float, y: float, text: str) -> Annotation:
     """Small text to the right of a point; by an offset, as HTML drops leading spaces."""
     away: Any = {"xytext": (6, 0), "textcoords": "offset points"}
     return axes.annotate(text, (x, y), va="center", fontsize=8, **away)
-
-
-def _temperature_curve(axes: Axes, curve: MethodCurve, style: MethodStyle) -> None:
-    axes.plot(curve.familiar, curve.unfamiliar, alpha=0.8, **style.of_line)
-    dots = [i for i, temperature in enumerate(curve.temperature) if temperature in DOTS]
-    points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
-    axes.plot(*points, ".", color=style.colour, markersize=4)
-    marks: Any = {"color": style.colour, "markersize": 9, "markeredgecolor": INK, "markeredgewidth": 0.6}
-    axes.plot(*curve.uncalibrated, "^", **marks)
-    if curve.calibrated is not None:
-        axes.plot(*curve.calibrated, "X", **marks)
 
 
 def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) -> tuple[float, float] | None:

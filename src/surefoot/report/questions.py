@@ -3,9 +3,9 @@
 import math
 
 from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import Cell, Comparison, Difference
+from surefoot.evaluation.comparison import Comparison, Difference
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.paper import BEYOND, QUESTIONS, REFERENCE, Question
+from surefoot.experiments.paper import NOT_IN_PAPER, QUESTIONS, REFERENCE, Question
 from surefoot.report.comparison import METHOD_COLUMNS, TableContext, difference_cell, percent_reduction
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
 from surefoot.text import DASH
@@ -37,8 +37,15 @@ def question_tables(comparison: Comparison, context: TableContext) -> list[Table
     """Both tables, where there are the methods and a bootstrap for them."""
     if not comparison.resamples or UNFAMILIAR not in comparison.sides:
         return []
-    tables = (_questions(comparison, context), _not_in_paper(comparison, context))
-    return [table for table in tables if table.rows]
+    rows = tuple(
+        _question_row(question, comparison, context)
+        for question in QUESTIONS
+        if (question.method, question.other) in comparison.pairs
+    )
+    title = f"Six questions, unfamiliar NLL: {context.title}"
+    notes = (ANSWERS, *_student_notes(comparison))
+    questions = Table(title, QUESTION_COLUMNS, (Section(None, rows),), notes)
+    return [table for table in (questions, _not_in_paper(comparison, context)) if table.rows]
 
 
 def answer(question: Question, gap: Difference, without: float) -> str:
@@ -50,18 +57,7 @@ def answer(question: Question, gap: Difference, without: float) -> str:
         return question.same
     if high < 0:
         return question.better
-    return question.worse if low > 0 else question.level
-
-
-def _questions(comparison: Comparison, context: TableContext) -> Table:
-    rows = tuple(
-        _question_row(question, comparison, context)
-        for question in QUESTIONS
-        if (question.method, question.other) in comparison.pairs
-    )
-    title = f"Six questions, unfamiliar NLL: {context.title}"
-    notes = (ANSWERS, *_student_notes(comparison))
-    return Table(title, QUESTION_COLUMNS, (Section(None, rows),), notes)
+    return question.worse if low > 0 else INCONCLUSIVE
 
 
 def _question_row(question: Question, comparison: Comparison, context: TableContext) -> Row:
@@ -94,8 +90,11 @@ def _student_notes(comparison: Comparison) -> tuple[str, ...]:
         return taught
     gain = one.mean - ensemble.mean
     share = (one.mean - student.mean) / gain
-    slopes = ((1 - share, one), (1.0, student), (share, ensemble))
-    error = math.hypot(*(slope * _standard_error(cell) for slope, cell in slopes)) / gain
+    errors = [  # of each mean over runs; a method that was run once counts as exact
+        cell.deviation / math.sqrt(cell.defined) if cell.defined > 1 else 0.0
+        for cell in (one, student, ensemble)
+    ]
+    error = math.hypot((1 - share) * errors[0], errors[1], share * errors[2]) / gain
     precision = f" (standard error over runs {100 * error:.0f} points)" if error else ""
     return (
         *taught,
@@ -104,15 +103,10 @@ def _student_notes(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _standard_error(cell: Cell) -> float:
-    """Of the mean over runs; 0 for one run, which counts as exact."""
-    return cell.deviation / math.sqrt(cell.defined) if cell.defined > 1 else 0.0
-
-
 def _not_in_paper(comparison: Comparison, context: TableContext) -> Table:
     metrics = [metric for name in METRICS_SHOWN for metric in comparison.metrics if metric.name == name]
     rows = []
-    for name, other in BEYOND:
+    for name, other in NOT_IN_PAPER:
         if (name, other) in comparison.pairs:
             method, gaps = comparison.method(name), comparison.pairs[name, other]
             cells = (difference_cell(gaps.get((UNFAMILIAR, metric.name))) for metric in metrics)

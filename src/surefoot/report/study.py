@@ -104,7 +104,12 @@ def write_study(study: Study, folder: Path) -> StudyReport:
     figures = {}
     for part in parts:
         write_part_tables(part, folder / "tables")
-        _write_calibrations(part, folder / "calibrations")
+        make_folder(folder / "calibrations")
+        for method in part.study.comparison.methods:
+            for run in method.runs:
+                if run.calibration is not None:
+                    file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
+                    save_calibration(run.calibration, folder / "calibrations" / file)
         figures[part.name] = _write_figures(part, folder / "figures")
     experiment = study.experiment
     # By name where the experiment is built in, else from the resolved file in the report's folder.
@@ -135,16 +140,6 @@ def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
     }
     tables = write_table_files([*part.questions, *part.tables], folder, part.name)
     return [*tables, *write_texts(texts, folder, part.name)]
-
-
-def _write_calibrations(part: PartReport, folder: Path) -> None:
-    """Every fitted calibration as `<part>-<method>-run<k>.json`."""
-    make_folder(folder)
-    for method in part.study.comparison.methods:
-        for run in method.runs:
-            if run.calibration is not None:
-                file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
-                save_calibration(run.calibration, folder / file)
 
 
 def _write_figures(part: PartReport, folder: Path) -> Figures:

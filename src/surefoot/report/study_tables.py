@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from surefoot.calibrators import Calibration, calibration_document
+from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns
 from surefoot.evaluation.evaluate import evaluate
@@ -177,18 +177,17 @@ def fitted_table(comparison: Comparison) -> Table:
         aurocs = [run.novelty_auroc for run in method.runs if run.novelty_auroc is not None]
         defined = _list([value for value in aurocs if math.isfinite(value)])
         novelty = f"{METHODS.named(method.name).novelty}: {defined}" if defined else ""
-        rows.append((method.label, _fitted_text(calibrations), novelty, "; ".join(calibrations[0].remarks())))
+        values = [
+            f"{name} = {_list([value for c in calibrations for value in c.parameters()[name]])}"
+            for name in calibrations[0].parameters()
+        ]
+        details = [calibration.details() for calibration in calibrations]
+        values += [
+            f"{label} {_list([each[label] for each in details if label in each])}"
+            for label in dict.fromkeys(label for each in details for label in each)
+        ]
+        rows.append((method.label, "; ".join(values), novelty, "; ".join(calibrations[0].remarks())))
     return Table.of_text("", header, rows)
-
-
-def _fitted_text(calibrations: Sequence[Calibration]) -> str:
-    parts = []
-    for name in calibrations[0].parameters():
-        parts.append(f"{name} = {_list([value for c in calibrations for value in c.parameters()[name]])}")
-    details = [c.details() for c in calibrations]
-    for label in dict.fromkeys(label for each in details for label in each):
-        parts.append(f"{label} {_list([each[label] for each in details if label in each])}")
-    return "; ".join(parts)
 
 
 def _list(values: Sequence[float]) -> str:
@@ -205,7 +204,7 @@ def part_document(
         "network": part.plan.recipe.network,
         "verdict": verdict,
         "recommended": None if choice is None else choice.chosen.name,
-        "level_with_the_best": [] if choice is None else [method.name for method in choice.level],
+        "level_with_the_best": [] if choice is None else [method.name for method in choice.tied],
         "skipped": list(part.plan.skipped),
         "level": LEVEL,
         "methods": [_method_document(method, part.comparison) for method in part.comparison.methods],

@@ -240,11 +240,16 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
     """
     taken = [_in_points(axes, point) for point in points]
     for point, label in zip(points, labels, strict=True):
-        middle = _in_points(axes, point)
-        offsets = [(far * x, far * y) for far in DISTANCES for x, y in PLACES]
-        free = (offset for offset in offsets if _is_free(middle, offset, taken))
+        middle = across, up = _in_points(axes, point)
+        others = [other for other in taken if other != middle]
+        free = (
+            (far * x, far * y)
+            for far in DISTANCES
+            for x, y in PLACES
+            if not any(abs(across + far * x - a) < 8 and abs(up + far * y - b) < 9 for a, b in others)
+        )
         x, y = next(free, PLACES[0])
-        taken.append((middle[0] + x, middle[1] + y))
+        taken.append((across + x, up + y))
         _label(axes, point, (x, y), label, far=(x, y) not in PLACES).set_in_layout(False)
 
 
@@ -287,14 +292,6 @@ def _label(
         arrowprops=line if far else None,
         annotation_clip=False,
     )
-
-
-def _is_free(
-    middle: tuple[float, float], offset: tuple[float, float], taken: Sequence[tuple[float, float]]
-) -> bool:
-    x, y = middle[0] + offset[0], middle[1] + offset[1]
-    others = (other for other in taken if other != middle)
-    return not any(abs(x - a) < 8 and abs(y - b) < 9 for a, b in others)
 
 
 def _in_points(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:

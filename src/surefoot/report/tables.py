@@ -191,7 +191,13 @@ def _latex(table: Table) -> Iterator[str]:
     yield rf"\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}"
     yield r"\toprule"
     if table.has_groups:
-        yield from _latex_groups(table)
+        cells, rules, start = [], [], 1
+        for group, count in table.groups:
+            cells.append(rf"\multicolumn{{{count}}}{{c}}{{{latex_text(group)}}}" if group else "")
+            if group:
+                rules.append(rf"\cmidrule(lr){{{start}-{start + count - 1}}}")
+            start += count
+        yield from (_latex_row(cells), " ".join(rules))
     yield _latex_row(latex_text(column.name) for column in table.columns)
     for section in table.sections:
         yield r"\midrule"
@@ -204,18 +210,6 @@ def _latex(table: Table) -> Iterator[str]:
     for note in table.notes:
         yield rf"\par\smallskip {latex_text(note)}"
     yield rf"\end{{{environment}}}"
-
-
-def _latex_groups(table: Table) -> Iterator[str]:
-    """The upper headings and the rules below them."""
-    cells, rules, start = [], [], 1
-    for group, count in table.groups:
-        cells.append(rf"\multicolumn{{{count}}}{{c}}{{{latex_text(group)}}}" if group else "")
-        if group:
-            rules.append(rf"\cmidrule(lr){{{start}-{start + count - 1}}}")
-        start += count
-    yield _latex_row(cells)
-    yield " ".join(rules)
 
 
 def _latex_lines(row: Row) -> Iterator[str]:
