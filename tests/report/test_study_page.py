@@ -20,7 +20,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
 from surefoot.report import study_figures
-from surefoot.report.figures import metric_definitions_picture
+from surefoot.report.figures import e99_picture
 from surefoot.report.gallery import part_gallery
 from surefoot.report.study_figures import drawable_methods, part_figures
 from surefoot.report.study_tables import mean_score, subgroups
@@ -253,7 +253,7 @@ def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
 
 def test_a_figure_is_a_function_and_a_line(monkeypatch):
     def own(drawable):
-        picture = replace(metric_definitions_picture(), name="own")
+        picture = replace(e99_picture(drawable.few), name="own")
         return study_figures.CaptionedFigure(picture, f"Of {', '.join(drawable.methods)}.")
 
     monkeypatch.setattr(study_figures, "FIGURES", (own, lambda _: None))

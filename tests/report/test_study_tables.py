@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.cli.terminal import print_method_tables
-from surefoot.evaluation.scores_csv import read_scores
+from surefoot.evaluation.comparison import read_scores
 from surefoot.experiments.run import Study
 from surefoot.report.study import part_reports, write_part_tables
 from surefoot.report.study_tables import part_names, safe_name

@@ -127,6 +127,28 @@ def tabulate(
     return Comparison(tuple(rows), tuple(metrics), tuple(sides), baseline if baseline in by_name else None)
 
 
+def comparison_from_scores(
+    values: Values,
+    about: Sequence[MethodRuns] = (),
+    metrics: Sequence[Metric] | None = None,
+    *,
+    baseline: str = BASELINE,
+) -> Comparison:
+    """The comparison from its scores, without the bootstrap, which needs the predictions.
+
+    `about` describes the methods, in the order of the rows; of any other method only the name is known.
+    """
+    known = [method.name for method in about]
+    methods = [*about, *(MethodRuns(name, name) for name in values if name not in known)]
+    places = {place for of_method in values.values() for place in of_method}
+    scores = {method.name: values.get(method.name, {}) for method in methods}
+    sides = [side for side in SIDES if side in {side for side, _ in places}]
+    if metrics is None:
+        named = [METRICS.named(name) for name in sorted({name for _, name in places})]
+        metrics = [metric for metric in METRICS if metric in named]
+    return tabulate(methods, metrics, sides, scores, baseline=baseline)
+
+
 def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
     count = metric.count(predictions) if metric.count else None
     if count is None:

@@ -1,22 +1,27 @@
-"""Methods over runs: means, deviations and the significance test of the paper."""
+"""Methods over runs: means, deviations and the significance test of the paper; their scores as CSV."""
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from scipy.stats import t as t_distribution
 from scipy.stats import ttest_ind_from_stats
 
 from surefoot.calibrators import Calibration
+from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN
 from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.tasks.task import Split
+from surefoot.text import csv_text, exact_text
 
 TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), strict=True))
 
@@ -24,6 +29,7 @@ Place = tuple[str, str]  # the side and the metric's name
 Pair = tuple[str, str]  # two methods' names
 
 SIGNIFICANCE = 0.05
+SCORES_HEADER = ("method", "run", "side", "metric", "value", "k", "n")  # of `scores.csv`
 SAME = 1e-12  # relative: means that differ by rounding only are equal
 
 Spread = tuple[float, int]  # standard deviation, and how many runs it is of
@@ -258,3 +264,50 @@ def _spread(name: str, cells: Mapping[str, Cell], methods: Mapping[str, MethodRu
 
 def _same(one: float, other: float) -> bool:
     return bool(np.isclose(one, other, rtol=SAME, atol=0))
+
+
+def scores_text(comparison: Comparison) -> str:
+    """`scores.csv`: every run's values in full precision, a line each; empty where undefined."""
+    lines = []
+    for method in comparison.methods:
+        for (side, metric), cell in method.cells.items():
+            for score in cell.runs:
+                numbers = (exact_text(score.value), exact_text(score.k), exact_text(score.n))
+                lines.append((method.name, score.run, side, metric, *numbers))
+    return csv_text(SCORES_HEADER, lines)
+
+
+def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
+    """The scores of a `scores.csv` by method, then by side and metric."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = tuple(next(lines, ()))
+    if header != SCORES_HEADER:
+        raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(SCORES_HEADER)}")
+    scores: dict[str, dict[Place, list[RunScore]]] = {}
+    seen = set()
+    for line in lines:
+        try:
+            method, place, score = _parsed(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {lines.line_num}: {error}") from error
+        if (method, place, score.run) in seen:
+            what = f"run {score.run} of {method!r}, {' '.join(place)}"
+            raise InputError(f"{path}, line {lines.line_num}: {what} is given twice; allowed: once")
+        seen.add((method, place, score.run))
+        scores.setdefault(method, {}).setdefault(place, []).append(score)
+    return scores
+
+
+def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:
+    if len(line) != len(SCORES_HEADER):
+        raise ValueError(f"{len(line)} values; needed: {len(SCORES_HEADER)}")
+    method, run, side, metric, value, k, n = line
+    if side not in SIDES:
+        raise ValueError(f"side {side!r}; allowed: {', '.join(SIDES)}")
+    counts = (int(k) if k else None, int(n) if n else None)
+    return method, (side, metric), RunScore(int(run), float(value) if value else NAN, *counts)

@@ -17,7 +17,6 @@ from surefoot.evaluation.comparison import MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion
 from surefoot.metrics import nll
-from surefoot.metrics.proper import CLIP
 from surefoot.report.curves import (
     BAND_COVERAGES,
     DOTS,
@@ -169,25 +168,6 @@ def temperature_figure(curve: TemperatureCurve) -> str:
 def _one_axes() -> tuple[Figure, Axes]:
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     return figure, figure.subplots()
-
-
-def metric_definitions_picture() -> Picture:
-    """The penalty of each metric for one prediction of two classes, by the probability of the true label."""
-    with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-        axes = figure.subplots()
-        p = np.linspace(0, 1, 401)
-        penalties = {
-            "NLL, clipped": -np.log(np.clip(p, *CLIP)),
-            "Brier, squared error": (1 - p) ** 2,
-            "label error": np.where(p < 0.5, 1.0, 0.0),
-        }
-        for style, (label, penalty) in zip(method_styles(3), penalties.items(), strict=True):
-            axes.plot(p, penalty, label=label, **style.of_line)
-        axes.set(xlabel="probability given to the true label", ylabel="penalty", xlim=(0, 1), ylim=(0, 7))
-        axes.legend(loc="upper right")
-        title = "NLL punishes a confident mistake far more than the Brier score and label error do."
-        return finished(figure, "metric-definitions", title)
 
 
 def e99_picture(methods: Sequence[MethodRuns]) -> Picture:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from surefoot import __version__
 from surefoot.calibrators import save_calibration
-from surefoot.evaluation.scores_csv import scores_text
+from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.io import make_folder, replacing, toml_text

@@ -12,10 +12,10 @@ from scipy.stats import t as student
 
 from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError
-from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns
+from surefoot.evaluation.compare import comparison_from_scores
+from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns, read_scores
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import GroupScores, Score, number
-from surefoot.evaluation.scores_csv import comparison_from_scores, read_scores
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import PAPER_TASKS
 from surefoot.experiments.results import described, without_absent_lenders
