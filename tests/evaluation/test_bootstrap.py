@@ -30,9 +30,9 @@ def test_same_as_one_resample_at_a_time(case):
     draw = drawn(predictions)
     weighted = [predictions.outcomes.reweighted(counts[draw.unit_of]) for counts in draw.counts]
     expected = [[m.function(each) if m.resampled else np.nan for each in weighted] for m in METRICS]
-    found = resampled(predictions.outcomes, METRICS, draw, slow_resamples=RESAMPLES)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-    assert np.isnan(found[[m.name for m in METRICS].index("e99")]).all() == (case in ("ties", "never sure"))
+    result = resampled(predictions.outcomes, METRICS, draw, slow_resamples=RESAMPLES)
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
+    assert np.isnan(result[[m.name for m in METRICS].index("e99")]).all() == (case in ("ties", "never sure"))
 
 
 @pytest.mark.parametrize("name", ["nll", "brier", "label_error", "ece", "e99", "entropy"])
@@ -40,8 +40,8 @@ def test_same_as_one_resample_at_a_time(case):
 def test_same_as_writing_the_drawn_rows_out(case, name):
     predictions, metric = CASES[case], METRICS.named(name)
     draw = drawn(predictions)
-    found = resampled(predictions.outcomes, [metric], draw, slow_resamples=RESAMPLES)[0]
-    for counts, value in zip(draw.counts, found, strict=True):
+    result = resampled(predictions.outcomes, [metric], draw, slow_resamples=RESAMPLES)[0]
+    for counts, value in zip(draw.counts, result, strict=True):
         rows = np.repeat(np.arange(predictions.n), counts[draw.unit_of].astype(int))
         assert value == pytest.approx(metric.function(predictions.take(rows)), rel=1e-9)
 

@@ -15,12 +15,12 @@ from tests.conftest import draw_one_label
 METRICS = [METRICS.named(name) for name in ("nll", "label_error", "ece", "e99")]
 
 
-def method(*said):
-    return MethodRuns("m", "M", tuple(MethodRun.of_sides(run, *each) for run, each in enumerate(said)))
+def method(*outputs):
+    return MethodRuns("m", "M", tuple(MethodRun.of_sides(run, *each) for run, each in enumerate(outputs)))
 
 
-def by_place(found):
-    return {(change.side, change.metric.name): change for change in found}
+def by_place(result):
+    return {(change.side, change.metric.name): change for change in result}
 
 
 OLD, NEW = draw_one_label(sharpness=3.0), draw_one_label(sharpness=1.0)  # the same labels
@@ -28,22 +28,22 @@ OTHER = draw_one_label(250, seed=7)
 
 
 def test_paired_differences_are_those_of_the_library():
-    found = by_place(changes(method((OLD,)), method((NEW,)), METRICS, resamples=400))
+    result = by_place(changes(method((OLD,)), method((NEW,)), METRICS, resamples=400))
     expected = paired_differences(NEW, OLD, metrics=METRICS, resamples=400)
     for metric in METRICS[:3]:
-        change = found["familiar", metric.name]
+        change = result["familiar", metric.name]
         assert change.paired
         assert (change.before, change.after) == (metric.function(OLD), metric.function(NEW))
         assert change.difference.value == pytest.approx(expected[metric.name].value, abs=1e-12)
         width = expected[metric.name].high - expected[metric.name].low
         assert change.difference.low == pytest.approx(expected[metric.name].low, abs=0.2 * width)
         assert change.difference.high == pytest.approx(expected[metric.name].high, abs=0.2 * width)
-    assert found["familiar", "nll"].clear
+    assert result["familiar", "nll"].clear
 
 
 def test_other_samples_are_unpaired_and_their_interval_is_that_of_two_means():
-    found = by_place(changes(method((OLD,)), method((OTHER,)), METRICS, resamples=2000))
-    change = found["familiar", "label_error"]
+    result = by_place(changes(method((OLD,)), method((OTHER,)), METRICS, resamples=2000))
+    change = result["familiar", "label_error"]
     assert not change.paired
     p, q = (METRICS[1].function(each) for each in (OLD, OTHER))
     error = np.sqrt(p * (1 - p) / OLD.n + q * (1 - q) / OTHER.n)
@@ -73,9 +73,9 @@ def test_the_same_labels_under_other_names_are_other_samples():
 
 
 def test_each_side_is_judged_by_itself():
-    found = by_place(changes(method((OLD, OLD)), method((NEW, OTHER)), METRICS, resamples=10))
-    assert found["familiar", "nll"].paired
-    assert not found["unfamiliar", "nll"].paired
+    result = by_place(changes(method((OLD, OLD)), method((NEW, OTHER)), METRICS, resamples=10))
+    assert result["familiar", "nll"].paired
+    assert not result["unfamiliar", "nll"].paired
     only = changes(method((OLD, OLD)), method((NEW,)), METRICS, resamples=10)
     assert {change.side for change in only} == {"familiar"}
 
@@ -100,9 +100,11 @@ THIRD = draw_one_label(sharpness=2.0)
 STRANGERS = [draw_one_label(250, seed=7, sharpness=sharpness) for sharpness in (1.0, 3.0, 0.5)]
 
 
-def numbered(**said):
+def numbered(**outputs):
     """A method whose runs have these numbers: `r2=...` is run 2."""
-    return MethodRuns("m", "M", tuple(MethodRun.of_sides(int(run[1:]), each) for run, each in said.items()))
+    return MethodRuns(
+        "m", "M", tuple(MethodRun.of_sides(int(run[1:]), each) for run, each in outputs.items())
+    )
 
 
 @pytest.mark.parametrize(("new", "paired"), [([NEW, THIRD, OLD], True), (STRANGERS, False)])
@@ -151,10 +153,10 @@ def test_runs_after_of_other_samples_than_each_other_are_refused():
 
 def test_nothing_is_clear_without_resamples_or_between_equals():
     for pair in ((OLD, NEW), (OLD, OTHER)):
-        found = changes(*(method((each,)) for each in pair), METRICS, resamples=0)
-        assert not any(change.clear for change in found)
-        assert all(np.isnan(change.difference.low) for change in found)
-        assert found[0].difference.value == pytest.approx(found[0].after - found[0].before)
+        result = changes(*(method((each,)) for each in pair), METRICS, resamples=0)
+        assert not any(change.clear for change in result)
+        assert all(np.isnan(change.difference.low) for change in result)
+        assert result[0].difference.value == pytest.approx(result[0].after - result[0].before)
     same = changes(method((OLD,)), method((OLD,)), METRICS, resamples=20)
     assert {(c.difference.value, c.clear) for c in same} == {(0.0, False)}
 

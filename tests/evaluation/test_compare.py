@@ -52,14 +52,14 @@ def methods():
 
 
 @pytest.fixture(scope="module")
-def found(methods):
+def comparison(methods):
     return compare(methods, resamples=RESAMPLES, seed=3)
 
 
-def test_values_are_the_metrics_of_each_run(methods, found):
-    assert found.sides == SIDES
-    assert found.baseline == "single"
-    for given_, row in zip(methods, found.methods, strict=True):
+def test_values_are_the_metrics_of_each_run(methods, comparison):
+    assert comparison.sides == SIDES
+    assert comparison.baseline == "single"
+    for given_, row in zip(methods, comparison.methods, strict=True):
         assert row.name == given_.name
         assert row.runs == given_.runs
         for metric in HEADLINE:
@@ -74,17 +74,17 @@ def test_values_are_the_metrics_of_each_run(methods, found):
                     assert math.isnan(cell.deviation)
 
 
-def test_counts_stand_beside_proportions(methods, found):
-    cell = found.method("single").cells["unfamiliar", "e99"]
+def test_proportions_have_counts(methods, comparison):
+    cell = comparison.method("single").cells["unfamiliar", "e99"]
     sure = [METRICS.named("e99").count(s.sides["unfamiliar"]) for s in methods[0].runs]
     assert cell.count == (sum(c.k for c in sure), sum(c.n for c in sure))
-    assert found.method("single").cells["familiar", "nll"].count is None
+    assert comparison.method("single").cells["familiar", "nll"].count is None
 
 
-def test_cheating_is_shown_but_never_best(found):
-    oracle = found.method("oracle")
+def test_an_oracle_is_shown_but_never_best(comparison):
+    oracle = comparison.method("oracle")
     assert {cell.mark for cell in oracle.cells.values()} == {Mark.UNTESTED}
-    nll = {m.name: m.cells["familiar", "nll"].mean for m in found.methods}
+    nll = {m.name: m.cells["familiar", "nll"].mean for m in comparison.methods}
     assert min(nll, key=nll.__getitem__) == "oracle"
 
 
@@ -112,7 +112,7 @@ def brute_force(metrics, pairs, *, rng):
         ("late", [(0, 2), (1, 3)]),  # by place: its runs 2 and 3 against the same of the baseline
     ],
 )
-def test_differences_are_a_brute_force_bootstrap(methods, found, name, pairs):
+def test_differences_are_a_brute_force_bootstrap(methods, comparison, name, pairs):
     by_name = {m.name: m for m in methods}
     metrics = (METRICS.named("nll"), METRICS.named("ece"))
     for index, side in enumerate(SIDES):
@@ -121,23 +121,23 @@ def test_differences_are_a_brute_force_bootstrap(methods, found, name, pairs):
         ]
         expected = brute_force(metrics, drawn_runs, rng=np.random.default_rng([3, index]))
         for metric, interval in zip(metrics, expected, strict=True):
-            gap = found.method(name).cells[side, metric.name].from_baseline
+            gap = comparison.method(name).cells[side, metric.name].from_baseline
             assert (gap.value, gap.low, gap.high) == pytest.approx(
                 (interval.value, interval.low, interval.high)
             )
             assert (gap.pairs, gap.resampled) == (len(pairs), len(pairs))
 
 
-def test_from_best_is_from_the_best_of_the_column(methods, found):
-    column = {m.name: m.cells["familiar", "nll"] for m in found.methods}
+def test_from_best_is_from_the_best_of_the_column(methods, comparison):
+    column = {m.name: m.cells["familiar", "nll"] for m in comparison.methods}
     (best,) = [name for name, cell in column.items() if cell.mark is Mark.BEST]
     assert column[best].from_best is None
-    assert found.method("single").cells["familiar", "nll"].from_baseline is None
+    assert comparison.method("single").cells["familiar", "nll"].from_baseline is None
     means = {name: cell.mean for name, cell in column.items()}
     for name in ("single", "soft", "ensemble", "oracle"):
         if name != best:
             assert column[name].from_best.value == pytest.approx(means[name] - means[best])
-    assert found.method("soft").cells["familiar", "entropy"].from_best is None
+    assert comparison.method("soft").cells["familiar", "entropy"].from_best is None
 
 
 def test_agrees_with_the_paired_differences_of_scoring():
@@ -221,8 +221,8 @@ def e99_gap(ours, theirs, *, resamples=100):
         )
         for name, counts in (("single", theirs), ("other", ours))
     ]
-    found = compare(runs, [METRICS.named("e99")], resamples=resamples).method("other")
-    return found.cells["familiar", "e99"].from_baseline
+    comparison = compare(runs, [METRICS.named("e99")], resamples=resamples).method("other")
+    return comparison.cells["familiar", "e99"].from_baseline
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -286,18 +286,18 @@ def test_one_error_in_one_run_is_not_none_at_all():
 
 def test_undefined_stays_undefined():
     runs = [method("single", [0, 1], sharpness=0.01), method("b", [0, 1], sharpness=8.0)]
-    found = compare(runs, [METRICS.named("e99")], resamples=10)
-    nothing = found.method("single").cells["familiar", "e99"]
+    comparison = compare(runs, [METRICS.named("e99")], resamples=10)
+    nothing = comparison.method("single").cells["familiar", "e99"]
     assert math.isnan(nothing.mean)
     assert nothing.count == (0, 0)
     assert nothing.mark is Mark.UNTESTED
-    assert math.isnan(found.method("b").cells["familiar", "e99"].from_baseline.value)
+    assert math.isnan(comparison.method("b").cells["familiar", "e99"].from_baseline.value)
 
 
-def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, found, monkeypatch):
+def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, comparison, monkeypatch):
     monkeypatch.setattr(compared, "SLOW_WORK", 150 * 60 * 6.0)
     few = compare(methods, resamples=60, seed=3).method("soft").cells["familiar", "ece"].from_baseline
-    full = found.method("soft").cells["familiar", "ece"].from_baseline
+    full = comparison.method("soft").cells["familiar", "ece"].from_baseline
     assert (few.value, few.pairs) == (full.value, 4)
     assert few.resampled == 1
     assert few.low < few.value < few.high
@@ -308,7 +308,7 @@ def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, fo
 
 
 @pytest.mark.parametrize(
-    ("work", "kept", "few"),
+    ("work", "selected", "few"),
     [
         (1e9, 16, 500),
         (150 * 16 * 300, 16, 300),  # fewer resamples first
@@ -319,22 +319,25 @@ def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, fo
         (1, 4, 100),
     ],
 )
-def test_what_the_work_allows(methods, monkeypatch, work, kept, few):
+def test_what_the_work_allows(methods, monkeypatch, work, selected, few):
     monkeypatch.setattr(compared, "SLOW_WORK", work)
     outputs = {(m.name, run.run): run.sides["familiar"] for m in methods for run in m.runs}
     keys, resamples = compared._slow_share(outputs, [METRICS.named("ece")], 500)
-    assert (len(keys), resamples) == (kept, few)
+    assert (len(keys), resamples) == (selected, few)
     assert compared._slow_share(outputs, [METRICS.named("nll")], 500) == (set(outputs), 500)
 
 
 def test_without_unfamiliar_without_baseline_without_bootstrap():
     one = replace(method("other", [0, 1]), runs=tuple(familiar_only(s) for s in method("x", [0, 1]).runs))
-    found = compare([one], resamples=10)
-    assert (found.sides, found.baseline) == (("familiar",), None)
-    assert found.methods[0].cells["familiar", "nll"].from_baseline is None
+    comparison = compare([one], resamples=10)
+    assert (comparison.sides, comparison.baseline) == (("familiar",), None)
+    assert comparison.methods[0].cells["familiar", "nll"].from_baseline is None
     without = compare([one], resamples=0)
     assert without.resamples == 0
-    assert without.methods[0].cells["familiar", "nll"].mean == found.methods[0].cells["familiar", "nll"].mean
+    assert (
+        without.methods[0].cells["familiar", "nll"].mean
+        == comparison.methods[0].cells["familiar", "nll"].mean
+    )
 
 
 def test_a_method_with_no_network_at_all_is_a_row_of_nothing():
@@ -390,21 +393,21 @@ def test_which_runs_are_resampled_is_what_a_plain_search_finds(seed):
         for run in rng.permutation(10)[:count]
     }
     metrics, resamples = [METRICS.named("ece")], int(rng.choice([50, 500, 5_000]))
-    kept, few = compared._slow_share(outputs, metrics, resamples)
-    assert (kept, few) == plain_slow_share(list(outputs), next(iter(outputs.values())).n, resamples)
+    selected, few = compared._slow_share(outputs, metrics, resamples)
+    assert (selected, few) == plain_slow_share(list(outputs), next(iter(outputs.values())).n, resamples)
 
 
 def plain_slow_share(keys, n, resamples):
     """Remove one run after the other, and search all that is left each time."""
     names, runs = [name for name, _ in keys], [run for _, run in keys]
-    kept = everything = set(keys)
+    selected = everything = set(keys)
     allowed = compared.SLOW_WORK / n
     few = min(resamples, max(compared.ENOUGH_RESAMPLES, int(allowed / len(everything))))
     shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
-    while len(kept) * few > allowed and len(shared) > 1:
+    while len(selected) * few > allowed and len(shared) > 1:
         shared = shared[:-1]
-        kept = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
-    return kept, min(few, max(compared.FEWEST_RESAMPLES, int(allowed / len(kept))))
+        selected = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
+    return selected, min(few, max(compared.FEWEST_RESAMPLES, int(allowed / len(selected))))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -15,16 +15,16 @@ PAPER = [METRICS.named(name) for name in ("nll", "brier", "label_error", "ece", 
 
 def test_values_are_the_metrics_and_lie_in_their_intervals():
     familiar, unfamiliar = draw_one_label(400, sharpness=3), draw_one_label(300, sharpness=6, seed=1)
-    found = evaluate(familiar, unfamiliar, resamples=100)
-    assert found.sides["familiar"].n == 400
+    result = evaluate(familiar, unfamiliar, resamples=100)
+    assert result.sides["familiar"].n == 400
     for metric in METRICS:
         for side, predictions in (("familiar", familiar), ("unfamiliar", unfamiliar)):
-            score = found.sides[side].metrics[metric.name]
+            score = result.sides[side].metrics[metric.name]
             assert score.value == pytest.approx(metric.function(predictions), nan_ok=True)
             if metric.resampled and not math.isnan(score.value):
                 assert score.low <= score.value <= score.high, metric.name
-        values = [found.sides[side].metrics[metric.name].value for side in ("unfamiliar", "familiar")]
-        assert found.gap[metric.name].value == pytest.approx(values[0] - values[1])
+        values = [result.sides[side].metrics[metric.name].value for side in ("unfamiliar", "familiar")]
+        assert result.gap[metric.name].value == pytest.approx(values[0] - values[1])
 
 
 def test_same_seed_same_numbers_other_seed_others():
@@ -95,49 +95,49 @@ def upper(n):
 
 
 def test_the_gap_is_unfamiliar_less_familiar_where_one_has_no_errors():
-    found = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
+    result = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
     low, high = clopper_pearson(20, 100)
-    assert found.value == pytest.approx(-0.2)
-    assert found.low == pytest.approx(-high)
-    assert found.high == pytest.approx(-0.2 + math.hypot(0.2 - low, upper(150)))
+    assert result.value == pytest.approx(-0.2)
+    assert result.low == pytest.approx(-high)
+    assert result.high == pytest.approx(-0.2 + math.hypot(0.2 - low, upper(150)))
 
 
 def test_the_gap_of_no_errors_on_both_sides_is_as_wide_as_they_leave_open():
-    found = evaluate(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20).gap["e99"]
-    assert found.value == 0
-    assert (found.low, found.high) == pytest.approx((-upper(43), upper(200)))
+    result = evaluate(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20).gap["e99"]
+    assert result.value == 0
+    assert (result.low, result.high) == pytest.approx((-upper(43), upper(200)))
 
 
 def test_the_gap_of_equal_counts_is_no_certainty_for_the_sides_are_other_samples():
-    found = evaluate(sure(0, 100), sure(0, 100), metrics=PAPER, resamples=20).gap
-    assert (found["e99"].low, found["e99"].high) == pytest.approx((-upper(100), upper(100)))
-    assert (found["label_error"].low, found["label_error"].high) == pytest.approx((-upper(400), upper(400)))
+    result = evaluate(sure(0, 100), sure(0, 100), metrics=PAPER, resamples=20).gap
+    assert (result["e99"].low, result["e99"].high) == pytest.approx((-upper(100), upper(100)))
+    assert (result["label_error"].low, result["label_error"].high) == pytest.approx((-upper(400), upper(400)))
 
 
 def test_the_gap_of_proportions_is_from_their_exact_intervals_without_resamples_too():
     for resamples in (0, 20):
-        found = evaluate(sure(20, 100), sure(60, 150), metrics=PAPER, resamples=resamples).gap["e99"]
+        result = evaluate(sure(20, 100), sure(60, 150), metrics=PAPER, resamples=resamples).gap["e99"]
         (low_f, high_f), (low_u, high_u) = clopper_pearson(20, 100), clopper_pearson(60, 150)
-        assert found.value == pytest.approx(0.2)
-        assert found.low == pytest.approx(0.2 - math.hypot(0.4 - low_u, high_f - 0.2))
-        assert found.high == pytest.approx(0.2 + math.hypot(high_u - 0.4, 0.2 - low_f))
+        assert result.value == pytest.approx(0.2)
+        assert result.low == pytest.approx(0.2 - math.hypot(0.4 - low_u, high_f - 0.2))
+        assert result.high == pytest.approx(0.2 + math.hypot(high_u - 0.4, 0.2 - low_f))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
     some, none = sure(20, 100), sure(0, 150)
-    found = paired_differences(*(some, none)[::sign], metrics=PAPER, resamples=20)["e99"]
+    result = paired_differences(*(some, none)[::sign], metrics=PAPER, resamples=20)["e99"]
     low, high = clopper_pearson(20, 100)
     ends = (0.2 - math.hypot(0.2 - low, upper(150)), high)
-    assert found.value == pytest.approx(sign * 0.2)
-    assert (found.low, found.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
+    assert result.value == pytest.approx(sign * 0.2)
+    assert (result.low, result.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
 
 
 def test_paired_differences_of_no_errors_in_either_are_as_wide_as_they_leave_open():
-    found = paired_differences(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20)
-    assert found["e99"].value == 0
-    assert (found["e99"].low, found["e99"].high) == pytest.approx((-upper(200), upper(43)))
-    same = found["label_error"]
+    result = paired_differences(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20)
+    assert result["e99"].value == 0
+    assert (result["e99"].low, result["e99"].high) == pytest.approx((-upper(200), upper(43)))
+    same = result["label_error"]
     assert (same.value, same.low, same.high) == (0, 0, 0), "0 of 400 in both: the same answers"
 
 
@@ -159,21 +159,21 @@ def test_calibration_is_compared_on_the_same_resamples():
     """A paired interval is far narrower than two apart: the label error cannot change at all."""
     familiar, unfamiliar = draw_one_label(1000, sharpness=3), draw_one_label(800, sharpness=3, seed=4)
     fitted = fit_temperature(draw_one_label(1000, sharpness=3, seed=9))
-    found = evaluate(familiar, unfamiliar, calibration=fitted, resamples=200)
-    assert found.sides["familiar"].metrics["nll"].value == pytest.approx(nll(fitted(familiar)))
-    assert found.uncalibrated["familiar"].metrics["nll"].value == pytest.approx(nll(familiar))
-    change = found.change["familiar"]
+    result = evaluate(familiar, unfamiliar, calibration=fitted, resamples=200)
+    assert result.sides["familiar"].metrics["nll"].value == pytest.approx(nll(fitted(familiar)))
+    assert result.uncalibrated["familiar"].metrics["nll"].value == pytest.approx(nll(familiar))
+    change = result.change["familiar"]
     assert change["nll"].high < 0
     assert change["label_error"] == dataclasses.replace(change["label_error"], value=0.0, low=0.0, high=0.0)
-    apart = found.sides["familiar"].metrics["nll"]
+    apart = result.sides["familiar"].metrics["nll"]
     assert change["brier"].high - change["brier"].low < apart.high - apart.low
 
 
 def test_two_models_on_the_same_samples():
     sure = draw_one_label(1000, sharpness=3)
     fitted = fit_temperature(draw_one_label(1000, sharpness=3, seed=9))
-    found = paired_differences(fitted(sure), sure, metrics=PAPER, resamples=100)
-    assert found == evaluate(sure, calibration=fitted, metrics=PAPER, resamples=100).change["familiar"]
+    result = paired_differences(fitted(sure), sure, metrics=PAPER, resamples=100)
+    assert result == evaluate(sure, calibration=fitted, metrics=PAPER, resamples=100).change["familiar"]
     assert paired_differences(sure, sure, metrics=PAPER, resamples=20)["nll"].high == 0
     with pytest.raises(InputError, match="same rows in the same order"):
         paired_differences(sure, draw_one_label(1000, seed=5))
@@ -184,26 +184,26 @@ def test_groups_have_values_and_a_worst():
     labels_wrong = draw_one_label(400, sharpness=4, groups=groups)
     labels = labels_wrong.labels.clone()
     labels[groups == "bad"] = (labels[groups == "bad"] + 1) % 4
-    found = evaluate(dataclasses.replace(labels_wrong, labels=labels), resamples=10).sides["familiar"]
-    assert [(group.group, group.n) for group in found.groups] == [("bad", 100), ("good", 300)]
-    worst = found.worst("label_error")
+    result = evaluate(dataclasses.replace(labels_wrong, labels=labels), resamples=10).sides["familiar"]
+    assert [(group.group, group.n) for group in result.groups] == [("bad", 100), ("good", 300)]
+    worst = result.worst("label_error")
     assert (worst.group, worst.n) == ("bad", 100)
     assert worst.metrics["label_error"].k / 100 == worst.metrics["label_error"].value > 0.5
     expected = ece(dataclasses.replace(labels_wrong, labels=labels).take(groups == "good"))
-    assert found.groups[1].metrics["ece"].value == pytest.approx(expected)
+    assert result.groups[1].metrics["ece"].value == pytest.approx(expected)
 
 
 def test_many_labels():
-    found = evaluate(draw_many_labels(sharpness=3), draw_many_labels(seed=2, sharpness=5), resamples=30)
-    e99 = found.sides["familiar"].metrics["e99"]
+    result = evaluate(draw_many_labels(sharpness=3), draw_many_labels(seed=2, sharpness=5), resamples=30)
+    e99 = result.sides["familiar"].metrics["e99"]
     low, high = clopper_pearson(e99.k, e99.n)
     assert e99.low <= low
     assert e99.high >= high
 
 
 def test_error_above_any_threshold():
-    found = evaluate(draw_one_label(sharpness=4), metrics=[error_above_metric(0.75)], resamples=10)
-    score = found.sides["familiar"].metrics["error_above_0.75"]
+    result = evaluate(draw_one_label(sharpness=4), metrics=[error_above_metric(0.75)], resamples=10)
+    score = result.sides["familiar"].metrics["error_above_0.75"]
     assert score.value == score.k / score.n
     with pytest.raises(InputError, match="confidence threshold 1; allowed: at least 0 and below 1"):
         error_above_metric(1.0)

@@ -33,8 +33,8 @@ def test_resamples_draw_n_rows_or_whole_groups():
     groups = np.repeat(["a", "b", "c", "d"], [1, 5, 10, 24])
     for counts in drawn_rows(40, groups, resamples=20, rng=rng):
         per_group = [np.unique(counts[groups == name]) for name in "abcd"]
-        assert all(len(found) == 1 for found in per_group)
-        assert sum(found[0] for found in per_group) == 4
+        assert all(len(result) == 1 for result in per_group)
+        assert sum(result[0] for result in per_group) == 4
 
 
 def test_interval_covers_a_mean_at_its_stated_rate():

@@ -44,12 +44,12 @@ def test_tables_need_nothing_but_scores_and_what_the_methods_are(tmp_path):
     text = "method,run,side,metric,value,k,n\n" + "".join(f"{line},,\n" for line in lines)
     values = read_scores(written(tmp_path, text))
     about = [MethodRuns("b", "B"), MethodRuns("gone", "Gone", missing=("x",))]
-    found = comparison_from_scores(values, about)
-    assert [m.title for m in found.methods] == ["B", "Gone", "single"]
-    assert [[run.run for run in m.runs] for m in found.methods] == [[0, 1], [], [0, 1]]
-    marks = [m.cells["familiar", "nll"].mark for m in found.methods]
+    result = comparison_from_scores(values, about)
+    assert [m.title for m in result.methods] == ["B", "Gone", "single"]
+    assert [[run.run for run in m.runs] for m in result.methods] == [[0, 1], [], [0, 1]]
+    marks = [m.cells["familiar", "nll"].mark for m in result.methods]
     assert marks == [Mark.BEST, Mark.UNTESTED, Mark.WORSE]
-    assert (found.sides, found.baseline, found.resamples) == (("familiar",), "single", 0)
+    assert (result.sides, result.baseline, result.resamples) == (("familiar",), "single", 0)
 
 
 @given(
@@ -70,8 +70,8 @@ def test_any_name_and_number_comes_back(tmp_path_factory, values):
     again = read_scores(path)
     assert list(again) == list(given_)
     for name, runs in values.items():
-        found = [score.value for score in again[name]["unfamiliar", "nll"]]
-        assert found == pytest.approx(runs, rel=0, abs=0, nan_ok=True)
+        result = [score.value for score in again[name]["unfamiliar", "nll"]]
+        assert result == pytest.approx(runs, rel=0, abs=0, nan_ok=True)
 
 
 @pytest.mark.parametrize(

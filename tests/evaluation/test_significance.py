@@ -39,8 +39,8 @@ def test_t_test_is_scipys(first, second):
     one, other = summary([RunScore(0, v) for v in first]), summary([RunScore(0, v) for v in second])
     if min(one.deviation, other.deviation) < 1e-9 or math.isclose(one.mean, other.mean, rel_tol=1e-9):
         return  # scipy has no answer, or only rounding to go by
-    found = t_test(one.mean, (one.deviation, len(first)), other.mean, (other.deviation, len(second)))
-    assert found == pytest.approx(stats.ttest_ind(first, second).pvalue, rel=1e-6, abs=1e-12)
+    result = t_test(one.mean, (one.deviation, len(first)), other.mean, (other.deviation, len(second)))
+    assert result == pytest.approx(stats.ttest_ind(first, second).pvalue, rel=1e-6, abs=1e-12)
 
 
 def test_t_test_without_variance():
@@ -61,26 +61,26 @@ def test_summary_is_over_the_defined_runs():
 def test_bold_is_best_or_not_significantly_worse():
     rng = np.random.default_rng(0)
     values = {name: rng.normal(mean, 0.1, 10).tolist() for name, mean in (("a", 1), ("b", 1.04), ("c", 1.5))}
-    found = column(**values)
+    result = column(**values)
     best = min(values, key=lambda name: np.mean(values[name]))
-    assert found[best].mark is Mark.BEST
+    assert result[best].mark is Mark.BEST
     for name in set(values) - {best}:
         p = stats.ttest_ind(values[name], values[best]).pvalue
-        assert found[name].p == pytest.approx(p)
-        assert found[name].mark is (Mark.WORSE if p < 0.05 else Mark.LEVEL)
-    assert {cell.mark for cell in found.values()} == {Mark.BEST, Mark.LEVEL, Mark.WORSE}
-    assert [found[name].bold for name in "abc"] == [True, True, False]
+        assert result[name].p == pytest.approx(p)
+        assert result[name].mark is (Mark.WORSE if p < 0.05 else Mark.LEVEL)
+    assert {cell.mark for cell in result.values()} == {Mark.BEST, Mark.LEVEL, Mark.WORSE}
+    assert [result[name].bold for name in "abc"] == [True, True, False]
 
 
 def test_a_method_run_once_borrows_the_spread_and_number_of_another():
     single = [0.50, 0.55, 0.52, 0.49]
-    found = column(single=single, ensemble=[0.45], variance_from={"ensemble": "single"})
+    result = column(single=single, ensemble=[0.45], variance_from={"ensemble": "single"})
     deviation = np.std(single, ddof=1)
     p = stats.ttest_ind_from_stats(np.mean(single), deviation, 4, 0.45, deviation, 4).pvalue
-    assert found["single"].p == pytest.approx(p)
-    assert found["single"].mark is Mark.WORSE
-    assert (found["ensemble"].mark, found["ensemble"].borrowed) == (Mark.BEST, "single")
-    assert found["single"].borrowed is None
+    assert result["single"].p == pytest.approx(p)
+    assert result["single"].mark is Mark.WORSE
+    assert (result["ensemble"].mark, result["ensemble"].borrowed) == (Mark.BEST, "single")
+    assert result["single"].borrowed is None
     own = column(single=single, ensemble=[0.45, 0.47], variance_from={"ensemble": "single"})
     assert own["single"].p == pytest.approx(stats.ttest_ind(single, [0.45, 0.47]).pvalue)
     assert own["ensemble"].borrowed is None

@@ -88,9 +88,9 @@ def test_the_presets_are_those_of_the_issue():
 def test_parts_and_variants_come_back_whole(tmp_path):
     parts = tuple(Part(task="toy", recipe=replace(RECIPE, variant=variant)) for variant in VARIANTS)
     experiment = replace(ONE, parts=parts, methods=("single",), metrics=("nll",), about='a "word"\nand more')
-    found = again(experiment, tmp_path)
-    assert found == experiment
-    assert [part.recipe.variant for part in found.parts] == list(VARIANTS)
+    result = again(experiment, tmp_path)
+    assert result == experiment
+    assert [part.recipe.variant for part in result.parts] == list(VARIANTS)
 
 
 @given(
@@ -118,10 +118,10 @@ def test_any_values_come_back(tmp_path_factory, name, about, numbers, methods, m
 def test_one_task_needs_no_parts_and_defaults_are_the_classs(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('task = "toy"\nruns = 3\n[recipe]\nwidth = 8\nnetwork = "mlp"\n')
-    found = read_experiment(path)
-    assert (found.name, found.runs, found.members) == ("mine", 3, 10)
-    assert (found.methods, found.metrics) == (OURS, HEADLINES)
-    assert found.parts == (Part(task="toy", recipe=Recipe(network="mlp", width=8)),)
+    result = read_experiment(path)
+    assert (result.name, result.runs, result.members) == ("mine", 3, 10)
+    assert (result.methods, result.metrics) == (OURS, HEADLINES)
+    assert result.parts == (Part(task="toy", recipe=Recipe(network="mlp", width=8)),)
 
 
 def test_files_lie_relative_to_the_experiment_s(tmp_path, monkeypatch):
@@ -138,12 +138,12 @@ def test_files_lie_relative_to_the_experiment_s(tmp_path, monkeypatch):
 
 
 def test_values_are_replaced_in_every_part():
-    found = overridden(
+    result = overridden(
         experiment_named("quickstart"), {"runs": 1, "epochs": 2, "root": "x", "methods": "single, ensemble"}
     )
-    assert (found.runs, found.methods) == (1, ("single", "ensemble"))
-    assert {(part.recipe.epochs, part.root) for part in found.parts} == {(2, "x")}
-    assert [part.recipe.width for part in found.parts] == [64, 128], "the rest stays"
+    assert (result.runs, result.methods) == (1, ("single", "ensemble"))
+    assert {(part.recipe.epochs, part.root) for part in result.parts} == {(2, "x")}
+    assert [part.recipe.width for part in result.parts] == [64, 128], "the rest stays"
     assert overridden(ONE, {"metrics": ["nll", "ece"]}).metrics == ("nll", "ece")
     assert overridden(ONE, {}) == ONE
 
@@ -172,7 +172,7 @@ MISTAKES = {
     "unknown": ({"task": "toy", "run": 3}, "unknown experiment value 'run'; have: "),
     "unknown in a part": ({"parts": [{"task": "toy", "runs": 3}]}, "unknown value of a part 'runs'; have: "),
     "unknown in a recipe": ({"task": "toy", "recipe": {"lr": 1}}, "unknown recipe value 'lr'; have: "),
-    "task beside parts": ({"task": "toy", "parts": [{"task": "toy"}]}, "unknown experiment value next to its parts 'task'"),
+    "task next to parts": ({"task": "toy", "parts": [{"task": "toy"}]}, "unknown experiment value next to its parts 'task'"),
     "parts are no list": ({"parts": 3}, "parts is 3; allowed: tables under [[parts]]"),
     "a part is no table": ({"parts": [3]}, "an experiment's part has no task"),
     "no parts": ({"parts": []}, "experiment 'e' has no task; needed: one or more"),

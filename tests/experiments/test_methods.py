@@ -168,10 +168,10 @@ def test_an_ensemble_is_the_mean_of_its_members(made):
 def test_the_barrier_between_members_is_kept(made):
     _, reader = made
     (spec,) = reader.result(METHODS.named("averaged-t")).runs[0].specs
-    found = reader.store.facts(spec)["interpolation"]
-    assert len(found["val_nll"]) == len(found["at"]) == 5
-    line = np.interp(found["at"], [0, 1], [found["val_nll"][0], found["val_nll"][-1]])
-    assert found["barrier"] == pytest.approx(max(np.array(found["val_nll"]) - line))
+    result = reader.store.facts(spec)["interpolation"]
+    assert len(result["val_nll"]) == len(result["at"]) == 5
+    line = np.interp(result["at"], [0, 1], [result["val_nll"][0], result["val_nll"][-1]])
+    assert result["barrier"] == pytest.approx(max(np.array(result["val_nll"]) - line))
 
 
 def test_distillation_needs_its_teachers(made, tmp_path):
@@ -192,7 +192,7 @@ def test_g_distillation_and_whole_network_sampling_work_too(made, tmp_path):
     teachers = Teachers(RECIPE, (0, 1))
     for seed in teachers.seeds:
         produce(setup.spec(RECIPE, seed), context, store)
-    said = []
+    outputs = []
     for variant in (
         Distilled(teachers=teachers),
         Distilled(teachers=teachers, unlabelled=0.25),
@@ -200,9 +200,9 @@ def test_g_distillation_and_whole_network_sampling_work_too(made, tmp_path):
     ):
         spec = setup.spec(replace(RECIPE, variant=variant), 0)
         produce(spec, context, store)
-        said.append(store.predictions(spec, Split.TEST_FAMILIAR).logits)
-    assert all(torch.isfinite(each).all() for each in said)
-    assert not torch.equal(said[0], said[1])
+        outputs.append(store.predictions(spec, Split.TEST_FAMILIAR).logits)
+    assert all(torch.isfinite(each).all() for each in outputs)
+    assert not torch.equal(outputs[0], outputs[1])
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_ensembles_are_as_many_as_asked_for_and_share_no_network(numbers, networ
 
 def test_held_out_networks_predict_every_group_that_can_be_spared(made):
     task, reader = made
-    found = []
+    result = []
     for recipe, seed in held_out_networks(reader.setup):
-        said = reader.store.predictions(reader.setup.spec(recipe, seed), "held_out")
-        found += said.ids.tolist()
+        outputs = reader.store.predictions(reader.setup.spec(recipe, seed), "held_out")
+        result += outputs.ids.tolist()
         familiar = set(task.splits[Split.TRAIN].ids.tolist()) | set(task.splits[Split.VAL].ids.tolist())
-        assert set(said.ids.tolist()) <= familiar
-    assert len(found) == len(set(found)) > 100
+        assert set(outputs.ids.tolist()) <= familiar
+    assert len(result) == len(set(result)) > 100
 
 
 def test_missing_networks_are_named_and_not_averaged_in(made, tmp_path):

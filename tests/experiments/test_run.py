@@ -50,8 +50,8 @@ def few(made):
     return study(replace(experiment, resamples=0), plans, made.store)
 
 
-def means(found):
-    (part,) = found.parts
+def means(result):
+    (part,) = result.parts
     return {
         (method.name, *place): cell.mean
         for method in part.comparison.methods
@@ -78,11 +78,11 @@ def test_what_is_missing_is_ordered_and_nothing_else(copy):
 def test_missing_networks_are_named_and_never_averaged_in(copy, made):
     shutil.rmtree(copy.store.folder(copy.plan.spec(copy.plan.jobs()[1])))
     (part,) = few(copy).parts
-    found = {method.name: method for method in part.comparison.methods}
+    result = {method.name: method for method in part.comparison.methods}
     name = "plain network of toy/small, seed 1"
-    assert found["single"].missing == (name,)
-    assert [run.run for run in found["single"].runs] == [0]
-    assert (found["ensemble"].runs, found["ensemble"].missing) == ((), (name,))
+    assert result["single"].missing == (name,)
+    assert [run.run for run in result["single"].runs] == [0]
+    assert (result["ensemble"].runs, result["ensemble"].missing) == ((), (name,))
     whole = {method.name: method for method in few(made).parts[0].comparison.methods}
     left = {method.name: method for method in part.comparison.methods}
     place = ("unfamiliar", "nll")
@@ -106,8 +106,8 @@ def opened(made, **runs):
 
 
 def unfamiliar_nll(method):
-    (found,) = [c for c in method.changes if (c.side, c.metric.name) == ("unfamiliar", "nll")]
-    return found
+    (result,) = [c for c in method.changes if (c.side, c.metric.name) == ("unfamiliar", "nll")]
+    return result
 
 
 def nll_of(made, place):
@@ -165,11 +165,11 @@ def test_tasks_that_only_one_experiment_has_are_named_with_their_network(made):
         plans=(elsewhere, other, replace(plan)),
         experiment=replace(one.experiment, parts=(part, part, part)),
     )
-    found = experiment_change(one, three, resamples=0)
-    assert [task.task for task in found.tasks] == ["toy/small"]
-    assert (found.only_before, found.only_after) == ((), ("toy/elsewhere (mlp)", "toy/small (resnet18)"))
+    result = experiment_change(one, three, resamples=0)
+    assert [task.task for task in result.tasks] == ["toy/small"]
+    assert (result.only_before, result.only_after) == ((), ("toy/elsewhere (mlp)", "toy/small (resnet18)"))
     mirror = experiment_change(three, one, resamples=0)
-    assert (mirror.only_before, mirror.only_after) == (found.only_after, ())
+    assert (mirror.only_before, mirror.only_after) == (result.only_after, ())
 
 
 def test_the_folder_has_the_values_and_the_plans(made, tmp_path):
@@ -200,7 +200,7 @@ def test_a_report_needs_no_data_and_has_the_same_numbers(made, tmp_path, monkeyp
     folder = open_folder(made.experiment, [made.plan], Store(tmp_path))
 
     def gone(*_, **__):
-        raise AssertionError("the data were asked for")
+        raise AssertionError("the data were requested")
 
     monkeypatch.setattr(runner, "task_named", gone)
     experiment, plans = read_folder(folder)

@@ -42,7 +42,7 @@ ERRORS = tuple(METRICS.named(name) for name in ("nll", "e99"))
 
 @dataclass(frozen=True)
 class Trained:
-    """A store, and what was planned and asked for."""
+    """A store, and what was planned and requested."""
 
     store: Store
     experiment: Experiment
@@ -70,14 +70,15 @@ def trained(folder, kind=LabelKind.ONE_LABEL, *, methods=SOME, groups=True, with
     return Trained(store, experiment, plan)
 
 
-def hostile(found):
+def hostile(original):
     """The same study under names that try to break out of whatever shows them."""
     methods = tuple(
-        replace(p, method=replace(p.method, title=f"{p.method.title}{HOSTILE}")) for p in found.plan.methods
+        replace(p, method=replace(p.method, title=f"{p.method.title}{HOSTILE}"))
+        for p in original.plan.methods
     )
-    plan = replace(found.plan, task=f"../../{HOSTILE}", methods=methods, skipped=(HOSTILE,))
-    experiment = replace(found.experiment, name="<img src=x onerror=alert(2)>", about=HOSTILE)
-    return Trained(found.store, experiment, plan)
+    plan = replace(original.plan, task=f"../../{HOSTILE}", methods=methods, skipped=(HOSTILE,))
+    experiment = replace(original.experiment, name="<img src=x onerror=alert(2)>", about=HOSTILE)
+    return Trained(original.store, experiment, plan)
 
 
 @dataclass(frozen=True)

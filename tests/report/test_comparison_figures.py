@@ -111,9 +111,9 @@ def test_png_is_the_same_every_time_and_as_wide_as_told(methods):
 
 def test_hostile_names_are_shown_as_they_are(methods):
     root = ET.fromstring(pictures.risk_coverage_picture(methods[:6]).svg())
-    shown = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for letter, name in zip("ABCDEF", HOSTILE, strict=True):
-        assert f"{letter}  {style.plain_text(name)}" in shown
+        assert f"{letter}  {style.plain_text(name)}" in texts
     assert style.plain_text(HOSTILE[3]) == HOSTILE[3]
     assert len(style.plain_text(HOSTILE[4])) == style.NAME_LETTERS
 
@@ -121,10 +121,10 @@ def test_hostile_names_are_shown_as_they_are(methods):
 @settings(max_examples=50)
 @given(st.text())
 def test_plain_text_is_one_short_line_of_xml(text):
-    shown = style.plain_text(text)
-    assert len(shown) <= style.NAME_LETTERS
-    assert shown.isprintable()
-    shown.encode("utf-8")
+    line = style.plain_text(text)
+    assert len(line) <= style.NAME_LETTERS
+    assert line.isprintable()
+    line.encode("utf-8")
 
 
 def test_no_figure_uses_global_state():
@@ -140,22 +140,22 @@ def test_no_figure_uses_global_state():
 @given(st.integers(2, 6), st.integers(0, 60), st.integers(0, 10**6))
 def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
     predictions = draw_one_label(n + 1, classes, sharpness=3, seed=seed)
-    shown = numbers.confidence_bins(predictions)
+    bins = numbers.confidence_bins(predictions)
     p = softmax(predictions.logits[0].numpy(), axis=1)
     wrong = p.argmax(axis=1) != predictions.labels.numpy()
-    for i, (low, high) in enumerate(zip(shown.edges, shown.edges[1:], strict=False)):
+    for i, (low, high) in enumerate(zip(bins.edges, bins.edges[1:], strict=False)):
         inside = (p.max(axis=1) > low) & (p.max(axis=1) <= high)
-        assert (shown.errors[i].k, shown.errors[i].n) == ((inside & wrong).sum(), inside.sum())
-    assert sum(each.n for each in shown.errors) == n + 1
-    assert shown.edges[-2:] == (0.99, 1.0)
-    assert shown.edges[0] <= 1 / classes < shown.edges[1]
+        assert (bins.errors[i].k, bins.errors[i].n) == ((inside & wrong).sum(), inside.sum())
+    assert sum(each.n for each in bins.errors) == n + 1
+    assert bins.edges[-2:] == (0.99, 1.0)
+    assert bins.edges[0] <= 1 / classes < bins.edges[1]
 
 
 def test_a_confidence_at_an_edge_lies_below_it():
     predictions = Predictions.from_probs([[0.5, 0.5], [0.9, 0.1], [0.99, 0.01], [1.0, 0.0]], [0, 1, 1, 0])
-    shown = numbers.confidence_bins(predictions)
-    assert shown.edges == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-    assert [(each.k, each.n) for each in shown.errors] == [
+    bins = numbers.confidence_bins(predictions)
+    assert bins.edges == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+    assert [(each.k, each.n) for each in bins.errors] == [
         (0, 1),
         (0, 0),
         (0, 0),
@@ -164,15 +164,15 @@ def test_a_confidence_at_an_edge_lies_below_it():
         (1, 1),
         (0, 1),
     ]
-    assert math.isnan(shown.errors[1].value)
+    assert math.isnan(bins.errors[1].value)
 
 
 def test_many_labels_are_binned_decision_by_decision():
     predictions = draw_many_labels(seed=3)
-    shown = numbers.confidence_bins(predictions)
-    assert shown.edges[0] == 0.5
-    assert sum(each.n for each in shown.errors) == (predictions.labels >= 0).sum()
-    assert shown.errors[-1].value == pytest.approx(e99(predictions), nan_ok=True)
+    bins = numbers.confidence_bins(predictions)
+    assert bins.edges[0] == 0.5
+    assert sum(each.n for each in bins.errors) == (predictions.labels >= 0).sum()
+    assert bins.errors[-1].value == pytest.approx(e99(predictions), nan_ok=True)
 
 
 def test_e99_bars_are_exact_and_drawn(methods):
@@ -182,11 +182,11 @@ def test_e99_bars_are_exact_and_drawn(methods):
             p = predictions.probs().numpy()
             sure = p.max(axis=1) > 0.99
             k = int((sure & (p.argmax(axis=1) != predictions.labels.numpy())).sum())
-            shown = bars[each.name][side]
-            assert (shown.k, shown.n) == (k, sure.sum())
-            if shown.n:
-                exact = binomtest(k, shown.n).proportion_ci(0.95, method="exact")
-                assert (shown.low, shown.high) == pytest.approx((exact.low, exact.high))
+            bar = bars[each.name][side]
+            assert (bar.k, bar.n) == (k, sure.sum())
+            if bar.n:
+                exact = binomtest(k, bar.n).proportion_ci(0.95, method="exact")
+                assert (bar.low, bar.high) == pytest.approx((exact.low, exact.high))
     axes = pictures.e99_picture(methods).figure.axes[0]
     defined = [bars[each.name][side] for each in methods for side in numbers.SIDES if bars[each.name][side].n]
     assert [patch.get_width() for patch in axes.patches] == pytest.approx([each.value for each in defined])
@@ -263,9 +263,9 @@ def test_risk_bands_hold_every_run():
 
 
 def test_reliability_panels_draw_their_bins():
-    shown = [method("a"), method("b", seed=5)]
-    axes = panels.reliability_picture(shown).figure.axes
-    sides = [predictions for each in shown for predictions in each.runs[0].sides.values()]
+    drawn_methods = [method("a"), method("b", seed=5)]
+    axes = panels.reliability_picture(drawn_methods).figure.axes
+    sides = [predictions for each in drawn_methods for predictions in each.runs[0].sides.values()]
     for of_side, predictions in zip(axes, sides, strict=True):
         bins = reliability(predictions.outcomes)
         points = of_side.lines[-1]
@@ -288,15 +288,15 @@ def test_confidence_panels_draw_error_rates_and_counts():
 
 
 def test_cost_points_lie_at_cost_and_nll():
-    shown = [
+    drawn_methods = [
         replace(method("a"), seconds_training=100.0, seconds_per_sample=0.0025),
         replace(method("b", seed=5), seconds_training=1000.0),
     ]
-    axes = cost_picture(shown).figure.axes
+    axes = cost_picture(drawn_methods).figure.axes
     places = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes[0].lines]
     assert places == [
         (cost, nll(each.runs[0].sides["unfamiliar"]))
-        for cost, each in zip((100.0, 1000.0), shown, strict=True)
+        for cost, each in zip((100.0, 1000.0), drawn_methods, strict=True)
     ]
     assert [float(line.get_xdata()[0]) for line in axes[1].lines] == [2.5]
     assert len(axes[1].lines) == 1
@@ -316,7 +316,7 @@ def test_labels_do_not_lie_on_each_other():
 def test_predictions_without_a_known_label_still_make_pictures():
     one = draw_one_label(20, 2)
     unknown = replace(one, labels=one.labels * 0 - 100)
-    shown = [of_sides("m", one, unknown)]
+    drawn_methods = [of_sides("m", one, unknown)]
     for make in (
         pictures.e99_picture,
         pictures.temperature_picture,
@@ -324,7 +324,7 @@ def test_predictions_without_a_known_label_still_make_pictures():
         panels.reliability_picture,
         panels.confidence_picture,
     ):
-        ET.fromstring(make(shown).svg())
+        ET.fromstring(make(drawn_methods).svg())
 
 
 @pytest.mark.parametrize("make", PICTURES[:5])

@@ -56,7 +56,7 @@ ABOUT = [
 
 
 def values():
-    found = {}
+    result = {}
     for name, (familiar, unfamiliar) in NLL.items():
         scores = {}
         for side, of_side in (("familiar", familiar), ("unfamiliar", unfamiliar)):
@@ -65,8 +65,8 @@ def values():
             scores[side, "nll_minus_entropy"] = [RunScore(run, v - 0.05) for run, v in enumerate(of_side)]
             counts = enumerate(E99[name])
             scores[side, "e99"] = [RunScore(run, k / n if n else math.nan, k, n) for run, (k, n) in counts]
-        found[name] = scores
-    return found
+        result[name] = scores
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def comparison():
 
 
 def row(table, name):
-    (found,) = [row for row in table.rows if row[0].text == name]
-    return found[2:]
+    (cells,) = [row for row in table.rows if row[0].text == name]
+    return cells[2:]
 
 
 def column(table, index):
@@ -132,7 +132,7 @@ def test_rows_stand_in_their_sections_with_their_runs(comparison):
         "not in the paper",
         "oracle: tuned on unfamiliar data",
     ]
-    names = [[found[0].text for found in section.rows] for section in table.sections]
+    names = [[cells[0].text for cells in section.rows] for section in table.sections]
     assert names == [["Single", "T-scaled", "Ensemble", "Gone"], ["Energy"], ["Oracle"]]
     assert column(table, 1) == ["2", "2", "1", "0, 2 missing", "2", "2"]
     assert "Gone: 2 missing, not averaged in: seed001, seed002." in table.notes
@@ -167,7 +167,7 @@ def test_table_5_is_the_same_for_another_backbone(comparison):
     assert table.heading == "Table 5. All methods: gender, DenseNet-161"
     assert row(table, "Single")[0].paper not in (None, "0.08324")
     elsewhere = complete_table(comparison, TableContext("letters"))
-    assert all(cell.paper is None for found in elsewhere.sections[0].rows for cell in found)
+    assert all(cell.paper is None for cells in elsewhere.sections[0].rows for cell in cells)
     assert not any("Hoiem" in note for note in elsewhere.notes)
 
 
@@ -201,11 +201,11 @@ def test_which_tables_there_are(comparison):
 def test_cost(comparison):
     table = cost_table(comparison, GENDER)
     (only,) = table.sections
-    assert [[cell.text for cell in found] for found in only.rows] == [["Single", "2", "120", "–", "1.1e+07"]]
+    assert [[cell.text for cell in cells] for cells in only.rows] == [["Single", "2", "120", "–", "1.1e+07"]]
 
 
 def resampled():
-    def said(run, sharpness):
+    def drawn_run(run, sharpness):
         rng = np.random.default_rng(0)
         logits = 2 * rng.standard_normal((120, 2))
         labels = (logits + rng.gumbel(size=(120, 2))).argmax(axis=1)
@@ -214,24 +214,24 @@ def resampled():
         return MethodRun.of_sides(run, predictions, predictions)
 
     methods = [
-        replace(ABOUT[i], runs=tuple(said(run, s) for run in range(3))) for i, s in ((0, 6.0), (1, 1.0))
+        replace(ABOUT[i], runs=tuple(drawn_run(run, s) for run in range(3))) for i, s in ((0, 6.0), (1, 1.0))
     ]
     return compare(methods, [METRICS.named("nll"), METRICS.named("ece")], resamples=40)
 
 
 def test_differences_are_shown_with_their_intervals():
-    found = resampled()
-    table = difference_table(found, GENDER)
+    comparison = resampled()
+    table = difference_table(comparison, GENDER)
     assert row(table, "Single")[0] == TableCell("baseline")
-    gap = found.method("scaled").cells["familiar", "nll"].from_baseline
+    gap = comparison.method("scaled").cells["familiar", "nll"].from_baseline
     assert gap.high < 0
     cell = row(table, "T-scaled")[0]
     assert cell == TableCell(f"{gap.value:.4f}", True, detail=f"[{gap.low:.4f}, {gap.high:.4f}]")
-    best = best_difference_table(found, GENDER)
+    best = best_difference_table(comparison, GENDER)
     assert row(best, "T-scaled")[0] == TableCell("best")
     assert row(best, "Single")[0].text == f"{-gap.value:+.4f}"
     assert best.notes[0].startswith("Paired bootstrap over images")
-    assert [table.number for table in comparison_tables(found, GENDER)] == [1, 2, 3, 4, None, None, None]
+    assert [table.number for table in comparison_tables(comparison, GENDER)] == [1, 2, 3, 4, None, None, None]
 
 
 def test_summary_is_numeric_and_whole(comparison):
@@ -258,9 +258,9 @@ def test_summary_is_numeric_and_whole(comparison):
     assert by_place["gone", "familiar", "nll"]["missing"] == "seed001; seed002"
     assert by_place["ensemble", "familiar", "nll"]["variance_of"] == "single"
     assert by_place["oracle", "familiar", "nll"]["cheating"] == "yes"
-    found = resampled()
-    gap = found.method("scaled").cells["familiar", "ece"].from_baseline
-    lines = list(csv.DictReader(io.StringIO(summary_csv(found, GENDER))))
+    comparison = resampled()
+    gap = comparison.method("scaled").cells["familiar", "ece"].from_baseline
+    lines = list(csv.DictReader(io.StringIO(summary_csv(comparison, GENDER))))
     (line,) = [x for x in lines if (x["method"], x["side"], x["metric"]) == ("scaled", "familiar", "ece")]
     ends = [line[f"from_baseline{end}"] for end in ("", "_low", "_high", "_pairs", "_resampled")]
     assert ends == [repr(gap.value), repr(gap.low), repr(gap.high), "3", "3"]

@@ -27,14 +27,14 @@ def test_one_label_mistakes_against_a_search_by_hand():
     before = draw_one_label(200, 4, sharpness=4, class_names=NAMES)
     after = before.with_logits(before.logits / 2)
     p, p_before = after.probs().numpy(), before.probs().numpy()
-    said, true = p.argmax(axis=1), after.labels.numpy()
-    wrong = sorted(np.flatnonzero(said != true), key=lambda row: -p[row, said[row]])
-    found = gallery.most_confident_mistakes(after, 12, uncalibrated=before)
-    assert [each.row for each in found] == wrong[:12]
-    for each in found:
-        assert (each.true, each.predicted) == (NAMES[true[each.row]], NAMES[said[each.row]])
+    predicted, true = p.argmax(axis=1), after.labels.numpy()
+    wrong = sorted(np.flatnonzero(predicted != true), key=lambda row: -p[row, predicted[row]])
+    mistakes = gallery.most_confident_mistakes(after, 12, uncalibrated=before)
+    assert [each.row for each in mistakes] == wrong[:12]
+    for each in mistakes:
+        assert (each.true, each.predicted) == (NAMES[true[each.row]], NAMES[predicted[each.row]])
         assert each.confidence == pytest.approx(p[each.row].max())
-        assert each.before == pytest.approx(p_before[each.row, said[each.row]])
+        assert each.before == pytest.approx(p_before[each.row, predicted[each.row]])
     assert len(gallery.most_confident_mistakes(after, 10**6)) == len(wrong)
     assert gallery.most_confident_mistakes(after, 0) == []
 
@@ -48,9 +48,9 @@ def test_many_label_mistakes_against_a_search_by_hand():
         if (p[row, c] > 0.5) != (labels[row, c] == 1)
     ]
     expected = sorted(answers, key=lambda answer: -answer[0])[:8]
-    found = gallery.most_confident_mistakes(predictions, 8, uncalibrated=predictions)
-    assert [each.row for each in found] == [row for _, row, _ in expected]
-    for each, (confidence, row, c) in zip(found, expected, strict=True):
+    mistakes = gallery.most_confident_mistakes(predictions, 8, uncalibrated=predictions)
+    assert [each.row for each in mistakes] == [row for _, row, _ in expected]
+    for each, (confidence, row, c) in zip(mistakes, expected, strict=True):
         present = (f"class {c} is there", f"no class {c}")
         assert (each.true, each.predicted) == (present if labels[row, c] == 1 else present[::-1])
         assert (each.confidence, each.before) == pytest.approx((confidence, confidence))

@@ -68,14 +68,14 @@ def test_every_figure_is_sound_svg_in_the_page_ink(report):
 
 
 def test_the_json_twin_holds_the_same_numbers(report):
-    twin = json.loads((report.parent / "report.json").read_text())
-    assert twin["familiar"]["n"] == 400
-    bins = twin["figures"]["reliability"]["familiar"]
+    document = json.loads((report.parent / "report.json").read_text())
+    assert document["familiar"]["n"] == 400
+    bins = document["figures"]["reliability"]["familiar"]
     assert sum(bins["number"]) == 400
-    assert len(twin["figures"]["temperature"]["temperature"]) == len(data.TEMPERATURES)
-    assert twin["verdict"]
-    assert twin["calibration"]["kind"] == "temperature"
-    assert twin["sources"]["unfamiliar"] == "u.npz"
+    assert len(document["figures"]["temperature"]["temperature"]) == len(data.TEMPERATURES)
+    assert document["verdict"]
+    assert document["calibration"]["kind"] == "temperature"
+    assert document["sources"]["unfamiliar"] == "u.npz"
 
 
 def test_a_hundred_thousand_rows_make_a_light_page(tmp_path):
@@ -115,21 +115,22 @@ def test_an_unwritable_folder_is_said(tmp_path):
 
 def test_reliability_bins_and_band():
     outcomes = draw_one_label(1000, 4).outcomes
-    shown = data.reliability(outcomes)
-    assert list(shown.number) == [100] * 10
+    diagram = data.reliability(outcomes)
+    assert list(diagram.number) == [100] * 10
     inside = [
-        low <= a <= high for low, a, high in zip(shown.band_low, shown.accuracy, shown.band_high, strict=True)
+        low <= a <= high
+        for low, a, high in zip(diagram.band_low, diagram.accuracy, diagram.band_high, strict=True)
     ]
     assert sum(inside) >= 8
-    assert np.average(shown.accuracy) == pytest.approx(outcomes.correct.mean())
+    assert np.average(diagram.accuracy) == pytest.approx(outcomes.correct.mean())
 
 
 def test_risk_coverage_ends_at_the_error_rate():
     outcomes = draw_one_label(5000, 4).outcomes
-    shown = data.risk_coverage(outcomes)
-    assert len(shown.coverage) <= data.CURVE_POINTS
-    assert (shown.coverage[0], shown.coverage[-1]) == (0, 1)
-    assert shown.risk[-1] == pytest.approx(1 - outcomes.correct.mean())
+    curve = data.risk_coverage(outcomes)
+    assert len(curve.coverage) <= data.CURVE_POINTS
+    assert (curve.coverage[0], curve.coverage[-1]) == (0, 1)
+    assert curve.risk[-1] == pytest.approx(1 - outcomes.correct.mean())
 
 
 def test_temperature_curve_has_its_minimum_at_the_right_temperature():

@@ -17,7 +17,7 @@ from tests.report.studies import Row, by_hand
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "margin", "said"),
+    ("low", "high", "margin", "expected"),
     [
         (-0.3, -0.1, 0.1, "yes"),
         (-0.3, -0.1, 0.18, "inconclusive"),  # 0.1 and 0.18 add to 0.206
@@ -30,9 +30,9 @@ from tests.report.studies import Row, by_hand
         (math.nan, math.nan, 0.0, "inconclusive"),
     ],
 )
-def test_an_answer_is_what_both_intervals_allow(low, high, margin, said):
+def test_an_answer_is_what_both_intervals_allow(low, high, margin, expected):
     gap = Difference((low + high) / 2, low, high, margin=margin)
-    assert answer(QUESTIONS[0], gap, 1.0) == said
+    assert answer(QUESTIONS[0], gap, 1.0) == expected
 
 
 def test_questions_ask_of_honest_methods_and_each_pair_once():
@@ -45,8 +45,8 @@ def test_questions_ask_of_honest_methods_and_each_pair_once():
 
 def test_a_study_answers_those_whose_methods_it_has(made):
     (part,) = made.study().parts
-    asked, not_in_paper = question_tables(part.comparison, table_context(part))
-    texts = [row[0].text for row in asked.rows]
+    questions, not_in_paper = question_tables(part.comparison, table_context(part))
+    texts = [row[0].text for row in questions.rows]
     assert [text.split("?")[0] for text in texts] == [
         "Does T from familiar data help",
         "Does novelty scaling beat T",
@@ -55,7 +55,7 @@ def test_a_study_answers_those_whose_methods_it_has(made):
     with_it, without = (
         part.comparison.method(name).cells["unfamiliar", "nll"] for name in ("single-t", "single")
     )
-    row = asked.rows[0]
+    row = questions.rows[0]
     assert (row[3].text, row[4].text) == (f"{with_it.mean:.4f}", f"{without.mean:.4f}")
     assert row[5].text == f"{with_it.from_baseline.value:+.4f}"
     gaps = [one.value - other.value for one, other in zip(with_it.runs, without.runs, strict=True)]
@@ -82,12 +82,12 @@ def notes_on_students(*ensembles, margin=0.1):
         for pair, of_pair in part.comparison.pairs.items()
     }
     comparison = replace(part.comparison, pairs=pairs, resamples=10)
-    (asked,) = question_tables(comparison, table_context(part))
-    return asked.notes[1:]
+    (questions,) = question_tables(comparison, table_context(part))
+    return questions.notes[1:]
 
 
 def test_what_students_keep_is_said_with_its_error_over_runs():
-    said = "Students keep 43% of the reduction in unfamiliar NLL from one network to an ensemble"
+    sentence = "Students keep 43% of the reduction in unfamiliar NLL from one network to an ensemble"
     rng = np.random.default_rng(0)
     one = rng.normal(1.15, np.std([1.0, 1.2, 1.1, 1.3], ddof=1) / 2, 200_000)
     student = rng.normal(1.0, 0.1 / 3**0.5, 200_000)
@@ -95,7 +95,7 @@ def test_what_students_keep_is_said_with_its_error_over_runs():
         np.median(np.abs((one - student) / (one - 0.8) - 0.15 / 0.35)) / 0.6745
     )  # robust: a ratio has tails
     (note,) = notes_on_students(0.8)
-    points = int(re.fullmatch(rf"{said} \(standard error over runs (\d+) points\)\.", note)[1])
+    points = int(re.fullmatch(rf"{sentence} \(standard error over runs (\d+) points\)\.", note)[1])
     assert points == pytest.approx(100 * keeps, abs=2)
 
 

@@ -57,19 +57,19 @@ def write_study(study, folder):
 
 
 @pytest.fixture(scope="module")
-def found(made):
+def study(made):
     return made.study()
 
 
 @pytest.fixture(scope="module")
-def shown(made):
+def hostile_study(made):
     """The study under hostile names."""
     return hostile(made).study()
 
 
 @pytest.fixture(scope="module")
-def report(shown, tmp_path_factory):
-    return write_study(shown, tmp_path_factory.mktemp("report"))
+def report(hostile_study, tmp_path_factory):
+    return write_study(hostile_study, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def test_every_figure_is_there_as_svg_and_png_and_in_the_page(report):
     assert report.stat().st_size < 1_000_000
 
 
-def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, report):
-    twin = json.loads((report.parent / "report.json").read_text())
-    part, document = shown.parts[0], twin["parts"][0]
-    assert document["recommended"] in {m.name for m in part.comparison.methods if not m.oracle}
-    for method, scored in zip(document["methods"], part.comparison.methods, strict=True):
+def test_the_json_and_the_calibrations_have_the_numbers_of_the_study(hostile_study, report):
+    document = json.loads((report.parent / "report.json").read_text())
+    part, part_document = hostile_study.parts[0], document["parts"][0]
+    assert part_document["recommended"] in {m.name for m in part.comparison.methods if not m.oracle}
+    for method, scored in zip(part_document["methods"], part.comparison.methods, strict=True):
         assert method["scores"]["familiar"]["nll"]["mean"] == scored.cells["familiar", "nll"].mean
     files = {path.name: load_calibration(path) for path in (report.parent / "calibrations").glob("*.json")}
     fitted = {
@@ -122,27 +122,27 @@ def test_the_twin_and_the_calibrations_hold_the_numbers_of_the_study(shown, repo
         if run.calibration is not None
     }
     assert files == fitted
-    assert twin["experiment"]["runs"] == 2
-    assert twin["reproduce"] == ["surefoot run experiment.toml"]
+    assert document["experiment"]["runs"] == 2
+    assert document["reproduce"] == ["surefoot run experiment.toml"]
 
 
-def test_subgroups_have_the_intervals_of_scipy(found):
-    groups = subgroups(found.parts[0], "ensemble")
+def test_subgroups_have_the_intervals_of_scipy(study):
+    groups = subgroups(study.parts[0], "ensemble")
     assert groups.titles == ("Single", "Ensemble")
     assert {side for side, _ in groups.rows} == {"familiar", "unfamiliar"}
-    said = found.parts[0].comparison.method("single").runs[0].after[UNFAMILIAR]
+    predictions = study.parts[0].comparison.method("single").runs[0].after[UNFAMILIAR]
     row = next(scores[0] for side, scores in groups.rows if side == "unfamiliar")
-    here = said.groups == row.group
-    p = said.probs().numpy()[np.arange(said.n), said.labels.numpy()][here]
+    here = predictions.groups == row.group
+    p = predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()][here]
     losses = -np.log(np.clip(p, 0.001, 0.999))
     low, high = stats.t.interval(0.95, len(losses) - 1, losses.mean(), stats.sem(losses))
-    shown = row.metrics["nll"]
-    assert (shown.value, shown.low, shown.high) == pytest.approx((losses.mean(), max(0, low), high))
+    score = row.metrics["nll"]
+    assert (score.value, score.low, score.high) == pytest.approx((losses.mean(), max(0, low), high))
     error = row.metrics["label_error"]
-    wrong = int((said.probs().numpy().argmax(1) != said.labels.numpy())[here].sum())
+    wrong = int((predictions.probs().numpy().argmax(1) != predictions.labels.numpy())[here].sum())
     exact = stats.binomtest(wrong, int(here.sum())).proportion_ci(method="exact")
     assert (error.k, error.n, error.low, error.high) == (wrong, here.sum(), *map(pytest.approx, exact))
-    assert subgroups(found.parts[0], None).titles == ("Single",)
+    assert subgroups(study.parts[0], None).titles == ("Single",)
 
 
 def test_values_of_one_row_count_together():
@@ -184,42 +184,44 @@ def test_no_unfamiliar_set(tmp_path):
 def pictures(monkeypatch):
     """A part of drawn predictions, and a task with an image for each of its samples."""
     part = drawn_part()
-    said = part.comparison.methods[0].runs[0].after[UNFAMILIAR]
-    inputs = np.random.default_rng(0).integers(0, 255, size=(said.n, 8, 8, 3), dtype=np.uint8)
-    order = np.random.default_rng(1).permutation(said.n)
-    samples = Samples(said.ids.astype(str)[order], said.labels.numpy()[order], inputs[order])
+    predictions = part.comparison.methods[0].runs[0].after[UNFAMILIAR]
+    inputs = np.random.default_rng(0).integers(0, 255, size=(predictions.n, 8, 8, 3), dtype=np.uint8)
+    order = np.random.default_rng(1).permutation(predictions.n)
+    samples = Samples(predictions.ids.astype(str)[order], predictions.labels.numpy()[order], inputs[order])
     train = Samples(np.array(list("wxyz")), np.arange(4), inputs[:4])
     task = Task("pictures", LabelKind.ONE_LABEL, tuple("abcd"), {Split.TRAIN: train, UNFAMILIAR: samples})
     monkeypatch.setattr(study_gallery, "task_named", lambda *_, **__: task)
     return replace(part, plan=replace(part.plan, task_identity=task.identity)), inputs
 
 
-def test_the_gallery_shows_the_surest_mistakes_before_and_after(pictures):
+def test_the_gallery_shows_the_most_confident_mistakes_before_and_after(pictures):
     part, inputs = pictures
-    shown = part_gallery(part, "ensemble")
+    gallery = part_gallery(part, "ensemble")
     before, after = (method.runs[0].after[UNFAMILIAR] for method in part.comparison.methods)
     p, q, labels = before.probs().numpy(), after.probs().numpy(), before.labels.numpy()
     wrong = np.flatnonzero(p.argmax(1) != labels)
-    surest = wrong[np.argsort(-p[wrong].max(1), kind="stable")][:12]
-    assert len(shown.cards) == 12
-    assert [card.mistake.before for card in shown.cards] == pytest.approx(p[surest].max(1))
-    assert [card.mistake.confidence for card in shown.cards] == pytest.approx(q[surest, p[surest].argmax(1)])
-    image = Image.open(io.BytesIO(base64.b64decode(shown.cards[0].image.split(",")[1])))
-    assert (np.asarray(image) == inputs[surest[0]]).all()  # by id, though the task has another order
-    assert (shown.before, shown.after) == ("Single", "Ensemble")
-    assert shown.png[:4] == b"\x89PNG"
+    most_confident = wrong[np.argsort(-p[wrong].max(1), kind="stable")][:12]
+    assert len(gallery.cards) == 12
+    assert [card.mistake.before for card in gallery.cards] == pytest.approx(p[most_confident].max(1))
+    assert [card.mistake.confidence for card in gallery.cards] == pytest.approx(
+        q[most_confident, p[most_confident].argmax(1)]
+    )
+    image = Image.open(io.BytesIO(base64.b64decode(gallery.cards[0].image.split(",")[1])))
+    assert (np.asarray(image) == inputs[most_confident[0]]).all()  # by id, though the task has another order
+    assert (gallery.before, gallery.after) == ("Single", "Ensemble")
+    assert gallery.png[:4] == b"\x89PNG"
     assert part_gallery(part, "single").cards[0].mistake.before is None
 
 
-def test_class_names_in_the_gallery_are_text(pictures, found, tmp_path, no_figures):
-    text = write_study(Study(found.experiment, (pictures[0],)), tmp_path).read_text()
+def test_class_names_in_the_gallery_are_text(pictures, study, tmp_path, no_figures):
+    text = write_study(Study(study.experiment, (pictures[0],)), tmp_path).read_text()
     assert "<b>a</b>" not in text.replace("<b>&lt;b&gt;a&lt;/b&gt;</b>", "")
     assert "&lt;b&gt;a&lt;/b&gt;" in text
     assert (tmp_path / "figures" / "letters-gallery.png").is_file()
 
 
 def test_where_the_images_are_gone_or_changed_a_sentence_says_so(
-    pictures, found, monkeypatch, tmp_path, no_figures
+    pictures, study, monkeypatch, tmp_path, no_figures
 ):
     part, _ = pictures
     changed = replace(part, plan=replace(part.plan, task_identity="other"))
@@ -229,18 +231,18 @@ def test_where_the_images_are_gone_or_changed_a_sentence_says_so(
         raise InputError("no such folder <b>")
 
     monkeypatch.setattr(study_gallery, "task_named", gone)
-    text = write_study(Study(found.experiment, (part,)), tmp_path).read_text()
+    text = write_study(Study(study.experiment, (part,)), tmp_path).read_text()
     assert "the images are not available any more: no such folder &lt;b&gt;" in text
 
 
-def test_the_toy_panels_are_drawn_for_the_whole_plane_only(found):
-    assert study_figures.toy_planes(drawable_methods(found.parts[0], None)) is None
+def test_the_toy_panels_are_drawn_for_the_whole_plane_only(study):
+    assert study_figures.toy_planes(drawable_methods(study.parts[0], None)) is None
     task, part = task_named("toy/rings"), drawn_part()
-    said = {}
+    predictions = {}
     for split in TESTED:
         samples = task.splits[split]
-        said[split] = draw_one_label(len(samples), 2, ids=samples.ids.tolist())
-    part = with_runs(part, dict.fromkeys(("single", "ensemble"), MethodRun(0, said)))
+        predictions[split] = draw_one_label(len(samples), 2, ids=samples.ids.tolist())
+    part = with_runs(part, dict.fromkeys(("single", "ensemble"), MethodRun(0, predictions)))
     part = replace(
         part,
         part=replace(part.part, task="toy/rings"),
@@ -272,10 +274,10 @@ def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     assert f"Too high to draw: Weight-averaged + T (NLL {nll_by_hand(wild):.2f})." in figure.caption
 
 
-def test_a_temperature_curve_for_each_kind_of_network(found, monkeypatch):
+def test_a_temperature_curve_for_each_kind_of_network(study, monkeypatch):
     drawn = []
     monkeypatch.setattr(study_figures, "temperature_picture", drawn.extend)
-    study_figures.temperature_curves(drawable_methods(found.parts[0], None))
+    study_figures.temperature_curves(drawable_methods(study.parts[0], None))
     assert [method.name for method in drawn] == ["single-t", "t-of-ensemble", "g-distill"]
 
 

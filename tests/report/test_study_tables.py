@@ -42,28 +42,28 @@ def test_parts_of_one_task_get_names_of_their_own(made):
 
 
 def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path):
-    found = made.study()
-    paths = write_tables(found, tmp_path)
+    study = made.study()
+    paths = write_tables(study, tmp_path)
     endings = ("tables.md", "tables.tex", "tables.html", "scores.csv", "summary.csv")
     assert [path.name for path in paths] == [f"toy-small-{ending}" for ending in endings]
     assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
     scores = read_scores(paths[3])
-    for method in found.parts[0].comparison.methods:
+    for method in study.parts[0].comparison.methods:
         values = [score.value for score in scores[method.name]["unfamiliar", "nll"]]
         by_hand = [nll_by_hand(run.after[UNFAMILIAR]) for run in method.runs]
         assert values == pytest.approx(by_hand, abs=1e-9)
     lines = list(csv.DictReader(io.StringIO(paths[4].read_text())))
-    assert {line["method"] for line in lines} == {method.name for method in found.parts[0].comparison.methods}
+    assert {line["method"] for line in lines} == {method.name for method in study.parts[0].comparison.methods}
     assert {line["parameters"] for line in lines if line["method"] == "ensemble"} == {
         repr(2 * float(line["parameters"])) for line in lines if line["method"] == "single"
     }
 
 
 def test_the_headline_has_the_means_on_both_sides(made):
-    found = made.study(resamples=0)
-    grid = headline_tables(found)[0]
+    study = made.study(resamples=0)
+    grid = headline_tables(study)[0]
     assert grid.header[2:] == tuple(f"{m} {side}" for m in ("NLL", "Error", "ECE", "E99") for side in "FU")
-    runs = found.parts[0].comparison.methods[0].runs
+    runs = study.parts[0].comparison.methods[0].runs
     mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)
     assert grid.rows[0][3].text == f"{mean:.4f}"
     assert headline_tables(Study(made.experiment, (empty_part(),))) == []
@@ -80,20 +80,20 @@ def test_hostile_names_stay_text_in_every_format(made, tmp_path):
 def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     plan = made.plan
     alone = tuple(planned for planned in plan.methods if planned.method.name == "ensemble")
-    found = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
+    study = type(made)(made.store, made.experiment, type(plan)(**{**vars(plan), "methods": alone})).study(
         resamples=0
     )
-    assert [method.variance_from for method in found.parts[0].comparison.methods] == [None]
+    assert [method.variance_from for method in study.parts[0].comparison.methods] == [None]
 
 
 def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
-    shown = io.StringIO()
-    shown.isatty = lambda: True
-    monkeypatch.setattr("sys.stdout", shown)
+    output = io.StringIO()
+    output.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", output)
     monkeypatch.setenv("COLUMNS", "80")
     grids = headline_tables(made.study(resamples=0))
     print_method_tables(grids)
-    text = shown.getvalue()
+    text = output.getvalue()
     for cell in grids[0].rows[0]:
         assert cell.text in text
     assert "…" not in text
@@ -101,6 +101,6 @@ def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
 
 def test_without_a_terminal_the_grids_are_markdown(made, capsys):
     print_method_tables(headline_tables(made.study(resamples=0)))
-    shown = capsys.readouterr().out
-    assert shown.startswith("**Methods on toy/small, mlp**")
-    assert "| Single | 2 |" in shown
+    output = capsys.readouterr().out
+    assert output.startswith("**Methods on toy/small, mlp**")
+    assert "| Single | 2 |" in output

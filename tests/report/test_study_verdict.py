@@ -128,9 +128,11 @@ def test_one_run_claims_no_significance():
 def test_where_runs_differ_too_much_for_the_t_test_it_says_so():
     wide = Row((0.2, 1.8), from_best=(0.4, 0.3, 0.5))
     best = Row((0.5, 0.7), from_baseline=(-0.4, -0.5, -0.3))
-    told = "by the t-test over runs, Single is not significantly worse than the best."
-    assert verdict_of(by_hand({"single": wide, "g-distill": best}))[-1].endswith(told)
-    assert told not in verdict_of(by_hand({"single": Row((1.0, 1.01)), "g-distill": Row((0.60, 0.61))}))[-1]
+    sentence = "by the t-test over runs, Single is not significantly worse than the best."
+    assert verdict_of(by_hand({"single": wide, "g-distill": best}))[-1].endswith(sentence)
+    assert (
+        sentence not in verdict_of(by_hand({"single": Row((1.0, 1.01)), "g-distill": Row((0.60, 0.61))}))[-1]
+    )
 
 
 def test_missing_networks_are_counted_and_some_named():

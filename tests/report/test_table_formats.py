@@ -160,11 +160,11 @@ def check_latex(text):
     """Braces and environments match, every line fills the table, and nothing special is bare."""
     columns, open_environments = None, []
     for line in text.splitlines():
-        if found := re.fullmatch(r"\\begin\{(\w+\*?)\}(?:\{(\w+)\})?", line):
-            open_environments.append(found[1])
-            columns = len(found[2]) if found[2] else columns
-        elif found := re.fullmatch(r"\\end\{(\w+\*?)\}", line):
-            assert open_environments.pop() == found[1]
+        if match := re.fullmatch(r"\\begin\{(\w+\*?)\}(?:\{(\w+)\})?", line):
+            open_environments.append(match[1])
+            columns = len(match[2]) if match[2] else columns
+        elif match := re.fullmatch(r"\\end\{(\w+\*?)\}", line):
+            assert open_environments.pop() == match[1]
         elif line.endswith(r"\\"):
             assert open_environments in (["table*", "tabular"], ["table", "tabular"])
             assert cells_of(line) == columns

@@ -23,13 +23,13 @@ def log_odds(points):
 
 def sides(task, seed=0):
     """Predictions that depend on the place alone, their rows in any order."""
-    found = []
+    result = []
     for split in TESTS:
         samples = task.splits[split]
         order = np.random.default_rng(seed).permutation(len(samples.ids))
         logits = log_odds(np.asarray(samples.inputs, dtype=float))
-        found.append(Predictions.from_logits(logits, samples.labels, ids=samples.ids).take(order))
-    return found
+        result.append(Predictions.from_logits(logits, samples.labels, ids=samples.ids).take(order))
+    return result
 
 
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: toy.name)
@@ -40,10 +40,10 @@ def test_maps_are_the_truth_at_every_point(toy):
     assert (toys.truth_map(task) == red).all()
     p_red = 1 / (1 + np.exp(-log_odds(points.astype(np.float32).astype(float)).reshape(GRID, GRID)))
     expected = -np.log(np.clip(np.where(red, p_red, 1 - p_red), 0.001, 0.999))
-    shown = toys.nll_map(task, *sides(task))
-    np.testing.assert_allclose(shown, expected, atol=1e-9)
+    result = toys.nll_map(task, *sides(task))
+    np.testing.assert_allclose(result, expected, atol=1e-9)
     for region, predictions in zip((known, ~known), sides(task), strict=True):
-        assert shown[region].mean() == pytest.approx(nll(predictions))
+        assert result[region].mean() == pytest.approx(nll(predictions))
 
 
 def test_the_outline_follows_the_familiar_region():

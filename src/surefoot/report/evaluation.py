@@ -70,7 +70,7 @@ def figure_data(subject: Subject) -> dict[str, Any]:
     if calibration is not None:
         data["reliability_before"] = {side: curves.reliability(p.outcomes) for side, p in before.items()}
     if "unfamiliar" in before:
-        fitted = None if calibration is None else calibration.single_temperature
+        fitted = curves.single_temperature(calibration)
         data["temperature"] = curves.temperature_curve(*before.values(), fitted=fitted)
     return data
 

@@ -279,8 +279,8 @@ def _e99_bar(axes: Axes, row: float, error: Proportion, side: str) -> None:
 
 def _text_right_of(axes: Axes, x: float, y: float, text: str) -> Annotation:
     """Small text to the right of a point; by an offset, as HTML drops leading spaces."""
-    away: Any = {"xytext": (6, 0), "textcoords": "offset points"}
-    return axes.annotate(text, (x, y), va="center", fontsize=8, **away)
+    offset: Any = {"xytext": (6, 0), "textcoords": "offset points"}
+    return axes.annotate(text, (x, y), va="center", fontsize=8, **offset)
 
 
 def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) -> tuple[float, float] | None:

@@ -55,7 +55,7 @@ def monitor_table(check: Check) -> Table:
     """A row per comparison."""
     rows = []
     for each in check.findings:
-        change, stranger = each.change, each.more_novel
+        change, more_novel = each.change, each.more_novel
         rows.append(
             (
                 TableCell(TITLES[each.name]),
@@ -63,7 +63,7 @@ def monitor_table(check: Check) -> Table:
                 TableCell(number_text(each.current)),
                 TableCell(signed_text(change.value), detail=signed_interval_text(change.low, change.high)),
                 TableCell(
-                    number_text(stranger.value, 3), detail=interval_text(stranger.low, stranger.high, 3)
+                    number_text(more_novel.value, 3), detail=interval_text(more_novel.low, more_novel.high, 3)
                 ),
                 TableCell(number_text(each.distance, 3)),
                 TableCell(p_text(each.p)),

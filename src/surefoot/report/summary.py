@@ -182,7 +182,7 @@ def _calibration_sentence(evaluation: Evaluation) -> str:
         if "nll" not in change:
             return ""
         before, after = (s[side].metrics["nll"].value for s in (evaluation.uncalibrated, evaluation.sides))
-        # An undefined interval says nothing.
+        # No note where the interval is undefined: comparisons with NaN are false.
         noise = " (not significant)" if change["nll"].low <= 0 <= change["nll"].high else ""
         parts.append(f"{side} NLL from {before:.3f} to {after:.3f}{noise}")
     return f"Calibration changed {' and '.join(parts)}."
