@@ -159,6 +159,7 @@ def test_the_digest_is_of_every_value():
         "metrics": ("nll",),
         "resamples": 3,
         "about": "x",
+        "plugins": ("x",),
         "parts": (replace(ONE.parts[0], root="x"),),
     }
     assert set(changed) == {field.name for field in dataclasses.fields(Experiment)}
