@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, refuse_unknown
+from surefoot.errors import require_number as require
 from surefoot.experiments.methods import FOLDS, METHODS
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path
-from surefoot.recipes.recipe import Recipe, refuse_unknown, require
+from surefoot.recipes.recipe import Recipe
 from surefoot.variants import recipe_from
 
 PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)

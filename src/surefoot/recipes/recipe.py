@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_of, require_whole
+from surefoot.errors import require_number as require
 from surefoot.io import digest_of, write_toml
 
 
@@ -163,27 +163,3 @@ class Spec:
 def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
     """A recipe as a TOML file."""
     write_toml({"recipe": recipe.as_dict()}, path, comment=comment)
-
-
-def require(name: str, value: Any, is_valid: Callable[[Any], bool], allowed: str) -> None:
-    """Raise unless the value is a valid number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not is_valid(value):
-        raise InputError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def require_whole(name: str, value: Any, least: int) -> None:
-    """Raise unless the value is a whole number of at least `least`."""
-    require(name, value, lambda v: isinstance(v, int) and v >= least, f"a whole number of at least {least}")
-
-
-def one_of(name: str, value: str, allowed: Collection[str]) -> None:
-    """Raise unless the value is one of those allowed."""
-    if value not in allowed:
-        raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-
-
-def refuse_unknown(what: str, values: dict[str, Any], known: set[str]) -> None:
-    """Raise for the first name that is not known."""
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise InputError(f"unknown {what} {unknown[0]!r}; have: {', '.join(sorted(known))}")
