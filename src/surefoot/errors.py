@@ -56,6 +56,15 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_numeric(text: str | None) -> bool:
+    """Whether a text reads as a number."""
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True
+
+
 def is_whole(value: object, *, least: int) -> bool:
     """Whether it is an int of at least that size; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

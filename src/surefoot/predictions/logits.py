@@ -166,30 +166,26 @@ def many_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     for block, of_class, label in zip(blocks, log_odds, labels.T, strict=True):
         row[block] = known = torch.nonzero(label >= 0).squeeze(1)
         positive[block] = label[known] == 1
-        _sigmoid_outcomes(of_class[known], positive[block], facts[:, block])
-    log_p_true, squared_error, confidence, score, entropy = facts.numpy()
+        score = of_class[known]
+        # Signed towards the truth, every fact is a function of one number.
+        towards_truth, magnitude = torch.where(positive[block], score, -score), score.abs()
+        facts[0, block] = F.logsigmoid(towards_truth)
+        facts[1, block] = torch.sigmoid(-towards_truth).square_()
+        facts[2, block] = torch.sigmoid(magnitude)
+        facts[3, block] = score
+        facts[4, block] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
+    log_p_true, squared_error, confidence, scores, entropy = facts.numpy()
     return Outcomes(
         log_p_true=log_p_true,
         squared_error=squared_error,
         confidence=confidence.round(DECIMALS),
-        correct=(score >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
+        correct=(scores >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
         entropy=entropy,
         row=row.numpy(),
         blocks=blocks,
-        score=score,
+        score=scores,
         positive=positive.numpy(),
     )
-
-
-def _sigmoid_outcomes(score: Tensor, positive: Tensor, facts: Tensor) -> None:
-    """Fill the facts of one class. Signed towards the truth, every one is a function of one number."""
-    towards_truth = torch.where(positive, score, -score)
-    facts[0] = F.logsigmoid(towards_truth)
-    facts[1] = torch.sigmoid(-towards_truth).square_()
-    magnitude = score.abs()
-    facts[2] = torch.sigmoid(magnitude)
-    facts[3] = score
-    facts[4] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
 
 
 def chunks(
