@@ -1,4 +1,4 @@
-"""Nothing that a user's file says leads out of the image root."""
+"""No path in a user's file leads out of the image root."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A user's TOML and table become a task, or one sentence that says why not."""
+"""A user's TOML and table become a task, or an error of one sentence."""
 
 import random
 import re
@@ -69,7 +69,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     columns = list(
         zip(*[line.split(",") for line in (tmp_path / "manifest.csv").read_text().splitlines()], strict=True)
     )
-    values = {name: [int(v) for v in found] if name == "age" else found for name, *found in columns}
+    values = {name: [int(v) for v in column] if name == "age" else column for name, *column in columns}
     pyarrow.parquet.write_table(pa.table(values), tmp_path / "manifest.parquet")
     other = load_task(description(tmp_path, FACES.replace("manifest.csv", "manifest.parquet")))
     assert one.identity == other.identity
@@ -211,7 +211,7 @@ def test_unlabelled_images_may_be_fewer(tmp_path):
     text = FACES + '[unlabelled]\nimages = "g"\nlimit = 4\n'
     drawn = [load_task(faces(tmp_path, text=text + f"seed = {seed}\n", pictures=False)) for seed in (0, 0, 1)]
     names = [task.splits[Split.UNLABELLED].ids.tolist() for task in drawn]
-    assert [len(found) for found in names] == [4, 4, 4]
+    assert [len(each) for each in names] == [4, 4, 4]
     assert names[0] == names[1] == sorted(names[0])
     assert names[0] != names[2]
 
@@ -319,18 +319,18 @@ def test_an_image_root_that_is_not_there_is_said(tmp_path):
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
 def test_the_examples_are_well_formed(example):
-    found = read_description(example)
-    assert found.name == example.stem
-    assert found.unlabelled is not None
-    assert str(found.manifest).startswith(str(ROOT / "examples" / "data"))
+    result = read_description(example)
+    assert result.name == example.stem
+    assert result.unlabelled is not None
+    assert str(result.manifest).startswith(str(ROOT / "examples" / "data"))
 
 
 def test_the_documented_keys_are_the_real_ones(tmp_path):
     text = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), flags=re.DOTALL)[1]
-    found = read_description(description(tmp_path, text))
-    assert [str(each) for each in found.familiar] == ["age at_least 18", "age below 60"]
-    assert found.splits == ByShare(0.2, 0.4, 0, "person")
-    assert found.drop_duplicates
+    result = read_description(description(tmp_path, text))
+    assert [str(each) for each in result.familiar] == ["age at_least 18", "age below 60"]
+    assert result.splits == ByShare(0.2, 0.4, 0, "person")
+    assert result.drop_duplicates
 
 
 def test_bad_split_values_and_columns_are_named(tmp_path):

@@ -126,7 +126,7 @@ class _Softmax:
         return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
     def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        for part, logits, buffer in chunks_with_room(self.logits, average_softmax, self.rows):
+        for part, logits, buffer in chunks_with_scratch(self.logits, average_softmax, self.rows):
             yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), buffer
 
 
@@ -195,11 +195,11 @@ def chunks(
 
     The logits are scratch: the next chunk overwrites them, and the caller may too.
     """
-    for part, averaged, _ in chunks_with_room(logits, average, rows):
+    for part, averaged, _ in chunks_with_scratch(logits, average, rows):
         yield part, averaged
 
 
-def chunks_with_room(
+def chunks_with_scratch(
     logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The same with as much scratch space again.
