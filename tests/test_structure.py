@@ -13,11 +13,10 @@ SOURCE = Path(surefoot.__file__).parent
 
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
-    {"errors", "runtime", "text"},
+    {"errors", "intervals", "runtime", "text"},
     {"io", "plugins", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
-    {"intervals", "tasks"},
-    {"metrics"},
+    {"metrics", "tasks"},
     {"calibrators", "training"},
     {"evaluation", "novelty", "store"},
     {"streaming", "variants"},

@@ -1,6 +1,7 @@
 """The error for a user's mistake, and the small checks that raise it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
+from typing import Any
 
 
 class InputError(ValueError):
@@ -21,6 +22,16 @@ def require(holds: bool, what: str, value: object, allowed: str) -> None:
         raise InputError(f"{what} is {value!r}; allowed: {allowed}")
 
 
+def require_number(what: str, value: Any, is_valid: Callable[[Any], bool], allowed: str) -> None:
+    """Raise unless the value is a number (True and False are none) and valid."""
+    require(is_number(value) and is_valid(value), what, value, allowed)
+
+
+def require_whole(what: str, value: object, least: int) -> None:
+    """Raise unless the value is a whole number of at least `least`."""
+    require(is_whole(value, least=least), what, value, f"a whole number of at least {least}")
+
+
 def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless the value is one of those allowed."""
     choices = list(allowed)
@@ -28,13 +39,13 @@ def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
 
 
 def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise for the first name that is not known.
+    """Raise for the first name that is not known; the known ones are listed in their order, a set sorted.
 
     >>> refuse_unknown("option", ["color"], ["size", "colour"])
     Traceback (most recent call last):
     surefoot.errors.InputError: unknown option 'color'; have: size, colour
     """
-    have = list(known)
+    have = sorted(known) if isinstance(known, Set) else list(known)
     for name in names:
         if name not in have:
             raise InputError(f"unknown {what} {name!r}; have: {', '.join(have) or 'none'}")
@@ -43,6 +54,15 @@ def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Non
 def is_number(value: object) -> bool:
     """Whether it is an int or a float; True and False are neither."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_numeric(text: str | None) -> bool:
+    """Whether a text reads as a number."""
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True
 
 
 def is_whole(value: object, *, least: int) -> bool:

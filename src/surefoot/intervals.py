@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from surefoot.predictions.outcomes import Array
+from numpy.typing import NDArray
 
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the normal quantile of that level
@@ -74,7 +73,7 @@ def few_samples_factor(independent: int) -> float:
 
 
 def centred_interval(
-    value: float, replicates: Array, bounds: tuple[float, float], *, factor: float = 1.0
+    value: float, replicates: NDArray[np.float64], bounds: tuple[float, float], *, factor: float = 1.0
 ) -> Interval:
     """The middle 95% of the replicates, shifted to have the value as mean, widened, clipped to the bounds.
 

@@ -37,8 +37,8 @@ def shows_quarters(pixels, tolerance=6):
     places = {(0.1, 0.1): WHITE, (0.9, 0.1): RED, (0.1, 0.9): GREEN, (0.9, 0.9): GREEN}
     height, width = pixels.shape[:2]
     for (down, across), colour in places.items():
-        found = pixels[int(down * height), int(across * width)].astype(int)
-        assert np.abs(found - colour).max() <= tolerance, (down, across, found)
+        actual = pixels[int(down * height), int(across * width)].astype(int)
+        assert np.abs(actual - colour).max() <= tolerance, (down, across, actual)
 
 
 def with_mode(mode):
@@ -125,15 +125,15 @@ def test_exif_orientation(turn, form):
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64), st.sampled_from(list(Fit)))
 @settings(max_examples=40)
-def test_the_size_is_as_asked(width, height, wanted, fit):
-    pixels = decode(saved(Image.new("RGB", (width, height), RED), format="BMP"), Size(wanted, fit))
+def test_the_size_is_as_requested(width, height, side, fit):
+    pixels = decode(saved(Image.new("RGB", (width, height), RED), format="BMP"), Size(side, fit))
     if fit is Fit.SQUARE:
-        assert pixels.shape == (wanted, wanted, 3)
+        assert pixels.shape == (side, side, 3)
     elif fit is Fit.AS_IT_IS:
         assert pixels.shape == (height, width, 3)
     else:
-        assert min(pixels.shape[:2]) == wanted
-        assert max(pixels.shape[:2]) == max(1, round(max(width, height) * wanted / min(width, height)))
+        assert min(pixels.shape[:2]) == side
+        assert max(pixels.shape[:2]) == max(1, round(max(width, height) * side / min(width, height)))
     assert (pixels == RED).all()
 
 
@@ -226,7 +226,7 @@ def test_a_second_start_decodes_nothing(folder):
     files, cache = files_of(folder), folder / "cache"
     first = decode_images(files, Size(20), cache=cache)
     before = contents(cache)
-    for file in files:  # what a glance does not look at: had it decoded again, it would fail
+    for file in files:  # the stat key does not cover it: decoding again would fail
         state = Path(file).stat()
         Path(file).write_bytes(bytes(state.st_size))
         os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from surefoot import InputError
+from surefoot.networks.architectures import resnet18
 from surefoot.networks.backbones import build_network
 from surefoot.networks.network import Network
-from surefoot.networks.resnet import resnet18
 from surefoot.networks.weights import load_weights, load_weights_and_head
 from tests.networks.conftest import seeded
 

@@ -135,9 +135,9 @@ class TestEveryHead:
 
 def test_a_thinned_layer_is_the_layer_on_dropped_features():
     head, features = fixed(LinearHead(6, 3, dropout=0.4)), draw((4, 6))
-    kept = heads.dropout_masks(features, 0.4, 5, seeded())
-    assert {round(float(value), 5) for value in kept.flatten()} == {0.0, round(1 / 0.6, 5)}
-    expected = torch.stack([(features * mask) @ head.weight.T + head.bias for mask in kept])
+    masks = heads.dropout_masks(features, 0.4, 5, seeded())
+    assert {round(float(value), 5) for value in masks.flatten()} == {0.0, round(1 / 0.6, 5)}
+    expected = torch.stack([(features * mask) @ head.weight.T + head.bias for mask in masks])
     assert torch.allclose(head.sample_logits(features, 5, seeded()), expected, atol=1e-5)
 
 

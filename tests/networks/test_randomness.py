@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from surefoot.networks.architectures import DenseNet
 from surefoot.networks.backbones import build_network
-from surefoot.networks.densenet import DenseNet
 from surefoot.networks.heads import LinearHead
 from surefoot.networks.network import sampling_dropout
 from tests.networks.conftest import seeded, small

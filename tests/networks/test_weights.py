@@ -207,7 +207,7 @@ def test_code_in_a_file_is_refused_and_never_run(tmp_path, as_zip):
 def test_a_whole_pickled_network_is_refused(tmp_path):
     path = tmp_path / "whole.pth"
     torch.save(small(), path)
-    with pytest.raises(InputError, match=r"holds surefoot.networks.mlp.Perceptron, and code"):
+    with pytest.raises(InputError, match=r"holds surefoot.networks.architectures.Perceptron, and code"):
         load_weights(small(), path)
 
 

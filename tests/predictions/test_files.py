@@ -88,12 +88,12 @@ def test_a_csv_by_hand(tmp_path):
     (tmp_path / "p.csv").write_text(
         "logit_cat,logit_dog,label,ids,breed\n1.5,-0.5,dog,007,pug\n2,3,cat,008,\n"
     )
-    found = read_predictions(tmp_path / "p.csv")
-    assert found.logits.tolist() == [[[1.5, -0.5], [2.0, 3.0]]]
-    assert found.labels.tolist() == [1, 0]
-    assert found.class_names == ("cat", "dog")
-    assert found.ids.tolist() == ["007", "008"]
-    assert found.attributes.to_pydict() == {"breed": ["pug", ""]}
+    predictions = read_predictions(tmp_path / "p.csv")
+    assert predictions.logits.tolist() == [[[1.5, -0.5], [2.0, 3.0]]]
+    assert predictions.labels.tolist() == [1, 0]
+    assert predictions.class_names == ("cat", "dog")
+    assert predictions.ids.tolist() == ["007", "008"]
+    assert predictions.attributes.to_pydict() == {"breed": ["pug", ""]}
 
 
 def test_labels_by_index_by_name_and_where_names_are_numbers(tmp_path):
@@ -126,9 +126,9 @@ def test_odd_names_of_columns_are_classes_all_the_same(tmp_path):
         pa.table({'logit_a"b': [1.0], "logit_x,y": [2.0], "logit_l\nm": [3.0], "label": ["l\nm"]}),
         tmp_path / "p.parquet",
     )
-    found = read_predictions(tmp_path / "p.parquet")
-    assert found.class_names == ('a"b', "x,y", "l\nm")
-    assert found.labels.tolist() == [2]
+    predictions = read_predictions(tmp_path / "p.parquet")
+    assert predictions.class_names == ('a"b', "x,y", "l\nm")
+    assert predictions.labels.tolist() == [2]
 
 
 def test_the_ending_may_be_in_capitals(tmp_path):
@@ -146,17 +146,17 @@ def test_one_column_is_binary(tmp_path):
 def test_wide_many_labels(tmp_path):
     text = "logit_a,logit_b,label_b,label_a\n1,0,1,0\n1,0,-100,1\n"
     (tmp_path / "p.csv").write_text(text)
-    found = read_predictions(tmp_path / "p.csv")
-    assert found.kind is LabelKind.MANY_LABELS
-    assert found.labels.tolist() == [[0, 1], [1, IGNORE]]
+    predictions = read_predictions(tmp_path / "p.csv")
+    assert predictions.kind is LabelKind.MANY_LABELS
+    assert predictions.labels.tolist() == [[0, 1], [1, IGNORE]]
 
 
 def test_plain_lists_in_parquet(tmp_path):
     table = pa.table({"probs": [[0.5, 0.5], [0.25, 0.75]], "label": [1, 0], "site": ["x", "y"]})
     pq.write_table(table, tmp_path / "p.parquet")
-    found = read_predictions(tmp_path / "p.parquet")
-    assert np.allclose(found.probs(), [[0.5, 0.5], [0.25, 0.75]])
-    assert found.grouped_by("site").groups.tolist() == ["x", "y"]
+    predictions = read_predictions(tmp_path / "p.parquet")
+    assert np.allclose(predictions.probs(), [[0.5, 0.5], [0.25, 0.75]])
+    assert predictions.grouped_by("site").groups.tolist() == ["x", "y"]
 
 
 def test_no_labels_only_when_the_kind_is_said(tmp_path):

@@ -106,10 +106,8 @@ numbers = st.integers(-50, 50) | st.floats(-50, 50).map(lambda x: round(x, 1))
 
 @given(st.lists(st.none() | numbers.map(float), min_size=1), st.sampled_from(sorted(ORDER)), numbers)
 def test_orderings_are_python_s_and_missing_fulfils_none(values, name, limit):
-    found = rows_where(
-        parse_conditions({"x": {name: limit}}), pa.table({"x": pa.array(values, pa.float64())})
-    )
-    assert found.tolist() == [value is not None and ORDER[name](value, limit) for value in values]
+    rows = rows_where(parse_conditions({"x": {name: limit}}), pa.table({"x": pa.array(values, pa.float64())}))
+    assert rows.tolist() == [value is not None and ORDER[name](value, limit) for value in values]
 
 
 @given(st.lists(st.none() | st.text(max_size=2), min_size=1), st.lists(st.text(max_size=2), min_size=1))

@@ -44,11 +44,11 @@ def test_unreadable_images_are_serious(task):
     file_of(task, UNFAMILIAR).write_bytes(b"x")
     whole = file_of(task, TRAIN).read_bytes()
     file_of(task, TRAIN).write_bytes(whole[:-100])
-    (found,) = inspect(task)
-    assert (found.name, found.serious) == ("unreadable", True)
-    assert found.sentence == "3 images cannot be read"
-    assert found.samples[0].startswith(f"{named(task, TRAIN)} (image file is truncated")
-    assert found.samples[1:] == (
+    (finding,) = inspect(task)
+    assert (finding.name, finding.serious) == ("unreadable", True)
+    assert finding.sentence == "3 images cannot be read"
+    assert finding.samples[0].startswith(f"{named(task, TRAIN)} (image file is truncated")
+    assert finding.samples[1:] == (
         f"{named(task, VAL, 1)} (no such file)",
         f"{named(task, UNFAMILIAR)} (not an image)",
     )
@@ -57,12 +57,12 @@ def test_unreadable_images_are_serious(task):
 @pytest.mark.parametrize("other", [TRAIN, VAL, FAMILIAR, Split.UNLABELLED])
 def test_the_same_bytes_in_two_splits_are_a_leak(task, other):
     file_of(task, other).write_bytes(file_of(task, UNFAMILIAR, 2).read_bytes())
-    (found,) = inspect(task)
+    (finding,) = inspect(task)
     first, second = sorted((other, UNFAMILIAR), key=list(Split).index)
-    assert (found.name, found.serious) == ("leak", True)
-    assert found.sentence == f"1 picture in both {first} and {second}: a leak"
+    assert (finding.name, finding.serious) == ("leak", True)
+    assert finding.sentence == f"1 picture in both {first} and {second}: a leak"
     rows = {other: 0, UNFAMILIAR: 2}
-    assert found.samples == (f"{named(task, first, rows[first])} = {named(task, second, rows[second])}",)
+    assert finding.samples == (f"{named(task, first, rows[first])} = {named(task, second, rows[second])}",)
 
 
 @pytest.mark.parametrize("other", [TRAIN, VAL, Split.UNLABELLED])
@@ -85,9 +85,9 @@ def test_decoding_goes_on_without_the_unreadable_if_asked(task, tmp_path):
 
 def test_a_picture_twice_in_one_split_is_a_note(task):
     file_of(task, TRAIN, 3).write_bytes(file_of(task, TRAIN, 1).read_bytes())
-    (found,) = inspect(task)
+    (finding,) = inspect(task)
     ids = task.splits[TRAIN].ids
-    assert (found.name, found.serious, found.samples) == ("repeated", False, (f"{ids[1]} = {ids[3]}",))
+    assert (finding.name, finding.serious, finding.samples) == ("repeated", False, (f"{ids[1]} = {ids[3]}",))
 
 
 def test_a_picture_saved_again_smaller_and_brighter_is_noticed(task):
@@ -95,9 +95,9 @@ def test_a_picture_saved_again_smaller_and_brighter_is_noticed(task):
         image.load()
     changed = image.resize((40, 30)).point(lambda value: min(255, int(value * 1.1) + 5))
     changed.save(file_of(task, TRAIN, 2), quality=70)
-    (found,) = inspect(task)
-    assert (found.name, found.serious) == ("look_alike", False)
-    assert found.samples == (f"{named(task, TRAIN, 2)} ~ {named(task, FAMILIAR, 4)}",)
+    (finding,) = inspect(task)
+    assert (finding.name, finding.serious) == ("look_alike", False)
+    assert finding.samples == (f"{named(task, TRAIN, 2)} ~ {named(task, FAMILIAR, 4)}",)
 
 
 def test_flat_pictures_are_not_all_alike(task):
@@ -111,10 +111,10 @@ def test_flat_pictures_are_not_all_alike(task):
 
 def test_no_unfamiliar_sample_is_said(tmp_path):
     task = load_task(faces(tmp_path, text=FACES.replace("at_least = 18, below = 60", "at_least = 0")))
-    found = {finding.name: finding for finding in inspect(task)}
-    assert found["no_unfamiliar"].serious
-    assert "hold for all of them" in found["no_unfamiliar"].sentence
-    assert not found["no_unlabelled"].serious
+    findings = {finding.name: finding for finding in inspect(task)}
+    assert findings["no_unfamiliar"].serious
+    assert "hold for all of them" in findings["no_unfamiliar"].sentence
+    assert not findings["no_unlabelled"].serious
 
 
 def test_labels_on_one_side_only_are_said(tmp_path):
@@ -124,12 +124,12 @@ def test_labels_on_one_side_only_are_said(tmp_path):
     for path, *_ in rows:
         picture(tmp_path / "images" / path)
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
-    found = [
+    findings = [
         finding
         for finding in inspect(load_task(description(tmp_path, FACES)))
         if finding.name == "one_sided_label"
     ]
-    assert [(f.sentence, f.samples, f.serious) for f in found] == [
+    assert [(f.sentence, f.samples, f.serious) for f in findings] == [
         ("1 label never seen in test_unfamiliar", ("c",), False)
     ]
 
@@ -227,8 +227,8 @@ class TestContactSheet:
             Image.new("RGB", (30, 20 + i), colours[label, age]).save(tmp_path / "images" / f"{i}.png")
         table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
         write_contact_sheet(load_task(description(tmp_path, FACES)), tmp_path / "sheet.png")
-        found = list(self.cells(tmp_path / "sheet.png"))
-        for cells, colour in zip(found, colours.values(), strict=True):
+        rows = list(self.cells(tmp_path / "sheet.png"))
+        for cells, colour in zip(rows, colours.values(), strict=True):
             assert all((cell == colour).all() for cell in cells)
 
     def test_unreadable_ones_are_passed_over_and_too_few_leave_grey(self, tmp_path, task):

@@ -1,13 +1,15 @@
-"""A user's TOML and table become a task, or one sentence that says why not."""
+"""A user's TOML and table become a task, or an error of one sentence; resolved splits can be read again."""
 
 import random
 import re
 import time
+import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind
 from surefoot.tasks.description import ByShare, read_description
-from surefoot.tasks.manifest import load_task
+from surefoot.tasks.manifest import load_task, write_resolved
+from surefoot.tasks.objects import CLASS_NAMES, load_objects
 from surefoot.tasks.task import Split
-from tests.tasks.trees import FACES, description, faces, picture, table
+from surefoot.tasks.toy import load_toy
+from tests.tasks.trees import FACES, coco_tree, description, faces, picture, table, voc_tree
 
 ROOT = Path(__file__).parents[2]
 TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR
@@ -69,7 +73,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     columns = list(
         zip(*[line.split(",") for line in (tmp_path / "manifest.csv").read_text().splitlines()], strict=True)
     )
-    values = {name: [int(v) for v in found] if name == "age" else found for name, *found in columns}
+    values = {name: [int(v) for v in column] if name == "age" else column for name, *column in columns}
     pyarrow.parquet.write_table(pa.table(values), tmp_path / "manifest.parquet")
     other = load_task(description(tmp_path, FACES.replace("manifest.csv", "manifest.parquet")))
     assert one.identity == other.identity
@@ -117,7 +121,7 @@ SPLIT_ROWS = [
 ]
 
 
-def test_a_column_says_the_splits_and_unfamiliar_training_rows_are_left_out(tmp_path):
+def test_a_column_gives_the_splits_and_unfamiliar_training_rows_are_left_out(tmp_path):
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), SPLIT_ROWS)
     task = load_task(description(tmp_path, COLUMN))
     assert sizes(task) == {"train": 10, "val": 4, "test_familiar": 6, "test_unfamiliar": 4}
@@ -211,7 +215,7 @@ def test_unlabelled_images_may_be_fewer(tmp_path):
     text = FACES + '[unlabelled]\nimages = "g"\nlimit = 4\n'
     drawn = [load_task(faces(tmp_path, text=text + f"seed = {seed}\n", pictures=False)) for seed in (0, 0, 1)]
     names = [task.splits[Split.UNLABELLED].ids.tolist() for task in drawn]
-    assert [len(found) for found in names] == [4, 4, 4]
+    assert [len(each) for each in names] == [4, 4, 4]
     assert names[0] == names[1] == sorted(names[0])
     assert names[0] != names[2]
 
@@ -311,7 +315,7 @@ def test_bad_rows_are_named(tmp_path, rows, message):
         load_task(description(tmp_path, FACES))
 
 
-def test_an_image_root_that_is_not_there_is_said(tmp_path):
+def test_an_image_root_that_is_missing_is_named(tmp_path):
     file = faces(tmp_path, 12, text=FACES.replace('images = "images"', 'images = "pictures"'))
     with pytest.raises(InputError, match=r"the image root .*pictures is no folder; see task.images"):
         load_task(file)
@@ -319,18 +323,18 @@ def test_an_image_root_that_is_not_there_is_said(tmp_path):
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
 def test_the_examples_are_well_formed(example):
-    found = read_description(example)
-    assert found.name == example.stem
-    assert found.unlabelled is not None
-    assert str(found.manifest).startswith(str(ROOT / "examples" / "data"))
+    result = read_description(example)
+    assert result.name == example.stem
+    assert result.unlabelled is not None
+    assert str(result.manifest).startswith(str(ROOT / "examples" / "data"))
 
 
 def test_the_documented_keys_are_the_real_ones(tmp_path):
     text = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), flags=re.DOTALL)[1]
-    found = read_description(description(tmp_path, text))
-    assert [str(each) for each in found.familiar] == ["age at_least 18", "age below 60"]
-    assert found.splits == ByShare(0.2, 0.4, 0, "person")
-    assert found.drop_duplicates
+    result = read_description(description(tmp_path, text))
+    assert [str(each) for each in result.familiar] == ["age at_least 18", "age below 60"]
+    assert result.splits == ByShare(0.2, 0.4, 0, "person")
+    assert result.drop_duplicates
 
 
 def test_bad_split_values_and_columns_are_named(tmp_path):
@@ -351,3 +355,79 @@ def test_a_hundred_thousand_rows_are_read_in_seconds(tmp_path):
     assert len(task.identity) == 64
     assert time.perf_counter() - start < 20
     assert np.sum(list(sizes(task).values())) == 100_000
+
+
+def same(one, other):
+    assert one.identity == other.identity
+    assert one.class_names == other.class_names
+    for split, samples in one.splits.items():
+        order = sorted(range(len(samples)), key=lambda row: samples.ids[row])
+        again = other.splits[split]
+        assert samples.ids[order].tolist() == again.ids.tolist()
+        assert samples.labels[order].tolist() == again.labels.tolist()
+        assert [samples.inputs.files()[row] for row in order] == again.inputs.files()
+
+
+def test_a_user_s_task_comes_back_from_anywhere(tmp_path):
+    picture(tmp_path / "g" / "g.jpg")
+    task = load_task(faces(tmp_path / "here", text=FACES + '[unlabelled]\nimages = "../g"\n'))
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    file = write_resolved(task, tmp_path / "runs" / "one" / "split.csv")
+    assert file == tmp_path / "runs" / "one" / "split.toml"
+    again = load_task(file)
+    same(task, again)
+    assert (
+        again.splits[Split.TRAIN].attributes["age"].to_pylist()
+        == task.splits[Split.TRAIN].attributes["age"].to_pylist()
+    )
+    document = tomllib.loads(file.read_text())
+    assert document["task"]["identity"] == task.identity
+    assert document["task"]["images"] == "../.."
+
+
+def test_many_labels_from_two_folders_come_back(tmp_path):
+    voc = [(f"v{i}", [("cat", False)] if i % 2 else [("dog", False), ("cow", True)]) for i in range(10)]
+    every = [(name, False) for name in CLASS_NAMES]
+    voc_tree(tmp_path, [(f"e{i}", every) for i in range(10)], voc)
+    coco_tree(tmp_path, [(5, [("cat", 10), ("tv", 80)]), (2, [])])
+    task = load_objects(tmp_path)
+    same(task, load_task(write_resolved(task, tmp_path / "split.csv")))
+
+
+def test_a_changed_split_is_noticed(tmp_path):
+    task = load_task(faces(tmp_path))
+    file = write_resolved(task, tmp_path / "split.csv")
+    manifest = tmp_path / "split.csv"
+    manifest.write_text(manifest.read_text().replace('"val"', '"train"', 1))
+    with pytest.raises(InputError, match=f"but task.identity is {task.identity}"):
+        load_task(file)
+
+
+def test_a_built_in_task_is_written_for_reading(tmp_path):
+    task = load_toy("rings")
+    write_resolved(task, tmp_path / "rings.csv")
+    rows = pyarrow.csv.read_csv(tmp_path / "rings.csv")
+    assert rows.num_rows == sum(len(each) for each in task.splits.values())
+    with pytest.raises(InputError, match=r"column 'path' is empty in row 0"):
+        load_task(tmp_path / "rings.toml")
+
+
+def test_only_csv(tmp_path):
+    with pytest.raises(InputError, match=r"unknown file type '.txt'; have: .csv"):
+        write_resolved(load_toy("rings"), tmp_path / "x.txt")
+
+
+def test_bad_resolved_files_are_refused(tmp_path):
+    file = write_resolved(load_task(faces(tmp_path)), tmp_path / "split.csv")
+    text = file.read_text()
+    file.write_text(text + "val = 0.2\n")
+    with pytest.raises(InputError, match=r"unknown key of \[splits\] .*'val'; have: resolved"):
+        load_task(file)
+    file.write_text(text + "[familiar]\nage = { equals = 3 }\n")
+    with pytest.raises(InputError, match=r"and splits.resolved"):
+        load_task(file)
+    file.write_text(text)
+    manifest = tmp_path / "split.csv"
+    manifest.write_text(manifest.read_text().replace('"val"', '"valid"', 1))
+    with pytest.raises(InputError, match=r"'split' is 'valid' in row .*; allowed: train, val, test_familiar"):
+        load_task(file)

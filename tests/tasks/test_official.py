@@ -118,11 +118,11 @@ class TestCatDog:
 class TestAnimals:
     def test_leaves_are_walked_and_sorted_by_number(self, tmp_path):
         synsets = read_synsets(imagenet_tree(tmp_path) / "ILSVRC2012/ILSVRC2012_devkit_t12/data/meta.mat")
-        found = {
+        numbers = {
             name: [leaf.number for leaf in subclasses(synsets, name)]
             for name in ("mammal", "bird", "herptile", "fish")
         }
-        assert found == {"mammal": [1, 2, 3], "bird": [10, 11], "herptile": [20, 21, 22], "fish": [30, 31]}
+        assert numbers == {"mammal": [1, 2, 3], "bird": [10, 11], "herptile": [20, 21, 22], "fish": [30, 31]}
 
     def test_first_half_rounded_up_is_familiar_and_draws_are_even(self, tmp_path):
         task = load_animals(imagenet_tree(tmp_path))

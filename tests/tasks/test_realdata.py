@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The packs, unpacked beside a copy of the examples as their comments say."""
+    """The packs, unpacked next to a copy of the examples, as their comments describe."""
     folder = tmp_path_factory.mktemp("examples")
     for name in ("pets160", "utkface96", "animals64", "objects96", "unlabelled"):
         with tarfile.open(PACKS / f"{name}.tar.gz") as pack:

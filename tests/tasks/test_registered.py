@@ -1,13 +1,12 @@
-"""A task that another package adds to TASKS: by name, on the command line and in worker processes."""
+"""A task that a plugin registers: by name, in the commands and in worker processes."""
 
-import importlib
-import os
 import sys
 
 import pytest
 
-from surefoot import InputError
-from surefoot.registry import PLUGINS, Registry
+from surefoot import InputError, plugins
+from surefoot.plugins import load_plugins, loaded_plugins
+from surefoot.registry import Registry
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, TaskEntry, task_named
 from surefoot.workers.local import execute
@@ -16,59 +15,71 @@ from tests.workers.orders import order, specs
 
 MODULE = """
 from dataclasses import replace
-from surefoot.tasks import TASKS, TaskEntry
+from surefoot import register
+from surefoot.tasks import TaskEntry
 from surefoot.tasks.toy import load_toy
 
 def load(root, variant):
     return replace(load_toy("rings", seed=int(variant)), name=f"outside/{variant}")
 
-TASKS.add(TaskEntry("outside", "From outside", "rings, from a module of another package", load, ("7", "8")))
+register(TaskEntry("outside", "From outside", "rings, from a module of another package", load, ("7", "8")))
 """
 
 
 @pytest.fixture
-def outside(tmp_path, monkeypatch):
-    """The name of a module that adds a task and can be imported in any process; all is undone afterwards."""
-    (tmp_path / "outside_task.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv(PLUGINS, "")
+def plugin(tmp_path, monkeypatch):
+    """The path of a module that registers a task; what loading it changes is undone afterwards."""
+    monkeypatch.delenv("SUREFOOT_PLUGINS", raising=False)
     monkeypatch.setattr(TASKS, "_entries", list(TASKS))
-    yield "outside_task"
+    monkeypatch.setattr(plugins, "_loaded", {})
+    file = tmp_path / "outside_task.py"
+    file.write_text(MODULE)
+    yield str(file)
     sys.modules.pop("outside_task", None)
 
 
-def test_by_name_and_in_the_commands(outside):
-    importlib.import_module(outside)
+def test_by_name(plugin):
+    with pytest.raises(InputError, match="unknown task 'outside'"):
+        task_named("outside")
+    load_plugins([plugin])
     assert (task_named("outside").name, task_named("outside/8").name) == ("outside/7", "outside/8")
     with pytest.raises(InputError, match="task 'outside' has no variant '9'; have: 7, 8"):
         task_named("outside/9")
-    assert f"split {task_named('outside').identity}" in surefoot("data", "check", "outside").stdout
-    assert "outside/7, outside/8" in surefoot("data", "show", "outside").stdout
-    assert "From outside" in surefoot("ls", "tasks").stdout
 
 
-def test_in_worker_processes(outside, tmp_path):
-    importlib.import_module(outside)
-    assert os.environ[PLUGINS] == outside
-    wanted = order(tmp_path / "store", task="outside/8")
-    execute(wanted, workers=1, on_event=lambda _: None)
-    assert [Store(tmp_path / "store").is_done(spec) for spec in specs(wanted)] == [True]
+def test_in_the_commands(plugin):
+    checked = surefoot("--plugin", plugin, "data", "check", "outside").stdout
+    assert f"split {task_named('outside').identity}" in checked
+    assert "outside/7, outside/8" in surefoot("--plugin", plugin, "data", "show", "outside").stdout
+    assert "From outside" in surefoot("--plugin", plugin, "ls", "tasks").stdout
 
 
-def test_a_module_named_in_the_environment_is_imported(outside, monkeypatch):
-    monkeypatch.setenv(PLUGINS, outside)
-    identity = task_named("outside/8").identity
-    assert f"split {identity}" in in_a_process("data", "check", "outside/8").stdout
-    monkeypatch.setenv(PLUGINS, "no_such_module")
-    with pytest.raises(
-        InputError, match="cannot import 'no_such_module', named in \\$SUREFOOT_PLUGINS: No module"
-    ):
-        task_named("nowhere")
+def test_in_a_process_that_gets_it_by_option_or_environment(plugin, monkeypatch):
+    load_plugins([plugin])
+    line = f"split {task_named('outside/8').identity}"
+    assert line in in_a_process("--plugin", plugin, "data", "check", "outside/8").stdout
+    assert "unknown task 'outside'" in in_a_process("data", "check", "outside/8", check=2).stderr
+    monkeypatch.setenv("SUREFOOT_PLUGINS", plugin)
+    assert line in in_a_process("data", "check", "outside/8").stdout
 
 
-def test_an_entry_is_added_once_and_another_of_its_name_is_refused(monkeypatch):
-    monkeypatch.setenv(PLUGINS, "")
+def test_a_module_named_in_the_environment_that_cannot_be_imported(plugin, monkeypatch):
+    monkeypatch.setenv("SUREFOOT_PLUGINS", "no_such_module")
+    error = surefoot("ls", "tasks", check=2).stderr
+    assert "cannot load the plugin 'no_such_module' (ModuleNotFoundError: No module" in error
+    assert loaded_plugins() == ()
+
+
+def test_in_worker_processes(plugin, tmp_path):
+    load_plugins([plugin])
+    assert loaded_plugins() == (plugin,)
+    work = order(tmp_path / "store", task="outside/8")
+    assert work.plugins == (plugin,)
+    execute(work, workers=1, on_event=lambda _: None)
+    assert [Store(tmp_path / "store").is_done(spec) for spec in specs(work)] == [True]
+
+
+def test_an_entry_is_added_once_and_another_of_its_name_is_refused():
     entry = TaskEntry("mine", "Mine", "one", lambda *_: task_named("toy"))
     registry = Registry("task", [entry])
     registry.add(entry)

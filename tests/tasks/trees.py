@@ -75,9 +75,9 @@ def pets_tree(root, halves=True):
         lines["train"], lines["val"] = lines["trainval"][1::2], lines["trainval"][2::2]
     home = root / "Oxford_IIIT_Pets"
     (home / "annotations").mkdir(parents=True)
-    for split, found in lines.items():
-        (home / "annotations" / f"{split}.txt").write_text("\n".join(found) + "\n")
-        for line in found:
+    for split, listed in lines.items():
+        (home / "annotations" / f"{split}.txt").write_text("\n".join(listed) + "\n")
+        for line in listed:
             if not line.startswith("#"):
                 (home / "images").mkdir(exist_ok=True)
                 (home / "images" / f"{line.split()[0]}.jpg").touch()
@@ -98,8 +98,8 @@ def lfw_tree(root, folds, attributes=("age", "gender", "race")):
         def text(words):
             return cell(np.array([[ord(c)] for c in words], dtype=np.uint16))
 
-        def references(found):
-            return np.array([[each] for each in found], dtype=h5py.ref_dtype)
+        def references(targets):
+            return np.array([[each] for each in targets], dtype=h5py.ref_dtype)
 
         file["AttrName"] = references([text(name) for name in attributes])
         names, labels = [], []

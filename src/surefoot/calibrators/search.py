@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks, chunks_with_room, exp_
+from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks, chunks_with_scratch, exp_
 from surefoot.predictions.predictions import Predictions
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
@@ -145,7 +145,7 @@ def read(predictions: Predictions, scale: float) -> Reading:
     slopes = torch.empty(predictions.n, dtype=torch.float64)
     second = third = 0.0
     average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
-    for part, logits, buffer in chunks_with_room(predictions.logits, average):
+    for part, logits, buffer in chunks_with_scratch(predictions.logits, average):
         slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, buffer)
         second, third = second + of_second, third + of_third
     return Reading(slopes, second, third)

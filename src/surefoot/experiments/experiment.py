@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, refuse_unknown, require_number
 from surefoot.experiments.methods import FOLDS, METHODS
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path
-from surefoot.recipes.recipe import Recipe, refuse_unknown, require
+from surefoot.recipes.recipe import Recipe
 from surefoot.variants import recipe_from
 
 PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)
@@ -78,7 +78,7 @@ class Experiment:
         _check_names("metrics", self.metrics, METRICS.named)
         for name, least in NUMBERS:
             is_whole = partial(_is_at_least, least)
-            require(name, getattr(self, name), is_whole, f"a whole number of at least {least}")
+            require_number(name, getattr(self, name), is_whole, f"a whole number of at least {least}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

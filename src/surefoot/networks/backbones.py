@@ -8,12 +8,10 @@ from typing import Any
 from torch import Generator
 
 from surefoot.errors import InputError, is_whole, require
-from surefoot.networks.densenet import densenet161
+from surefoot.networks.architectures import Perceptron, densenet161, resnet18, resnet34, resnet50
 from surefoot.networks.external import timm_network, torchvision_network, user_network
 from surefoot.networks.heads import HEADS
-from surefoot.networks.mlp import Perceptron
 from surefoot.networks.network import Network, materialise
-from surefoot.networks.resnet import resnet18, resnet34, resnet50
 from surefoot.registry import Registry
 
 HE = "He et al., CVPR 2016"

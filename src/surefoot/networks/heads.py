@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from surefoot.registry import Registry
 
 LEAST_VARIANCE = 1e-6  # keeps the gradient of the square root finite where the softplus underflows
-LARGEST_CHUNK = 2**25  # numbers held at once while sampling: 128 MiB of float32
+LARGEST_CHUNK = 2**25  # numbers in memory at once while sampling: 128 MiB of float32
 
 
 class LinearHead(nn.Linear):

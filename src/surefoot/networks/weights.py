@@ -28,47 +28,30 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     and names of old DenseNet files are translated.
     """
     name = Path(path).name
-    if name.endswith(SAFETENSORS):
-        tensors = _read_safetensors(path)
-    elif name.endswith(PYTORCH):
-        tensors = _tensors_in(_read_pytorch(path), path)
-    else:
+    if not name.endswith((*PYTORCH, SAFETENSORS)):
         allowed = ", ".join((*PYTORCH, SAFETENSORS))
         raise InputError(f"weights file {path} has an unknown ending; allowed: {allowed}")
-    return {_published_name(name): tensor for name, tensor in tensors.items()}
-
-
-def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        tensors = load_file(path) if name.endswith(SAFETENSORS) else _read_pytorch(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from error
+    return {_published_name(name): tensor for name, tensor in tensors.items()}
 
 
-def _read_pytorch(path: str | Path) -> object:
-    try:
-        with Path(path).open("rb") as file:
-            try:
-                return torch.load(file, map_location="cpu", weights_only=True)
-            except Exception as error:  # arbitrary bytes make torch.load raise anything
-                raise InputError(_why_refused(path, str(error))) from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _why_refused(path: str | Path, message: str) -> str:
-    forbidden = FORBIDDEN.search(message)
-    if forbidden:
-        return (
-            f"{path} holds {forbidden[1]}, and code in a weights file is never run; "
-            "allowed: tensors only, as in a state_dict"
-        )
-    return f"{path} is no file of PyTorch weights, or is damaged; allowed: a state_dict by torch.save"
-
-
-def _tensors_in(content: object, path: str | Path) -> dict[str, Tensor]:
+def _read_pytorch(path: str | Path) -> dict[str, Tensor]:
+    with Path(path).open("rb") as file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # arbitrary bytes make torch.load raise anything
+            reason = "is no file of PyTorch weights, or is damaged; allowed: a state_dict by torch.save"
+            if forbidden := FORBIDDEN.search(str(error)):
+                reason = (
+                    f"holds {forbidden[1]}, and code in a weights file is never run; "
+                    "allowed: tensors only, as in a state_dict"
+                )
+            raise InputError(f"{path} {reason}") from error
     if isinstance(content, Mapping):
         content = next((content[key] for key in NESTED if isinstance(content.get(key), Mapping)), content)
     if not isinstance(content, Mapping) or not content:

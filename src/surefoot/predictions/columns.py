@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, is_numeric
 from surefoot.predictions.labels import IGNORE
 
 METADATA = b"surefoot"
@@ -179,19 +179,11 @@ def numbers_in(table: pa.Table, name: str) -> Any:
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         example = ""
         if pa.types.is_string(kind):
-            texts = ((row, value) for row, value in enumerate(column.to_pylist()) if not _is_number(value))
+            texts = ((row, value) for row, value in enumerate(column.to_pylist()) if not is_numeric(value))
             example = next((f" with {value!r} in row {row}" for row, value in texts), "")
         raise InputError(f"column {name!r} has type {kind}{example}; allowed: numbers")
     refuse_gaps(column, name)
     return column.to_numpy()
-
-
-def _is_number(text: str | None) -> bool:
-    try:
-        float(text or "")
-    except ValueError:
-        return False
-    return True
 
 
 def _lists(table: pa.Table, name: str) -> Any:

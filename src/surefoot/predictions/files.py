@@ -205,6 +205,14 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
     labels = arrays.get("labels")
     if labels is None and unlabelled is None:
         raise InputError("no array 'labels'; needed: labels of shape (n,) or (n, classes)")
+    attributes = arrays.get("attributes")  # the bytes of an Arrow stream, which keeps types and gaps
+    if attributes is not None:
+        if attributes.dtype != np.uint8:
+            raise InputError(
+                f"array 'attributes' has type {attributes.dtype}; allowed: the bytes of an Arrow stream"
+            )
+        with pa.ipc.open_stream(pa.py_buffer(attributes.tobytes())) as stream:
+            attributes = stream.read_all()
     build = Predictions.from_logits if given == ["logits"] else Predictions.from_probs
     return build(
         arrays[given[0]],
@@ -214,16 +222,8 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
         groups=arrays.get("groups"),
         ids=arrays.get("ids"),
         novelty=arrays.get("novelty"),
-        attributes=_attributes(arrays["attributes"]) if "attributes" in arrays else None,
+        attributes=attributes,
     )
-
-
-def _attributes(stored: Any) -> pa.Table:
-    """Attributes are stored in an npz as the bytes of an Arrow stream, which keeps types and gaps."""
-    if stored.dtype != np.uint8:
-        raise InputError(f"array 'attributes' has type {stored.dtype}; allowed: the bytes of an Arrow stream")
-    with pa.ipc.open_stream(pa.py_buffer(stored.tobytes())) as stream:
-        return stream.read_all()
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:

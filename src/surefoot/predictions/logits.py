@@ -126,7 +126,7 @@ class _Softmax:
         return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
     def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        for part, logits, buffer in chunks_with_room(self.logits, average_softmax, self.rows):
+        for part, logits, buffer in chunks_with_scratch(self.logits, average_softmax, self.rows):
             yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), buffer
 
 
@@ -166,30 +166,26 @@ def many_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     for block, of_class, label in zip(blocks, log_odds, labels.T, strict=True):
         row[block] = known = torch.nonzero(label >= 0).squeeze(1)
         positive[block] = label[known] == 1
-        _sigmoid_outcomes(of_class[known], positive[block], facts[:, block])
-    log_p_true, squared_error, confidence, score, entropy = facts.numpy()
+        score = of_class[known]
+        # Signed towards the truth, every fact is a function of one number.
+        towards_truth, magnitude = torch.where(positive[block], score, -score), score.abs()
+        facts[0, block] = F.logsigmoid(towards_truth)
+        facts[1, block] = torch.sigmoid(-towards_truth).square_()
+        facts[2, block] = torch.sigmoid(magnitude)
+        facts[3, block] = score
+        facts[4, block] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
+    log_p_true, squared_error, confidence, scores, entropy = facts.numpy()
     return Outcomes(
         log_p_true=log_p_true,
         squared_error=squared_error,
         confidence=confidence.round(DECIMALS),
-        correct=(score >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
+        correct=(scores >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
         entropy=entropy,
         row=row.numpy(),
         blocks=blocks,
-        score=score,
+        score=scores,
         positive=positive.numpy(),
     )
-
-
-def _sigmoid_outcomes(score: Tensor, positive: Tensor, facts: Tensor) -> None:
-    """Fill the facts of one class. Signed towards the truth, every one is a function of one number."""
-    towards_truth = torch.where(positive, score, -score)
-    facts[0] = F.logsigmoid(towards_truth)
-    facts[1] = torch.sigmoid(-towards_truth).square_()
-    magnitude = score.abs()
-    facts[2] = torch.sigmoid(magnitude)
-    facts[3] = score
-    facts[4] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
 
 
 def chunks(
@@ -199,11 +195,11 @@ def chunks(
 
     The logits are scratch: the next chunk overwrites them, and the caller may too.
     """
-    for part, averaged, _ in chunks_with_room(logits, average, rows):
+    for part, averaged, _ in chunks_with_scratch(logits, average, rows):
         yield part, averaged
 
 
-def chunks_with_room(
+def chunks_with_scratch(
     logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The same with as much scratch space again.

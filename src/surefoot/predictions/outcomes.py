@@ -81,8 +81,8 @@ class Fact(Generic[Values]):
 class Outcomes:
     """Per decision: log probability of the truth, squared error, confidence, correctness, entropy.
 
-    Decisions lie block by block: one block for one label, a block per class for many labels. Metrics that
-    are averages over classes are means over blocks.
+    Decisions are stored block by block: one block for one label, a block per class for many labels. Metrics
+    that are averages over classes are means over blocks.
     """
 
     log_p_true: Fact[Array] = Fact()
@@ -118,7 +118,7 @@ class Outcomes:
     def reweighted(self, row_weight: Array) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
         again = replace(self, weight=row_weight[self.row])
-        # Rankings are shared with the resample; a cached property lives in __dict__, also of a frozen class.
+        # Rankings are shared with the resample; cached properties are in __dict__, also of a frozen class.
         again.__dict__.update(
             block_rankings=self.block_rankings,
             pooled_ranking=self.pooled_ranking,

@@ -81,7 +81,14 @@ def as_predictions(
     is_binary = logits.shape[2] == 1
     if is_binary and labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0].astype(np.int64)  # one logit and one label per row, each in a column
-    kind = _kind_of(labels, kind)
+    if labels is not None:
+        by_shape = LabelKind.MANY_LABELS if labels.ndim == 2 else LabelKind.ONE_LABEL
+        if kind is not None and kind is not by_shape:
+            raise InputError(f"labels of {labels.ndim} dimensions are {by_shape}, but kind is {kind}")
+        kind = by_shape
+    elif kind is None:
+        raise InputError("no labels and no kind; allowed: labels, or kind=one_label or many_labels")
+    kind = LabelKind(kind)
     if scale == "prob":
         logits = _logits_of(logits, kind)
     if is_binary and kind is LabelKind.ONE_LABEL:
@@ -204,17 +211,6 @@ def _with_members(scores: Floats) -> Floats:
     raise InputError(
         f"logits or probs have shape {scores.shape}; allowed: (n, classes) or (members, n, classes)"
     )
-
-
-def _kind_of(labels: Whole | None, kind: LabelKind | None) -> LabelKind:
-    if labels is None:
-        if kind is None:
-            raise InputError("no labels and no kind; allowed: labels, or kind=one_label or many_labels")
-        return LabelKind(kind)
-    by_shape = LabelKind.MANY_LABELS if labels.ndim == 2 else LabelKind.ONE_LABEL
-    if kind is not None and kind is not by_shape:
-        raise InputError(f"labels of {labels.ndim} dimensions are {by_shape}, but kind is {kind}")
-    return by_shape
 
 
 def _logits_of(probs: Floats, kind: LabelKind) -> Floats:

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_of, require_number, require_whole
 from surefoot.io import digest_of, write_toml
 
 
@@ -78,10 +77,10 @@ class Recipe:
         at_least = {"epochs": 1, "batch": 2, "view": 1, "resize": 1, "width": 1}  # BatchNorm needs two rows
         for name, least in at_least.items():
             require_whole(name, getattr(self, name), least)
-        require("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
+        require_number("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
         for name in ("momentum", "dropout"):
-            require(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
-        require("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
+            require_number(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
+        require_number("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
         for name in ("learning_rate", "momentum", "weight_decay", "dropout"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
@@ -181,27 +180,3 @@ def non_default_values(values: Recipe | VariantValues | Teachers) -> dict[str, A
 def write_recipe(recipe: Recipe, path: Path, *, comment: str = "") -> None:
     """A recipe as a TOML file."""
     write_toml({"recipe": recipe.as_dict()}, path, comment=comment)
-
-
-def require(name: str, value: Any, is_valid: Callable[[Any], bool], allowed: str) -> None:
-    """Raise unless the value is a valid number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not is_valid(value):
-        raise InputError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def require_whole(name: str, value: Any, least: int) -> None:
-    """Raise unless the value is a whole number of at least `least`."""
-    require(name, value, lambda v: isinstance(v, int) and v >= least, f"a whole number of at least {least}")
-
-
-def one_of(name: str, value: str, allowed: Collection[str]) -> None:
-    """Raise unless the value is one of those allowed."""
-    if value not in allowed:
-        raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-
-
-def refuse_unknown(what: str, values: dict[str, Any], known: set[str]) -> None:
-    """Raise for the first name that is not known."""
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise InputError(f"unknown {what} {unknown[0]!r}; have: {', '.join(sorted(known))}")

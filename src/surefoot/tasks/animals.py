@@ -81,7 +81,13 @@ def load_animals(root: Path) -> Task:
         unfamiliar.append(leaves[middle:])
     train_folder, val_folder = TRAIN.require(root), VAL.require(root)
     truth = _validation_labels(val_folder, TRUTH.require(root))
-    train, val = _train_and_val(_draw(_training_photos(train_folder, familiar)))
+    generator = random.Random(SEED)
+    train, val = [], []
+    for photos in _draw(_training_photos(train_folder, familiar)):
+        mixed = shuffled(photos, generator)
+        count = math.ceil(len(mixed) * TRAINING_SHARE)
+        train += mixed[:count]
+        val += mixed[count:]
     tests = {
         Split.TEST_FAMILIAR: _draw(_validation_photos(truth, familiar)),
         Split.TEST_UNFAMILIAR: _draw(_validation_photos(truth, unfamiliar)),
@@ -94,7 +100,7 @@ def load_animals(root: Path) -> Task:
             Split.TRAIN: _samples(train_folder, train, "train"),
             Split.VAL: _samples(train_folder, val, "train"),
         }
-        | {split: _samples(val_folder, list(chain(*photos)), "val") for split, photos in tests.items()}
+        | {split: _samples(val_folder, list(chain(*drawn)), "val") for split, drawn in tests.items()}
         | unlabelled_split(UNLABELLED, root, LabelKind.ONE_LABEL, len(CLASS_NAMES)),
     )
 
@@ -177,17 +183,6 @@ def _draw(photos: list[list[Photo]]) -> list[list[Photo]]:
     count = min(PER_CLASS, *(len(each) for each in photos))
     generator = random.Random(SEED)
     return [shuffled(each, generator)[:count] for each in photos]
-
-
-def _train_and_val(drawn: list[list[Photo]]) -> tuple[list[Photo], list[Photo]]:
-    generator = random.Random(SEED)
-    train, val = [], []
-    for photos in drawn:
-        mixed = shuffled(photos, generator)
-        count = math.ceil(len(mixed) * TRAINING_SHARE)
-        train += mixed[:count]
-        val += mixed[count:]
-    return train, val
 
 
 def _samples(folder: Path, photos: list[Photo], prefix: str) -> Samples:

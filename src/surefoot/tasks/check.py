@@ -61,8 +61,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
     findings = [
         *_unreadable(task, prints),
         *_shared(task, prints),
-        *_missing_splits(task),
-        *_missing_labels(task),
+        *_missing(task),
         *_repeated(task, prints),
         *_similar(task, prints),
     ]
@@ -238,7 +237,8 @@ def _shared(task: Task, prints: Fingerprints) -> Iterator[Finding]:
         yield Finding("leak", sentence, tuple(named), True)
 
 
-def _missing_splits(task: Task) -> Iterator[Finding]:
+def _missing(task: Task) -> Iterator[Finding]:
+    """Splits without samples, and labels without samples in a split."""
     if Split.TEST_UNFAMILIAR not in task.splits:
         sentence = "no unfamiliar sample to test on: the familiar conditions hold for all of them"
         yield Finding("no_unfamiliar", sentence, serious=True)
@@ -247,9 +247,6 @@ def _missing_splits(task: Task) -> Iterator[Finding]:
             yield Finding("empty_split", f"no samples in {split}", serious=True)
     if Split.UNLABELLED not in task.splits:
         yield Finding("no_unlabelled", "no unlabelled images: G-distillation needs some, nothing else does")
-
-
-def _missing_labels(task: Task) -> Iterator[Finding]:
     for split in (Split.VAL, *TESTED):
         if split in task.splits:
             counts = task.class_counts(split)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_number, is_whole, one_of, refuse_unknown, require
+from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
 from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, image_paths_below, shuffled, unlabelled_labels
@@ -123,7 +123,7 @@ def _check_type(condition: Condition, column: pa.ChunkedArray) -> None:
         return
     row = int(np.flatnonzero(~np.asarray(column.is_null()))[0])
     if have == "text" and needed == "numbers":
-        row = next((i for i, text in enumerate(column.to_pylist()) if text and not _is_numeric(text)), row)
+        row = next((i for i, text in enumerate(column.to_pylist()) if text and not is_numeric(text)), row)
     raise InputError(
         f"familiar.{condition.column}.{condition.operator} is {condition.value!r}, but the column holds "
         f"{have} ({column[row].as_py()!r} in row {row}); allowed: {have}"
@@ -148,14 +148,6 @@ def _column_type(kind: pa.DataType) -> str:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return "dates"
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind)
-
-
-def _is_numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _by_share(
 def _by_column(
     rule: ByColumn, table: pa.Table, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]
 ) -> Assignment:
-    """Familiar rows as the column says; unfamiliar rows are for testing, or left out."""
+    """Familiar rows as the column has them; unfamiliar rows are for testing, or left out."""
     given = _read_splits(table, rule.column, GIVEN)
     has_val = Split.VAL in given
     if has_val == (rule.val is not None):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.images.cache import Decoded, decode_images, decode_readable_images
+from surefoot.images.cache import Decoded, Tick, decode_images, decode_readable_images
 from surefoot.images.decode import Size
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.text import count_of
@@ -192,7 +192,9 @@ class Task:
         for split, samples in splits.items():
             self._check_labels(split, samples)
         _refuse_shared("sample", {split: samples.ids.tolist() for split, samples in splits.items()})
-        _refuse_shared("file", {split: _real_files(samples) for split, samples in splits.items()})
+        files = {s: each.inputs.files() for s, each in splits.items() if isinstance(each.inputs, ImageFiles)}
+        real = {s: [os.path.realpath(f) if os.path.islink(f) else f for f in files[s]] for s in files}  # noqa: PTH114
+        _refuse_shared("file", real)
         self._refuse_empty_classes()
 
     def _check_labels(self, split: Split, samples: Samples) -> None:
@@ -211,19 +213,17 @@ class Task:
             raise InputError(f"task {self.name!r} has no training samples; needed: some of every class")
         counts = self.class_counts(Split.TRAIN)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if not count]
-        if empty:
-            raise InputError(
-                f"class {empty[0]!r} has no training samples ({self._where_present(empty[0])}); "
-                "needed: some of every class"
-            )
-
-    def _where_present(self, name: str) -> str:
-        label, counts = self.class_names.index(name), []
+        if not empty:
+            return
+        elsewhere = []
         for split, samples in self.splits.items():
-            has_label = self.has_label(samples, label)
+            has_label = self.has_label(samples, self.class_names.index(empty[0]))
             if has_label.any():
-                counts.append(f"{int(has_label.sum())} in {split}, such as {samples.ids[has_label][0]}")
-        return "; ".join(counts) or "nor any others"
+                elsewhere.append(f"{int(has_label.sum())} in {split}, such as {samples.ids[has_label][0]}")
+        raise InputError(
+            f"class {empty[0]!r} has no training samples ({'; '.join(elsewhere) or 'nor any others'}); "
+            "needed: some of every class"
+        )
 
     def has_label(self, samples: Samples, label: int) -> NDArray[np.bool_]:
         """Which samples have the class with that index."""
@@ -299,12 +299,6 @@ def _line(values: list[str]) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
 
 
-def _real_files(samples: Samples) -> list[str]:
-    if not isinstance(samples.inputs, ImageFiles):
-        return []
-    return [os.path.realpath(file) if os.path.islink(file) else file for file in samples.inputs.files()]  # noqa: PTH114
-
-
 def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:
     seen: dict[str, Split] = {}
     for split, own in names.items():
@@ -313,7 +307,6 @@ def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:
                 raise InputError(f"{what} {name!r} is in both {seen[name]} and {split}; allowed: one split")
 
 
-Tick = Callable[[int], None]
 Decode = Callable[..., Decoded]
 
 

@@ -101,44 +101,31 @@ def _radius(points: Points) -> NDArray[np.float64]:
     return np.asarray(np.hypot(points[:, 0], points[:, 1]))
 
 
-def _above_wave(points: Points) -> NDArray[np.bool_]:
-    return np.asarray(points[:, 1] > 0.45 * np.sin(3.5 * points[:, 0]))
-
-
-def _between_rings(points: Points) -> NDArray[np.bool_]:
-    return np.asarray((_radius(points) > 0.35) & (_radius(points) < 0.75))
-
-
-def _on_spiral(points: Points) -> NDArray[np.bool_]:
-    turn = np.arctan2(points[:, 1], points[:, 0]) + 8 * _radius(points)
-    return np.asarray(np.sin(turn) > 0)
-
-
-def _on_checkers(points: Points) -> NDArray[np.bool_]:
-    return np.asarray((np.floor(2 * points).sum(axis=1) % 2) == 0)
-
-
-def _in_middle(points: Points) -> NDArray[np.bool_]:
-    return np.asarray(np.abs(points[:, 0]) < 0.5)
-
-
-def _on_the_right(points: Points) -> NDArray[np.bool_]:
-    return np.asarray(points[:, 0] + 0.5 * points[:, 1] > 0)
-
-
-def _near_centre(points: Points) -> NDArray[np.bool_]:
-    return np.asarray(_radius(points) < 0.6)
-
-
-def _along_diagonal(points: Points) -> NDArray[np.bool_]:
-    return np.asarray(np.abs(points[:, 0] - points[:, 1]) < 0.6)
-
-
 TOYS = (
-    Toy("wave", "above or below a sine; familiar is the middle half", _above_wave, _in_middle),
-    Toy("rings", "on a ring or off it; familiar is one side of a line", _between_rings, _on_the_right),
-    Toy("spiral", "two arms of a spiral; familiar is a disc", _on_spiral, _near_centre),
-    Toy("checkers", "a chequered board; familiar is a strip along a diagonal", _on_checkers, _along_diagonal),
+    Toy(
+        "wave",
+        "above or below a sine; familiar is the middle half",
+        red=lambda points: points[:, 1] > 0.45 * np.sin(3.5 * points[:, 0]),
+        familiar=lambda points: np.abs(points[:, 0]) < 0.5,
+    ),
+    Toy(
+        "rings",
+        "on a ring or off it; familiar is one side of a line",
+        red=lambda points: (_radius(points) > 0.35) & (_radius(points) < 0.75),
+        familiar=lambda points: points[:, 0] + 0.5 * points[:, 1] > 0,
+    ),
+    Toy(
+        "spiral",
+        "two arms of a spiral; familiar is a disc",
+        red=lambda points: np.sin(np.arctan2(points[:, 1], points[:, 0]) + 8 * _radius(points)) > 0,
+        familiar=lambda points: _radius(points) < 0.6,
+    ),
+    Toy(
+        "checkers",
+        "a chequered board; familiar is a strip along a diagonal",
+        red=lambda points: np.floor(2 * points).sum(axis=1) % 2 == 0,
+        familiar=lambda points: np.abs(points[:, 0] - points[:, 1]) < 0.6,
+    ),
 )
 
 TOY = TaskEntry(

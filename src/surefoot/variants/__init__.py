@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_toml
-from surefoot.recipes.recipe import Recipe, Teachers, refuse_unknown
+from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.registry import Registry
 from surefoot.variants.averaged import Averaged
 from surefoot.variants.base import PLAIN, Variant, variant_of

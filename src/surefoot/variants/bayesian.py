@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_of, require_number, require_whole
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import one_of, require, require_whole
 from surefoot.variants.base import Variant
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Bayesian(Variant):
     sampled: str = "head"  # dropout before the last layer, sampled there; or "network": in every layer
 
     def __post_init__(self) -> None:
-        require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
+        require_number("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
         object.__setattr__(self, "dropout", float(self.dropout))
         for name in ("samples", "training_samples"):
             require_whole(name, getattr(self, name), 1)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from surefoot.errors import require_number
 from surefoot.io import digest_of
-from surefoot.recipes.recipe import Teachers, require
+from surefoot.recipes.recipe import Teachers
 from surefoot.tasks.task import Split
 from surefoot.variants.base import Variant
 
@@ -28,9 +29,9 @@ class Distilled(Variant):
     unlabelled: float = 0.0  # unlabelled samples an epoch, as a share of the labelled ones
 
     def __post_init__(self) -> None:
-        require("temperature", self.temperature, lambda v: 0 < v < math.inf, "a positive number")
-        require("label_weight", self.label_weight, lambda v: 0 <= v < math.inf, "at least 0")
-        require("unlabelled", self.unlabelled, lambda v: 0 <= v < math.inf, "at least 0")
+        require_number("temperature", self.temperature, lambda v: 0 < v < math.inf, "a positive number")
+        require_number("label_weight", self.label_weight, lambda v: 0 <= v < math.inf, "at least 0")
+        require_number("unlabelled", self.unlabelled, lambda v: 0 <= v < math.inf, "at least 0")
         for name in ("temperature", "label_weight", "unlabelled"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 2 and 2.0 are one recipe
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
-from surefoot.recipes.recipe import Recipe, Teachers, require, require_whole
+from surefoot.errors import InputError, require_number, require_whole
+from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.tasks.task import Samples, Split, Task
 from surefoot.training.folds import NEVER, cluster, deal_groups
 from surefoot.variants.base import Variant
@@ -31,7 +31,7 @@ class HeldOut(Variant):
 
     def __post_init__(self) -> None:
         require_whole("folds", self.folds, 2)
-        require(
+        require_number(
             "fold", self.fold, lambda v: isinstance(v, int) and 0 <= v < self.folds, "from 0 to below folds"
         )
 
