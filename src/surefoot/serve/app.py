@@ -22,7 +22,7 @@ from surefoot import __version__
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
-from surefoot.report.style import TEMPLATES, template_named
+from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
 from surefoot.serve.batching import Batcher, PredictionError, Predictor
 from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
