@@ -15,10 +15,9 @@ from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
 from surefoot.serve import batching
-from surefoot.serve.app import Page
+from surefoot.serve.app import Metrics, Page
 from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import Capacity, Limits, RefusedError
-from surefoot.serve.metrics import Metrics
 from tests.serve.made import bundled, counts, picture
 
 
