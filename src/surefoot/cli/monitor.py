@@ -70,21 +70,23 @@ def monitor(
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_outputs(reference, unlabelled=kind)
-        seen = read_outputs(current, unlabelled=known.kind)
-        seen = replace(seen, labels=seen.labels.new_full(seen.labels.shape, IGNORE))
-        refuse_other_classifier({"reference": known, "current": seen})
-        then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
-    name = fingerprint(then)
+        familiar = read_outputs(reference, unlabelled=kind)
+        unlabelled = read_outputs(current, unlabelled=familiar.kind)
+        no_labels = unlabelled.labels.new_full(unlabelled.labels.shape, IGNORE)
+        unlabelled = replace(unlabelled, labels=no_labels)
+        refuse_other_classifier({"reference": familiar, "current": unlabelled})
+        before = scores_of(familiar, calibration=fitted, thresholds=chosen)
+        after = scores_of(unlabelled, calibration=fitted, thresholds=chosen)
+    name = fingerprint(before)
     checks: tuple[dict[str, Any], ...] = ()
     if history is None:
-        check = check_shift(then, now, budget=AlphaBudget.only(alpha), bound=bound)
+        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
     else:
         with opened(history, alpha=alpha, reference=name) as past:
             budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
-            check = check_shift(then, now, budget=budget, bound=bound)
+            check = check_shift(before, after, budget=budget, bound=bound)
             checks = past.added(check, reference=name, source=str(current)).checks
-    _note_novelty(then, now)
+    _note_novelty(before, after)
     from surefoot.report.monitor import monitor_table, monitor_verdict
 
     verdict, table = monitor_verdict(check), monitor_table(check)
@@ -94,7 +96,7 @@ def monitor(
 
         sources = {"reference": str(reference), "current": str(current)}
         with busy("drawing the page"):
-            write_monitor_page(check, verdict, table, then, now, checks, sources, output)
+            write_monitor_page(check, verdict, table, before, after, checks, sources, output)
         typer.echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
