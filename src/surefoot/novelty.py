@@ -285,10 +285,10 @@ def _set_distances(
     features: Mapping[Key, Tensor], reference: Sequence[Key], device: torch.device
 ) -> dict[Key, Tensor]:
     """Distances of every set to all reference sets together; a sample is not its own neighbour."""
-    together = torch.cat([features[key] for key in reference])
-    within = distances_within(together, device=device)
+    reference_features = torch.cat([features[key] for key in reference])
+    within = distances_within(reference_features, device=device)
     own = dict(zip(reference, torch.split(within, [len(features[key]) for key in reference]), strict=True))
     return {
-        key: own[key] if key in own else neighbour_distances(rows, together, device=device)
+        key: own[key] if key in own else neighbour_distances(rows, reference_features, device=device)
         for key, rows in features.items()
     }

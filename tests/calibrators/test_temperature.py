@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -15,11 +16,14 @@ from surefoot import (
     fit_calibration,
     fit_member_temperatures,
     fit_temperature,
+    load_calibration,
+    save_calibration,
 )
 from surefoot.calibrators import search as scale
+from surefoot.calibrators.temperature import fit_temperature_at_least_one
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
-from surefoot.predictions import logits as judging
+from surefoot.predictions import logits as logits_module
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -59,7 +63,7 @@ def test_finds_the_temperature_that_made_the_data(right, classes, dtype):
 @pytest.mark.parametrize("sharpness", [0.1, 1, 5, 30])
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
 def test_agrees_with_scipy(draw, sharpness, has_avx512, monkeypatch):
-    monkeypatch.setattr(judging, "HAS_AVX512", has_avx512)
+    monkeypatch.setattr(logits_module, "HAS_AVX512", has_avx512)
     predictions = draw(sharpness=sharpness, seed=5)
     assert fit_temperature(predictions).temperature == pytest.approx(oracle(predictions), rel=1e-6)
 
@@ -274,3 +278,43 @@ def test_a_few_huge_rows_that_are_not_looked_at_first_may_rule_the_fit():
     fitted = fit_temperature(Predictions.from_logits(margins, labels))
     assert fitted.temperature == pytest.approx(1e7 / math.log(4), rel=0.05)
     assert not fitted.at_bound
+
+
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_a_temperature_of_one_or_more_is_used_as_it_is(draw):
+    val = draw(sharpness=3, members=2)
+    assert fit_temperature_at_least_one(val) == fit_temperature(val)
+    assert fit_temperature_at_least_one(val).declined is None
+
+
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_a_temperature_below_one_is_declined_and_changes_nothing(draw, tmp_path):
+    val = draw(sharpness=0.5, members=2)
+    fitted, plain = fit_temperature_at_least_one(val), fit_temperature(val)
+    assert plain.temperature < 1
+    assert (fitted.temperature, fitted.declined) == (1.0, plain.temperature)
+    assert (fitted.low, fitted.high) == (plain.low, plain.high)
+    assert torch.equal(fitted(val).probs(), val.probs())
+    assert f"T = {plain.temperature:.3g} is below 1" in fitted.remarks()[0]
+    assert "declined" in fitted.remarks()[0]
+    assert f"the fitted T = {plain.temperature:.5g} (95% interval" in fitted.lines()[0]
+    save_calibration(fitted, tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == fitted
+
+
+def test_separable_data_is_declined_and_flat_logits_are_not():
+    separable = fit_temperature_at_least_one(Predictions.from_logits([[5.0, 0.0], [0.0, 5.0]], [0, 1]))
+    assert separable.temperature == 1
+    assert separable.declined < 0.01
+    flat = fit_temperature_at_least_one(Predictions.from_logits([[2.0, 2.0], [1.0, 1.0]], [0, 1]))
+    assert flat.declined is None
+    assert "no T changes anything" in flat.remarks()[0]
+
+
+def test_files_without_the_field_still_load(tmp_path):
+    fitted = fit_temperature(draw_one_label(sharpness=2))
+    save_calibration(fitted, tmp_path / "c.json")
+    document = json.loads((tmp_path / "c.json").read_text())
+    del document["declined"]
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    assert load_calibration(tmp_path / "c.json") == fitted

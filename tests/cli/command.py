@@ -29,9 +29,9 @@ def surefoot(*arguments, check=0):
         to = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         with to[0], to[1], pytest.raises(SystemExit) as ended:
             main()
-    said = Said(*(stream.buffer.getvalue().decode() for stream in (out, err)))
-    assert (ended.value.code or 0) == check, said.stderr
-    return said
+    printed = Said(*(stream.buffer.getvalue().decode() for stream in (out, err)))
+    assert (ended.value.code or 0) == check, printed.stderr
+    return printed
 
 
 def started(*arguments):

@@ -28,9 +28,9 @@ def surefoot(*arguments):
 def test_other_methods_are_fitted_said_and_used(method, tmp_path):
     val, file = tmp_path / "val.parquet", tmp_path / "c.json"
     write_predictions(draw_one_label(sharpness=0.5, novelty=np.linspace(0, 1, 300)), val)
-    said = surefoot("calibrate", val, "-o", file, "--method", method)
-    assert WORDS[method] in said
-    assert "NLL " in said
+    printed = surefoot("calibrate", val, "-o", file, "--method", method)
+    assert WORDS[method] in printed
+    assert "NLL " in printed
     found = surefoot(
         "evaluate", val, "--calibration", file, "--report", tmp_path, "--format", "json", "--resamples", 5
     )

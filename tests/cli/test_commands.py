@@ -214,13 +214,13 @@ def loaded_by(*words):
         f"finally: print(*sorted(set(sys.modules) & {heavy}), sep=',')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    *said, loaded = done.stdout.splitlines()
-    return "\n".join(said) + done.stderr, done.returncode, loaded
+    *printed, loaded = done.stdout.splitlines()
+    return "\n".join(printed) + done.stderr, done.returncode, loaded
 
 
 def test_help_loads_nothing_that_takes_long():
-    said, code, loaded = loaded_by("--help")
-    assert "Usage" in said
+    printed, code, loaded = loaded_by("--help")
+    assert "Usage" in printed
     assert (code, loaded) == (0, "")
 
 
@@ -255,6 +255,6 @@ def test_a_name_too_long_is_a_sentence(command, tmp_path, here):
     file = tmp_path / "p.npz"
     write_predictions(draw_one_label(n=60), file)
     places = {"file": file, "long": tmp_path / ("x" * 300)}
-    said = here(*(word.format(**places) for word in command), check=2)
-    assert said.stderr.count("\n") == 1
-    assert "File name too long" in said.stderr
+    printed = here(*(word.format(**places) for word in command), check=2)
+    assert printed.stderr.count("\n") == 1
+    assert "File name too long" in printed.stderr

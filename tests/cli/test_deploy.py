@@ -64,23 +64,23 @@ def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, ending):
-    said, thresholds, folder, today = (
+    printed, thresholds, folder, today = (
         tmp_path / name for name in ("said", "thresholds.json", "bundle", f"today.{ending}")
     )
     store = ("--store", made.store.root)
-    surefoot("predictions", "tiny", "ensemble-of-t", "-o", said, *store)
-    surefoot("thresholds", said / "familiar.npz", "--target-error", 0.9, "-o", thresholds)
+    surefoot("predictions", "tiny", "ensemble-of-t", "-o", printed, *store)
+    surefoot("thresholds", printed / "familiar.npz", "--target-error", 0.9, "-o", thresholds)
     chosen = ("--thresholds", thresholds)
     surefoot("bundle", "tiny", "ensemble-of-t", "-o", folder, *chosen, "--resamples", 0, *store)
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")
     predicted = ("predict", folder, made.images, bad, "-o", today, "--skip-unreadable")
     surefoot(*predicted, "--probabilities")
-    look = surefoot("monitor", said / "familiar.npz", today, *chosen, "--format", "json")
+    look = surefoot("monitor", printed / "familiar.npz", today, *chosen, "--format", "json")
     found = json.loads(look.stdout)
     assert found["n"]["current"] == ROWS, "what could not be read is left out"
     again = read_outputs(today, unlabelled=package.LabelKind.ONE_LABEL)
-    stored = package.read_predictions(said / "unfamiliar.npz")
+    stored = package.read_predictions(printed / "unfamiliar.npz")
     place = {str(path): row for row, path in enumerate(again.ids)}
     rows = [place[str(made.images / path)] for path in stored.ids]
     assert again.novelty.numpy()[rows] == pytest.approx(stored.novelty.numpy(), abs=1e-4)
@@ -88,13 +88,13 @@ def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, end
     refused = surefoot("evaluate", today, check=2)
     assert "output of 'surefoot predict', whose 'label' is the predicted class" in refused.stderr
     calibration = tmp_path / "c.json"
-    surefoot("calibrate", said / "familiar.npz", "-o", calibration)
+    surefoot("calibrate", printed / "familiar.npz", "-o", calibration)
     twice = surefoot("apply", calibration, today, "-o", tmp_path / "twice.npz", check=2)
     assert "whose 'label' is the predicted class" in twice.stderr
     streamed = surefoot("evaluate", f"{tmp_path}/*.{ending}", check=2)
     assert "whose 'label' is the predicted class" in streamed.stderr
     surefoot(*predicted)
-    bare = surefoot("monitor", said / "familiar.npz", today, check=2)
+    bare = surefoot("monitor", printed / "familiar.npz", today, check=2)
     assert "needed: 'surefoot predict --probabilities'" in bare.stderr
 
 
@@ -119,8 +119,8 @@ def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
         json.loads((tmp_path / str(run) / "bundle.json").read_text())["networks"][0]["seed"] for run in (0, 1)
     ]
     assert seeds == [0, 1]
-    said = surefoot("bundle", made.folder, "single", "-o", tmp_path / "2", "--run", 2, check=2)
-    assert said.stderr == "surefoot: run is 2; allowed: 0 to 1\n"
+    printed = surefoot("bundle", made.folder, "single", "-o", tmp_path / "2", "--run", 2, check=2)
+    assert printed.stderr == "surefoot: run is 2; allowed: 0 to 1\n"
     assert not (tmp_path / "2").exists()
 
 
@@ -221,13 +221,15 @@ def test_files_folders_and_patterns(made, bundle, surefoot, tmp_path, monkeypatc
 
 
 def test_the_output_is_refused_before_the_work(made, bundle, surefoot, tmp_path):
-    said = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.xlsx", check=2).stderr
-    assert "unknown file type '.xlsx'; have: .parquet, .csv" in said
+    printed = surefoot("predict", bundle, made.images, "-o", tmp_path / "out.xlsx", check=2).stderr
+    assert "unknown file type '.xlsx'; have: .parquet, .csv" in printed
     shutil.copy(made.images / "part0" / "000.png", tmp_path / "image.csv")
-    said = surefoot("predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2).stderr
-    assert "image.csv is among the images; allowed: another file" in said
-    said = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
-    assert "is not a bundle: it has no bundle.json" in said
+    printed = surefoot(
+        "predict", bundle, tmp_path / "image.csv", "-o", tmp_path / "image.csv", check=2
+    ).stderr
+    assert "image.csv is among the images; allowed: another file" in printed
+    printed = surefoot("predict", tmp_path, made.images, "-o", tmp_path / "out.csv", check=2).stderr
+    assert "is not a bundle: it has no bundle.json" in printed
 
 
 def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_path, monkeypatch):
@@ -258,8 +260,8 @@ def test_a_file_that_is_there_is_replaced_and_a_folder_is_not(made, bundle, sure
     assert pyarrow.csv.read_csv(tmp_path / "out.csv").num_rows == 1
     surefoot("export", bundle, "-o", tmp_path / "model.pt2")
     assert torch.export.load(tmp_path / "model.pt2") is not None
-    said = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
-    assert said == f"surefoot: {tmp_path} exists already; allowed: a new folder, so that nothing is lost\n"
+    printed = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
+    assert printed == f"surefoot: {tmp_path} exists already; allowed: a new folder, so that nothing is lost\n"
     assert {file.name for file in tmp_path.iterdir()} == {"out.csv", "model.pt2"}
 
 

@@ -79,19 +79,19 @@ def scores(folder, name="tiny"):
 
 
 def test_it_ends_with_the_table_and_the_report(folder):
-    said = (folder / "said.txt").read_text()
+    printed = (folder / "said.txt").read_text()
     page = folder / "runs/experiments/tiny/report.html"
-    assert said.endswith(f"report: {page}\n")
+    assert printed.endswith(f"report: {page}\n")
     assert page.stat().st_size > 10_000
     for title in ("Single", "Single + T", "Ensemble", "Distill"):
-        assert f"| {title} |" in said
-    assert "From 2 runs" in said
+        assert f"| {title} |" in printed
+    assert "From 2 runs" in printed
     single = [
         value
         for key, value in scores(folder).items()
         if key[0] == "single" and key[2:] == ("familiar", "nll")
     ]
-    assert f"{np.mean(single):.4f}" in said
+    assert f"{np.mean(single):.4f}" in printed
 
 
 def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training, no_figures):
@@ -148,16 +148,16 @@ def epochs(store):
 
 def test_scores_alone_make_the_tables_again(folder, here, tmp_path):
     made = folder / "runs/experiments/tiny/tables"
-    said = here("report", made / "toy-wave-scores.csv", "--paper", "animals", "-o", tmp_path / "again")
+    printed = here("report", made / "toy-wave-scores.csv", "--paper", "animals", "-o", tmp_path / "again")
     first, again = ((f / "toy-wave-tables.md").read_text() for f in (made, tmp_path / "again"))
     for name in ("md", "tex", "html"):
-        assert f"written: {tmp_path / 'again' / f'toy-wave-tables.{name}'}" in said.stdout
+        assert f"written: {tmp_path / 'again' / f'toy-wave-tables.{name}'}" in printed.stdout
     means = [
         value
         for (method, _, side, metric), value in scores(folder).items()
         if (method, side, metric) == ("single", "unfamiliar", "nll")
     ]
-    assert f"{np.mean(means):.4f}" in said.stdout
+    assert f"{np.mean(means):.4f}" in printed.stdout
     assert "(paper" in again
     assert "(paper" not in first
     here("report", made / "toy-wave-scores.csv", "-o", tmp_path / "bare")
@@ -170,16 +170,16 @@ def test_scores_alone_make_the_tables_again(folder, here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (("--paper", "birds"), "the paper has no task 'birds'; have: gender, cat-dog, animals, objects"),
         (("--method", "distil"), "has no method 'distil'; have: single, single-t, ensemble, distill"),
         (("--set", "metrics=nll"), "--set is for an experiment"),
     ],
 )
-def test_scores_with_a_mistake(folder, here, words, said):
+def test_scores_with_a_mistake(folder, here, words, printed):
     path = folder / "runs/experiments/tiny/tables/toy-wave-scores.csv"
-    assert said in here("report", path, *words, check=2).stderr
+    assert printed in here("report", path, *words, check=2).stderr
 
 
 def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, here):
@@ -202,8 +202,8 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
             assert time.monotonic() < end
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        said, warned = process.communicate()
-    assert (process.returncode, said, warned) == (130, "", STOPPED)
+        printed, warned = process.communicate()
+    assert (process.returncode, printed, warned) == (130, "", STOPPED)
     assert [found.state for found in Store(store).networks()] == [State.STOPPED]
     begun = len(epochs(store))
     assert 0 < begun < 120
@@ -251,7 +251,7 @@ def test_compare_says_what_changed_with_intervals(folder, here):
         changed[side, "nll"]["before"] for side in ("familiar", "unfamiliar")
     ]
     assert {line["low"] for line in lines} == {""}
-    said = here(
+    printed = here(
         "compare",
         folder / "runs/experiments/tiny",
         "longer",
@@ -261,66 +261,68 @@ def test_compare_says_what_changed_with_intervals(folder, here):
         "--format",
         "markdown",
     ).stdout
-    assert "- toy/wave, methods only after: budget-t." in said
-    assert f"| Single | NLL | F | {changed['familiar', 'nll']['before']:.4f} |" in said
+    assert "- toy/wave, methods only after: budget-t." in printed
+    assert f"| Single | NLL | F | {changed['familiar', 'nll']['before']:.4f} |" in printed
 
 
 def test_compare_with_itself_finds_nothing(folder, here):
-    said = here("compare", "longer", "longer", "--store", folder / "runs", "--resamples", 20).stdout
-    assert "The values of both experiments are the same." in said
-    assert "0 of 20 differences" in said
-    assert "There is one run" in said
+    printed = here("compare", "longer", "longer", "--store", folder / "runs", "--resamples", 20).stdout
+    assert "The values of both experiments are the same." in printed
+    assert "0 of 20 differences" in printed
+    assert "There is one run" in printed
 
 
 def test_ls_runs(folder, here):
-    said = here("ls", "runs", "--store", folder / "runs").stdout
+    printed = here("ls", "runs", "--store", folder / "runs").stdout
     rows = [
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.startswith("│")
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in printed.splitlines()
+        if line.startswith("│")
     ]
     assert rows == [["longer", "toy/wave", "1", "0", "no"], ["tiny", "toy/wave", "4", "0", "yes"]]
 
 
 def test_ls_methods_and_experiments(here):
-    said = here("ls", "methods").stdout
-    assert all(f"│ {method.name} " in said for method in METHODS)
-    assert said.count("oracle: ") == sum(method.oracle for method in METHODS)
-    assert said.count("beyond the paper") == sum(method.not_in_paper for method in METHODS)
-    said = here("ls", "experiments").stdout
-    assert all(f"│ {each.name} " in said for each in EXPERIMENTS)
-    assert "toy/wave, toy/rings" in said
+    printed = here("ls", "methods").stdout
+    assert all(f"│ {method.name} " in printed for method in METHODS)
+    assert printed.count("oracle: ") == sum(method.oracle for method in METHODS)
+    assert printed.count("beyond the paper") == sum(method.not_in_paper for method in METHODS)
+    printed = here("ls", "experiments").stdout
+    assert all(f"│ {each.name} " in printed for each in EXPERIMENTS)
+    assert "toy/wave, toy/rings" in printed
 
 
 def test_show_an_experiment_is_toml_that_runs(here):
-    said = here("show", "letters", "--as", "experiment").stdout
-    assert experiment_from(tomllib.loads(said), name="x") == experiment_named("letters")
+    printed = here("show", "letters", "--as", "experiment").stdout
+    assert experiment_from(tomllib.loads(printed), name="x") == experiment_named("letters")
 
 
 def test_show_tells_all_that_have_the_name(here):
-    said = here("show", "cat-dog").stdout
-    assert said.startswith("# experiment cat-dog, as it would run\n")
-    assert "Cat vs. dog: Oxford-IIIT Pets" in said
-    assert "terms:" in said
+    printed = here("show", "cat-dog").stdout
+    assert printed.startswith("# experiment cat-dog, as it would run\n")
+    assert "Cat vs. dog: Oxford-IIIT Pets" in printed
+    assert "terms:" in printed
     assert "# experiment" not in here("show", "cat-dog", "--as", "task").stdout
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
 def test_show_a_method(here, method):
-    said = here("show", method.name).stdout
+    printed = here("show", method.name).stdout
     for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
-        assert text in said
-    assert ("oracle: " in said) == method.oracle
+        assert text in printed
+    assert ("oracle: " in printed) == method.oracle
 
 
 def test_show_a_run(folder, here):
-    said = here("show", "tiny", "--store", folder / "runs").stdout
+    printed = here("show", "tiny", "--store", folder / "runs").stdout
     files = [folder / f"runs/experiments/tiny/calibrations/toy-wave-single-t-run{run}.json" for run in (0, 1)]
     fitted = ", ".join(f"{load_calibration(file).temperature:.4g}" for file in files)
-    row = next(line for line in said.splitlines() if "toy-wave-single-t" in line)
+    row = next(line for line in printed.splitlines() if "toy-wave-single-t" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["toy-wave-single-t", "T", fitted]
-    assert said.endswith(
+    assert printed.endswith(
         f"networks: 4 done, 0 missing\nreport: {folder / 'runs/experiments/tiny/report.html'}\n"
     )
-    assert '"single-t",\n    "ensemble",\n    "distill",\n]' in said
+    assert '"single-t",\n    "ensemble",\n    "distill",\n]' in printed
     assert (
         "report: none; 'surefoot report longer" in here("show", "longer", "--store", folder / "runs").stdout
     )

@@ -50,8 +50,8 @@ def test_where_it_cannot_listen(refused, tmp_path):
     _, bundle = bundled(tmp_path, "single")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused(bundle, "--port", port)
-        assert said == f"surefoot: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+        printed = refused(bundle, "--port", port)
+        assert printed == f"surefoot: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
     assert "cannot listen on no such host port 8000: " in refused(bundle, "--host", "no such host")
     assert "timeout is 0.0; allowed: a positive number" in refused(bundle, "--timeout", 0)
     (tmp_path / "thresholds.json").write_text('{"accept": 2, "reject": 0}')

@@ -104,10 +104,10 @@ def test_one_small_file_is_streamed_where_asked(folder):
 
 
 def test_streaming_many_labels_from_csv_needs_no_torch(folder):
-    said = process(TORCHLESS, "evaluate", folder / "many", "--format", "json", "--resamples", 5)
+    output = process(TORCHLESS, "evaluate", folder / "many", "--format", "json", "--resamples", 5)
     whole = surefoot("evaluate", folder / "many", "--format", "json", "--resamples", 0, "--no-stream")
     for name in ("nll", "brier", "e99"):
-        assert scores(said)[name]["value"] == pytest.approx(scores(whole.stdout)[name]["value"], rel=1e-12)
+        assert scores(output)[name]["value"] == pytest.approx(scores(whole.stdout)[name]["value"], rel=1e-12)
 
 
 def test_several_npz_are_read_whole(folder, tmp_path):
@@ -140,8 +140,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_streamed_is_one_sentence(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    arguments, said = REFUSED[name]
-    with pytest.raises(InputError, match=said):
+    arguments, output = REFUSED[name]
+    with pytest.raises(InputError, match=output):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 

@@ -8,11 +8,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from surefoot.cli import progress
 from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import read_recipe
+from surefoot.workers.jobs import Job, WorkOrder
 from tests.cli.command import in_a_process, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
@@ -38,21 +40,21 @@ def folder(tmp_path_factory):
 
 
 def test_tune_reports_each_rate_and_writes_a_recipe(folder):
-    said, recipe = (folder / "tuned.txt").read_text(), read_recipe(folder / "r.toml")
-    assert "learning rate 0.1: " in said
-    assert "learning rate 1e+30: diverged" in said
-    assert f"best: learning rate 0.1, {recipe.epochs} epochs; recipe: {folder / 'r.toml'}" in said
-    assert "this is the lowest rate tried; --rate 0.03 may be better" in said
+    printed, recipe = (folder / "tuned.txt").read_text(), read_recipe(folder / "r.toml")
+    assert "learning rate 0.1: " in printed
+    assert "learning rate 1e+30: diverged" in printed
+    assert f"best: learning rate 0.1, {recipe.epochs} epochs; recipe: {folder / 'r.toml'}" in printed
+    assert "this is the lowest rate tried; --rate 0.03 may be better" in printed
     assert (recipe.network, recipe.width, recipe.learning_rate) == ("mlp", 16, 0.1)
     assert "# learning rate 1e+30: diverged" in (folder / "r.toml").read_text()
 
 
 def test_tune_names_the_rates_within_a_standard_error_of_the_best(tmp_path):
     the_same_twice = ("--rate", 0.1, "--rate", 0.1, "--rate", 1e-9, "--most-epochs", 2)
-    said = in_a_process("tune", "toy", *SMALL, *the_same_twice, "-o", tmp_path / "r.toml").stdout
-    error = float(re.search(r"learning rate 0.1: .*error (\S+),", said)[1])
+    printed = in_a_process("tune", "toy", *SMALL, *the_same_twice, "-o", tmp_path / "r.toml").stdout
+    error = float(re.search(r"learning rate 0.1: .*error (\S+),", printed)[1])
     found = re.search(
-        r"standard error of the best \((\S+) of error on 1,200 .+\): learning rate (.+)\n", said
+        r"standard error of the best \((\S+) of error on 1,200 .+\): learning rate (.+)\n", printed
     )
     assert float(found[1]) == pytest.approx((error * (1 - error) / 1200) ** 0.5, abs=1e-4)
     assert found[2] == "0.1"
@@ -76,12 +78,12 @@ def test_the_logits_go_straight_into_calibrate_and_evaluate(folder, here):
 
 
 def test_status_shows_what_is_done(folder, here):
-    said = here("status", "--store", folder / "runs").stdout
+    printed = here("status", "--store", folder / "runs").stdout
     epochs = read_recipe(folder / "r.toml").epochs
-    rows = [line for line in said.splitlines() if "toy/wave" in line]
+    rows = [line for line in printed.splitlines() if "toy/wave" in line]
     assert len(rows) == 2
     assert all(" done " in row and f" final {epochs}/{epochs} " in row for row in rows)
-    assert said.splitlines()[-1] == "2 networks: 2 done"
+    assert printed.splitlines()[-1] == "2 networks: 2 done"
 
 
 def test_status_shows_what_was_ordered_and_never_begun(tmp_path, here):
@@ -100,9 +102,9 @@ def test_status_of_an_empty_store(tmp_path, here):
     assert shown(here("status", "--store", tmp_path).stdout) == ([], "0 networks")
 
 
-def shown(said):
+def shown(printed):
     """The cells of each row, and the last line."""
-    lines = said.splitlines()
+    lines = printed.splitlines()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
     return rows, lines[-1]
 
@@ -144,10 +146,10 @@ def epochs(store):
 def stop(process):
     """Ctrl-C."""
     process.send_signal(signal.SIGINT)
-    said, warned = process.communicate()
+    printed, warned = process.communicate()
     assert process.returncode == 130
     assert warned == "stopped; the same command resumes\n"
-    assert said == ""
+    assert printed == ""
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +209,33 @@ def _soon(look, seconds=30.0):
     while not look():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+JOBS = tuple(Job(Recipe(network="mlp", epochs=4, protocol="holdout"), seed) for seed in range(2))
+ORDER = WorkOrder(task="toy", root=None, jobs=JOBS, store="runs")
+
+
+def epoch(number, job=0):
+    return {"event": "epoch", "job": job, "phase": "train", "epoch": number, "epochs": 4, "loss": 0.25}
+
+
+def watch(events):
+    with progress.watch(ORDER, title="toy") as on_event:
+        for event in events:
+            on_event(event)
+
+
+def test_a_log_gets_lines(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    watch([{"event": "ready"}, epoch(1), epoch(2), {"event": "done", "job": 0}])
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 4
+    assert printed[2].startswith("toy: 0 of 2 networks; seed 0: epoch 2 of 4, loss 0.2500; 0:0")
+    assert printed[3].startswith("toy: 1 of 2 networks; ")
+    assert printed[3].endswith(" left")
+
+
+@pytest.mark.parametrize("events", [1, 4])
+def test_but_not_for_every_epoch(events, capsys):
+    watch([epoch(number + 1) for number in range(events)])
+    assert capsys.readouterr().err == ""

@@ -46,16 +46,16 @@ def files(tmp_path_factory):
 
 def test_thresholds_are_chosen_said_and_written(files, tmp_path):
     file, page = tmp_path / "t.json", tmp_path / "t.html"
-    code, said, notes = surefoot(
+    code, printed, notes = surefoot(
         "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "test.npz",
         "--unfamiliar", files / "strange.npz", "-o", file, "--html", page,
     )  # fmt: skip
     assert code == 0
     document = json.loads(file.read_text())
-    assert f"at a confidence of {document['accept']:.6g} or more" in said
-    assert "The guarantee does not cover unfamiliar data: there " in said
-    assert "times the target" in said
-    assert "within the guarantee" in said
+    assert f"at a confidence of {document['accept']:.6g} or more" in printed
+    assert "The guarantee does not cover unfamiliar data: there " in printed
+    assert "times the target" in printed
+    assert "within the guarantee" in printed
     assert f"thresholds: {file}" in notes
     strange = read_predictions(files / "strange.npz").outcomes
     taken = strange.confidence >= document["accept"]
@@ -66,14 +66,14 @@ def test_thresholds_are_chosen_said_and_written(files, tmp_path):
 
 
 def test_a_split_fits_a_temperature_on_other_rows(files, tmp_path):
-    code, said, _ = surefoot(
+    code, printed, _ = surefoot(
         "thresholds", files / "val.npz", "--target-error", 0.1, "--split", 0.4, "-o", tmp_path / "t.json"
     )
     assert code == 0
-    assert "calibration: T = " in said
+    assert "calibration: T = " in printed
     found = load_thresholds(tmp_path / "t.json")
     assert (found.n, found.calibration.n) == (900, 600)
-    assert f"{found.calibration.temperature:.5g}" in said
+    assert f"{found.calibration.temperature:.5g}" in printed
     assert (
         surefoot("monitor", files / "val.npz", files / "test.npz", "--thresholds", tmp_path / "t.json")[0]
         == 0
@@ -99,7 +99,7 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["--target-error", 1.5], "target error is 1.5; allowed: above 0 and below 1"),
         (["--split", 1], "--split is 1; allowed"),
@@ -111,9 +111,9 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
         (["-o", "t.json", "--html", "."], "cannot write .: it is a folder"),
     ],
 )
-def test_bad_options_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
+def test_bad_options_are_one_sentence(arguments, printed, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(printed)):
         surefoot("thresholds", files / "val.npz", *arguments)
     assert list(tmp_path.iterdir()) == []
 
@@ -128,10 +128,10 @@ def test_predictions_of_other_classes_are_refused(files, tmp_path):
     file = tmp_path / "t.json"
     for option, names in (("unfamiliar", "xyz"), ("familiar-test", "cba")):
         other = renamed(files / "test.npz", names, tmp_path / f"{names}.npz")
-        said = (
+        printed = (
             f"class names differ: val a, b, c, {option.replace('-', ' ')} {', '.join(names)}; must be equal"
         )
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=printed):
             surefoot("thresholds", val, f"--{option}", other, "-o", file)
     assert not file.exists()
     unnamed = files / "test.npz"
@@ -180,11 +180,11 @@ def test_the_page_s_snippet_accepts_what_the_thresholds_do(method, members, tmp_
 
 
 def test_a_broken_promise_is_said(files, tmp_path):
-    _, said, _ = surefoot(
+    _, printed, _ = surefoot(
         "thresholds", files / "val.npz", "--target-error", 0.05, "--familiar-test", files / "strange.npz",
         "-o", tmp_path / "t.json",
     )  # fmt: skip
-    assert "more than guaranteed. These rows have another distribution than val" in said
+    assert "more than guaranteed. These rows have another distribution than val" in printed
 
 
 def test_without_mapie_a_sentence_says_how_to_get_it(files, tmp_path, monkeypatch):
@@ -200,10 +200,10 @@ def test_many_labels_need_a_class(tmp_path):
     with pytest.raises(InputError, match="one class at a time"):
         surefoot("thresholds", tmp_path / "v.npz")
     file, page = tmp_path / "t.json", tmp_path / "t.html"
-    code, said, _ = surefoot("thresholds", tmp_path / "v.npz", "--for-class", NASTY, "--target-error", 0.2,
+    code, printed, _ = surefoot("thresholds", tmp_path / "v.npz", "--for-class", NASTY, "--target-error", 0.2,
                              "-o", file, "--html", page)  # fmt: skip
     assert code == 0
-    assert f"for '{NASTY}'" in said
+    assert f"for '{NASTY}'" in printed
     assert load_thresholds(file).for_class == NASTY
     check_page(page, figures=1)
     assert surefoot("monitor", tmp_path / "v.npz", tmp_path / "v.npz", "--thresholds", file)[0] == 0
@@ -223,13 +223,13 @@ def test_monitor_without_labels(files, tmp_path):
     known, fresh, strange = (
         without_labels(files / f"{name}.npz", tmp_path / f"{name}.csv") for name in ("val", "test", "strange")
     )
-    code, said, _ = surefoot("monitor", known, fresh)
+    code, printed, _ = surefoot("monitor", known, fresh)
     assert code == 0
-    assert "No significant shift." in said
-    assert "because it has no labels" in said
-    code, said, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
+    assert "No significant shift." in printed
+    assert "because it has no labels" in printed
+    code, printed, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
     assert code == 1
-    document = json.loads(said)
+    document = json.loads(printed)
     assert document["verdict"][0] == "The data has shifted."
     assert document["accuracy"]["reference_labelled"]
 
@@ -257,23 +257,23 @@ def test_the_labels_of_what_is_watched_are_never_used(files, tmp_path):
     strange = read_predictions(files / "strange.npz")
     wrong = Predictions.from_logits(strange.logits, (strange.labels + 1) % 3)
     write_predictions(wrong, tmp_path / "wrong.npz")
-    said = [
+    printed = [
         surefoot("monitor", files / "val.npz", path)[1]
         for path in (files / "strange.npz", tmp_path / "wrong.npz")
     ]
-    assert said[0] == said[1]
+    assert printed[0] == printed[1]
 
 
 def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
     page, history = tmp_path / "m.html", tmp_path / "h.jsonl"
     surefoot("thresholds", files / "val.npz", "--target-error", 0.05, "-o", tmp_path / "t.json")
     for number, name in enumerate(("test", "test", "strange"), start=1):
-        code, said, _ = surefoot(
+        code, printed, _ = surefoot(
             "monitor", files / "val.npz", files / f"{name}.npz", "--history", history, "-o", page,
             "--thresholds", tmp_path / "t.json", "--bound", 0.02,
         )  # fmt: skip
         assert code == (name == "strange")
-        assert "share accepted" in said
+        assert "share accepted" in printed
         assert len(history.read_text().splitlines()) == number
     assert [json.loads(line)["alarm"] for line in history.read_text().splitlines()] == [False, False, True]
     text = check_page(page, figures=3)
@@ -283,7 +283,7 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["--alpha", 0], "--alpha is 0; allowed: above 0 and below 1"),
         (["--bound", 2], "--bound is 2; allowed: 0 to 1"),
@@ -296,9 +296,9 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
         (["--history", "."], "cannot write .: it is a folder"),
     ],
 )
-def test_bad_options_of_the_monitor_are_one_sentence(arguments, said, files, tmp_path, monkeypatch):
+def test_bad_options_of_the_monitor_are_one_sentence(arguments, printed, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(printed)):
         surefoot("monitor", files / "val.npz", files / "test.npz", *arguments)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="is the input"):

@@ -106,16 +106,16 @@ def test_ten_looks_at_one_reference_alarm_no_more_often_than_alpha():
 
 
 def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_everywhere():
-    """Overconfident everywhere alike: the reference's labels mend it; without them the estimate is too high."""
-    rng, turns, mended, trusting = np.random.default_rng(3), 200, 0, 0
+    """Overconfident everywhere alike: the reference's labels correct it; without them the estimate is too high."""
+    rng, turns, corrected, trusting = np.random.default_rng(3), 200, 0, 0
     truth = source(100_000, rng).outcomes.correct.mean()
     for _ in range(turns):
         labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
         for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
             interval = check_shift(scores_of(reference), current, budget=ONLY).accuracy
             inside = interval.low <= truth <= interval.high
-            mended, trusting = mended + (inside and counts), trusting + (inside and not counts)
-    assert binomtest(mended, turns, 0.95).pvalue > 1e-4
+            corrected, trusting = corrected + (inside and counts), trusting + (inside and not counts)
+    assert binomtest(corrected, turns, 0.95).pvalue > 1e-4
     assert trusting < 0.5 * turns
 
 
@@ -123,9 +123,9 @@ def test_calibration_is_applied_to_what_is_compared():
     rng = np.random.default_rng(4)
     reference, current = source(500, rng), source(100, rng)
     fitted = fit_temperature(reference)
-    plain, mended = (scores_of(reference, calibration=each).confidence for each in (None, fitted))
-    assert mended.mean() < plain.mean()
-    assert np.allclose(mended, fitted(reference).probs().max(dim=1).values.numpy())
+    plain, corrected = (scores_of(reference, calibration=each).confidence for each in (None, fitted))
+    assert corrected.mean() < plain.mean()
+    assert np.allclose(corrected, fitted(reference).probs().max(dim=1).values.numpy())
     assert fingerprint(scores_of(reference)) != fingerprint(scores_of(reference, calibration=fitted))
     assert fingerprint(scores_of(current)) == fingerprint(scores_of(current))
 
@@ -156,9 +156,9 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     given = draw_one_label(100, novelty=np.arange(100.0))
     assert novelty_name(scores_of(given), scores_of(given)) == "novelty"
     assert novelty_name(scores_of(given), scores_of(draw_one_label(100))) == "energy"
-    told = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
-    assert novelty_name(told, told) is None
-    assert [each.name for each in check_shift(told, told, budget=ONLY).findings] == ["confidence"]
+    scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
+    assert novelty_name(scores, scores) is None
+    assert [each.name for each in check_shift(scores, scores, budget=ONLY).findings] == ["confidence"]
     members = scores_of(draw_one_label(100, members=3))
     assert novelty_name(members, members) == "energy"
 

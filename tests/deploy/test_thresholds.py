@@ -145,10 +145,10 @@ def test_one_temperature_changes_nothing_for_two_classes():
     """Dividing by T keeps the order of two-class confidences: the same rows are accepted, whatever T."""
     val = drawn(1000, np.random.default_rng(3), falling)
     plain = choose_thresholds(val, Guarantee(target_error=0.2))
-    mended = choose_thresholds(val, Guarantee(target_error=0.2), calibration=fit_temperature(val))
-    assert np.array_equal(plain.accepted(val), mended.accepted(val))
-    assert plain.accept != mended.accept
-    assert plain.bound == mended.bound
+    calibrated = choose_thresholds(val, Guarantee(target_error=0.2), calibration=fit_temperature(val))
+    assert np.array_equal(plain.accepted(val), calibrated.accepted(val))
+    assert plain.accept != calibrated.accept
+    assert plain.bound == calibrated.bound
 
 
 def test_rows_without_a_label_are_left_out_and_still_judged_later():
@@ -195,7 +195,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kind": "temperature"}, "kind is 'temperature'"),
         ({"format": 9}, "format is 9"),
@@ -206,12 +206,12 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
         ({"measured": []}, "missing or wrong"),
     ],
 )
-def test_other_files_are_refused_in_a_sentence(change, said, tmp_path):
+def test_other_files_are_refused_in_a_sentence(change, message, tmp_path):
     found = choose_thresholds(draw_one_label(2000, 3), Guarantee(target_error=0.4))
     file = tmp_path / "t.json"
     save_thresholds(found, file, sources={}, elsewhere={})
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         load_thresholds(file)
 
 
@@ -229,8 +229,8 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("reject", [0.0, None])
 def test_a_card_says_that_nothing_is_rejected_where_nothing_is(reject):
-    (said,) = decisions({"accept": 0.9, "reject": reject})
-    assert "accepted at a confidence of 0.9 or more, never rejected" in said
+    (message,) = decisions({"accept": 0.9, "reject": reject})
+    assert "accepted at a confidence of 0.9 or more, never rejected" in message
 
 
 def test_a_split_is_by_lot_and_loses_no_row():

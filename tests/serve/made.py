@@ -45,8 +45,8 @@ class Served:
     def end(self, number=signal.SIGTERM):
         """Its exit code and what it said."""
         self.process.send_signal(number)
-        said = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, *said
+        result = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, *result
 
 
 @contextmanager
@@ -83,8 +83,8 @@ def expected(bundle, data, folder):
     """What the library says of one image, as (probabilities, novelty)."""
     path = Path(folder) / "one.image"
     path.write_bytes(data)
-    said = bundle.predict(bundle.preprocess(path)[None])
-    return said.probs()[0].numpy(), float(said.novelty[0])
+    result = bundle.predict(bundle.preprocess(path)[None])
+    return result.probs()[0].numpy(), float(result.novelty[0])
 
 
 def counts(text):
@@ -106,6 +106,6 @@ def counts(text):
     return found
 
 
-def json_of(answer):
-    assert answer.headers["content-type"] == "application/json"
-    return json.loads(answer.content)
+def json_of(response):
+    assert response.headers["content-type"] == "application/json"
+    return json.loads(response.content)

@@ -15,10 +15,9 @@ from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
 from surefoot.serve import batching
-from surefoot.serve.app import Page
+from surefoot.serve.app import Metrics, Page
 from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import Capacity, Limits, RefusedError
-from surefoot.serve.metrics import Metrics
 from tests.serve.made import bundled, counts, picture
 
 
@@ -30,11 +29,11 @@ def many(tmp_path_factory):
 def test_many_labels(many):
     predictor = Predictor(many, None, "cpu")
     views = [predictor.preprocess(picture(seed), 10**6) for seed in range(5)]
-    for said, view in zip(predictor.predict(views), views, strict=True):
+    for result, view in zip(predictor.predict(views), views, strict=True):
         p = many.predict(view[None]).probs()[0].numpy()
-        assert said["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
-        assert said["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
-        assert (said["decision"], "label" in said) == (None, False)
+        assert result["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
+        assert result["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
+        assert (result["decision"], "label" in result) == (None, False)
     page = Page.of(many, None, Limits()).html
     assert "any number of 3 classes" in page
     assert "this method is not calibrated" in page
@@ -44,8 +43,8 @@ def test_many_labels(many):
 def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     old = replace(many, familiar=None)
     thresholds = Rule(math.inf, 0.2)
-    (said,) = Predictor(old, thresholds, "cpu").predict([torch.zeros(old.shape)])
-    assert (said["verdict"], said["decision"]) == (None, "review")
+    (result,) = Predictor(old, thresholds, "cpu").predict([torch.zeros(old.shape)])
+    assert (result["verdict"], result["decision"]) == (None, "review")
     page = Page.of(old, thresholds, Limits()).html
     assert "so images are not checked" in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
@@ -57,10 +56,10 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
     predictor = Predictor(many, None, "cpu")
     views = [predictor.preprocess(picture(seed), 10**6) for seed in range(rows)]
     all_at_once = predictor.predict(views)
-    for said, view in zip(all_at_once, views, strict=True):
+    for result, view in zip(all_at_once, views, strict=True):
         (alone,) = predictor.predict([view])
         for name in many.class_names:
-            assert said["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
+            assert result["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
 
 
 def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):

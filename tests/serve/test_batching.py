@@ -27,27 +27,27 @@ class Counting:
     ("at_once", "sizes"), [(64, [1, 10]), (4, [1, 4, 4, 2]), (1, [1] * 11)], ids=["all", "four", "one"]
 )
 def test_whatever_waits_is_answered_together(at_once, sizes):
-    answer, told = Counting(), []
-    batcher = Batcher(answer, batch=at_once, on_batch=told.append)
+    process, sizes_seen = Counting(), []
+    batcher = Batcher(process, batch=at_once, on_batch=sizes_seen.append)
     first = batcher.submit(0)
-    assert answer.entered.wait(60)
+    assert process.entered.wait(60)
     others = [batcher.submit(number) for number in range(1, 11)]
-    answer.go.set()
+    process.go.set()
     assert [first.result(60), *(each.result(60) for each in others)] == list(range(0, 22, 2))
     batcher.close()
-    assert [len(batch) for batch in answer.batches] == told == sizes
-    assert [number for batch in answer.batches for number in batch] == list(range(11)), (
+    assert [len(batch) for batch in process.batches] == sizes_seen == sizes
+    assert [number for batch in process.batches for number in batch] == list(range(11)), (
         "first come, first answered"
     )
 
 
 def test_one_that_fails_spoils_no_other(caplog):
-    answer = Counting(bad=3)
-    batcher = Batcher(answer, batch=64)
+    process = Counting(bad=3)
+    batcher = Batcher(process, batch=64)
     futures = [batcher.submit(9)]
-    assert answer.entered.wait(60)
+    assert process.entered.wait(60)
     futures += [batcher.submit(number) for number in range(5)]
-    answer.go.set()
+    process.go.set()
     assert [each.result(60) for i, each in enumerate(futures) if i != 4] == [18, 0, 2, 4, 8]
     with pytest.raises(PredictionError):
         futures[4].result(60)
@@ -57,16 +57,16 @@ def test_one_that_fails_spoils_no_other(caplog):
 
 
 def test_what_is_cancelled_is_passed_over_and_what_waits_at_the_end_is_answered():
-    answer = Counting()
-    batcher = Batcher(answer, batch=64)
+    process = Counting()
+    batcher = Batcher(process, batch=64)
     batcher.submit(0)
-    assert answer.entered.wait(60)
+    assert process.entered.wait(60)
     cancelled, kept = batcher.submit(1), batcher.submit(2)
     assert cancelled.cancel()
-    answer.go.set()
+    process.go.set()
     batcher.close()
     assert kept.result(0) == 4
-    assert answer.batches == [[0], [2]]
+    assert process.batches == [[0], [2]]
     assert not batcher.alive
     with pytest.raises(RuntimeError, match="closed"):
         batcher.submit(3)

@@ -39,20 +39,20 @@ def server(made):
 
 
 def test_the_browser_is_held_to_what_is_in_the_page(server):
-    answer = httpx.get(server.url, timeout=PATIENCE)
-    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    response = httpx.get(server.url, timeout=PATIENCE)
+    policy = dict(part.split(" ", 1) for part in response.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == "'none'"
     assert policy["connect-src"] == "'self'"
     for tag in ("script", "style"):
-        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", answer.text, flags=re.DOTALL)
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", response.text, flags=re.DOTALL)
         digest = b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
-    assert not re.findall(r"""(?:src|href)=["'](?!data:|health|metrics)""", answer.text)
-    assert "http://" not in answer.text
-    assert "https://" not in answer.text
-    assert "<b>blue" not in answer.text
-    assert "&lt;b&gt;blue|s&lt;/b&gt;" in answer.text
-    assert len(answer.content) < 30_000
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|health|metrics)""", response.text)
+    assert "http://" not in response.text
+    assert "https://" not in response.text
+    assert "<b>blue" not in response.text
+    assert "&lt;b&gt;blue|s&lt;/b&gt;" in response.text
+    assert len(response.content) < 30_000
 
 
 @pytest.mark.browser

@@ -165,12 +165,12 @@ def test_what_is_under_way_at_the_end_is_answered(server, hold, pool):
         until(lambda: not accepts(server))
         assert server.process.poll() is None
     assert [each.result().status_code for each in last] == [200, 200]
-    code, _, said = server.end(0)
+    code, _, result = server.end(0)
     assert code == 0
-    assert said.count("Traceback") == said.count("RuntimeError: by order of"), (
+    assert result.count("Traceback") == result.count("RuntimeError: by order of"), (
         "of what failed in another test, at most"
     )
-    assert said.endswith("stopped; all requests were answered\n")
+    assert result.endswith("stopped; all requests were answered\n")
 
 
 def accepts(server):
@@ -202,9 +202,9 @@ def test_nobody_is_waited_for_for_ever(slow, hold, pool):
             assert said_by(chunks.result()) == late
             assert (heard(silent), letters.result()) == (b"", b"")
         until(lambda: waiting(server) == 0)
-        code, _, said = server.end(signal.SIGINT)
+        code, _, result = server.end(signal.SIGINT)
     assert code == 0, "Ctrl-C is how it ends"
-    assert "Traceback" not in said
+    assert "Traceback" not in result
 
 
 def connected(server):
@@ -216,15 +216,15 @@ def heard(raw):
     return b"".join(iter(lambda: raw.recv(4096), b""))
 
 
-def said_by(answer):
-    head, _, body = answer.partition(b"\r\n\r\n")
+def said_by(response):
+    head, _, body = response.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]
 
 
 def trickle(raw, drop):
     """Send a little every now and then until the other side has had enough; what it said."""
     raw.settimeout(0.1)
-    end, said = time.monotonic() + PATIENCE, b""
+    end, result = time.monotonic() + PATIENCE, b""
     while time.monotonic() < end:
         with suppress(BrokenPipeError, ConnectionResetError):  # what was said before can still be read
             raw.sendall(drop)
@@ -233,8 +233,8 @@ def trickle(raw, drop):
         except TimeoutError:
             continue
         except ConnectionResetError:
-            return said
+            return result
         if not got:
-            return said
-        said += got
+            return result
+        result += got
     raise AssertionError("it was waited for")

@@ -52,43 +52,43 @@ def files(*contents):
     return [("image", (f"{i}.png", content, "image/png")) for i, content in enumerate(contents)]
 
 
-def check(said, bundle, data, folder):
+def check(result, bundle, data, folder):
     """An answer against the library's own."""
     probs, novelty = expected(bundle, data, folder)
-    assert said["label"] == COLOURS[probs.argmax()]
-    np.testing.assert_allclose([said["probabilities"][name] for name in COLOURS], probs, atol=CLOSE)
-    assert said["confidence"] == pytest.approx(probs.max(), abs=CLOSE)
-    assert said["entropy"] == pytest.approx(-(probs * np.log(probs)).sum(), abs=CLOSE)
-    assert said["novelty"] == pytest.approx(novelty, rel=CLOSE)
-    assert said["verdict"] == ("unfamiliar" if novelty > bundle.familiar.limit else "familiar")
+    assert result["label"] == COLOURS[probs.argmax()]
+    np.testing.assert_allclose([result["probabilities"][name] for name in COLOURS], probs, atol=CLOSE)
+    assert result["confidence"] == pytest.approx(probs.max(), abs=CLOSE)
+    assert result["entropy"] == pytest.approx(-(probs * np.log(probs)).sum(), abs=CLOSE)
+    assert result["novelty"] == pytest.approx(novelty, rel=CLOSE)
+    assert result["verdict"] == ("unfamiliar" if novelty > bundle.familiar.limit else "familiar")
     decision = "accept" if probs.max() >= 0.4 else "reject" if probs.max() < 0.35 else "review"
-    assert said["decision"] == decision
+    assert result["decision"] == decision
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM"])
 def test_one_image_as_the_body(client, bundle, kind, tmp_path):
     data = picture(1, kind=kind)
-    answer = client.post("/predict", content=data, headers={"content-type": f"image/{kind.lower()}"})
-    assert answer.status_code == 200
-    (said,) = json_of(answer)["predictions"]
-    check(said, bundle, data, tmp_path)
-    assert said["name"] is None
+    response = client.post("/predict", content=data, headers={"content-type": f"image/{kind.lower()}"})
+    assert response.status_code == 200
+    (result,) = json_of(response)["predictions"]
+    check(result, bundle, data, tmp_path)
+    assert result["name"] is None
 
 
 def test_a_batch_with_bad_ones_in_it(client, bundle, tmp_path):
     good = [picture(seed, label=seed % 3, size=(20 + seed, 33)) for seed in range(3)]
     bad = [b"no image", picture(kind="JPEG")[:700], b"", bytes(MOST_OF_ONE + 1)]
-    answer = client.post("/predict", files=files(good[0], *bad, *good[1:]))
-    assert answer.status_code == 200
-    said = json_of(answer)["predictions"]
-    assert [each["name"] for each in said] == [f"{i}.png" for i in range(7)]
-    for each, data in zip((said[0], *said[5:]), good, strict=True):
+    response = client.post("/predict", files=files(good[0], *bad, *good[1:]))
+    assert response.status_code == 200
+    result = json_of(response)["predictions"]
+    assert [each["name"] for each in result] == [f"{i}.png" for i in range(7)]
+    for each, data in zip((result[0], *result[5:]), good, strict=True):
         check(each, bundle, data, tmp_path)
-    assert [each["status"] for each in said[1:5]] == [415, 400, 422, 413]
-    assert said[1]["error"].startswith("not an image in a supported format: JPEG, PNG")
-    assert said[2]["error"].startswith("the image cannot be read: image file is truncated")
-    assert said[4]["error"] == "the image is larger than 200,000 bytes, which is the most allowed"
-    assert all("label" not in each for each in said[1:5])
+    assert [each["status"] for each in result[1:5]] == [415, 400, 422, 413]
+    assert result[1]["error"].startswith("not an image in a supported format: JPEG, PNG")
+    assert result[2]["error"].startswith("the image cannot be read: image file is truncated")
+    assert result[4]["error"] == "the image is larger than 200,000 bytes, which is the most allowed"
+    assert all("label" not in each for each in result[1:5])
 
 
 def test_where_every_image_is_bad_the_request_is(client):
@@ -153,14 +153,14 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_wrong_is_one_sentence(client, case):
     content, headers, status, says = REFUSED[case]
-    answer = client.post("/predict", content=content() if callable(content) else content, headers=headers)
-    assert answer.status_code == status
-    said = json_of(answer)
-    assert list(said) == ["error"]
-    assert said["error"].startswith(says)
-    assert "Traceback" not in said["error"]
-    assert "\n" not in said["error"]
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    response = client.post("/predict", content=content() if callable(content) else content, headers=headers)
+    assert response.status_code == status
+    result = json_of(response)
+    assert list(result) == ["error"]
+    assert result["error"].startswith(says)
+    assert "Traceback" not in result["error"]
+    assert "\n" not in result["error"]
+    assert response.headers["x-content-type-options"] == "nosniff"
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(server, client):
@@ -180,16 +180,18 @@ def peak_memory(process):
 def test_a_very_long_image_is_refused_too(client):
     file = io.BytesIO()
     Image.new("L", (60_000, 1)).save(file, "PNG")
-    answer = client.post("/predict", content=file.getvalue(), headers=IMAGE)
-    assert answer.status_code == 413
-    assert json_of(answer)["error"].startswith("the image has 960000 x 16 pixels at this size; allowed: 4,0")
+    response = client.post("/predict", content=file.getvalue(), headers=IMAGE)
+    assert response.status_code == 413
+    assert json_of(response)["error"].startswith(
+        "the image has 960000 x 16 pixels at this size; allowed: 4,0"
+    )
 
 
 def test_a_name_is_said_back_as_text(client):
     name = 'a"<script>alert(1)</script>\u2028é.png'
-    answer = client.post("/predict", files=[("image", (name, picture(), "image/png"))])
-    (said,) = json_of(answer)["predictions"]
-    assert said["name"] == name.replace("\u2028", "")
+    response = client.post("/predict", files=[("image", (name, picture(), "image/png"))])
+    (result,) = json_of(response)["predictions"]
+    assert result["name"] == name.replace("\u2028", "")
 
 
 def test_what_is_not_there(client):
@@ -217,9 +219,9 @@ def test_the_page_s_table_has_every_status(client):
 def test_what_is_not_http(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as raw:
         raw.sendall(b"hello\r\n\r\n")
-        said = b"".join(iter(lambda: raw.recv(4096), b""))
-    assert said.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
+        result = b"".join(iter(lambda: raw.recv(4096), b""))
+    assert result.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(result.partition(b"\r\n\r\n")[2])["error"]
 
 
 def test_a_client_that_leaves_does_no_harm(server, client):
@@ -234,10 +236,10 @@ def test_a_client_that_leaves_does_no_harm(server, client):
 
 
 def test_health(client, bundle):
-    answer = client.get("/health")
-    assert answer.status_code == 200
-    assert json_of(answer)["ready"] is True
-    assert json_of(answer)["bundle"] == bundle.name
+    response = client.get("/health")
+    assert response.status_code == 200
+    assert json_of(response)["ready"] is True
+    assert json_of(response)["bundle"] == bundle.name
 
 
 def test_metrics_are_what_was_done(client, bundle, tmp_path):
@@ -278,10 +280,10 @@ def test_a_hundred_clients_at_once(server, client, bundle, tmp_path):
             for turn in range(3):
                 first = (number + turn) % 10
                 some = range(first, first + (3 if turn % 2 else 1))
-                answer = await own.post("/predict", files=files(*(data[i] for i in some)))
-                assert answer.status_code == 200
-                for i, said in zip(some, answer.json()["predictions"], strict=True):
-                    got = [said["probabilities"][name] for name in COLOURS]
+                response = await own.post("/predict", files=files(*(data[i] for i in some)))
+                assert response.status_code == 200
+                for i, result in zip(some, response.json()["predictions"], strict=True):
+                    got = [result["probabilities"][name] for name in COLOURS]
                     np.testing.assert_allclose(got, right[i], atol=CLOSE)
         return True
 

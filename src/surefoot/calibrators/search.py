@@ -121,11 +121,23 @@ def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
     For many labels a row's NLL is the sum over its known labels. Every row has a label.
     """
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    results = torch.empty(2, predictions.n, dtype=torch.float64)
+    nll, slopes = torch.empty(2, predictions.n, dtype=torch.float64)
     for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
-        of_chunk = _softmax_losses if softmax else _sigmoid_losses
-        results[:, part] = of_chunk(logits, predictions.labels[part], scales[part].unsqueeze(1))
-    return results[0], results[1]
+        labels, scale = predictions.labels[part], scales[part].unsqueeze(1)
+        if softmax:
+            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+            true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
+            weights = exp_(below_top * scale)
+            total = weights.sum(dim=1)
+            nll[part] = total.log() - scale.squeeze(1) * true
+            slopes[part] = weights.mul_(below_top).sum(dim=1) / total - true
+        else:
+            towards_truth = torch.where(labels == 1, logits, -logits)
+            each = F.softplus(-scale * towards_truth)
+            slope = -towards_truth * torch.sigmoid(-scale * towards_truth)
+            nll[part] = torch.where(labels >= 0, each, 0.0).sum(dim=1)
+            slopes[part] = torch.where(labels >= 0, slope, 0.0).sum(dim=1)
+    return nll, slopes
 
 
 def mean_nll(predictions: Predictions, scale: float) -> float:
@@ -204,19 +216,3 @@ def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[T
     variance = wrong * right
     third = right.sub_(wrong).mul_(variance)
     return wrong.sum(dim=1).neg_(), float(variance.sum()), -float(third.sum())
-
-
-def _softmax_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
-    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp_(below_top * scales)
-    total = weights.sum(dim=1)
-    slopes = weights.mul_(below_top).sum(dim=1) / total - true
-    return torch.stack([total.log() - scales.squeeze(1) * true, slopes])
-
-
-def _sigmoid_losses(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
-    towards_truth = torch.where(labels == 1, logits, -logits)
-    nll = F.softplus(-scales * towards_truth)
-    slopes = -towards_truth * torch.sigmoid(-scales * towards_truth)
-    return torch.stack([torch.where(labels >= 0, values, 0.0).sum(dim=1) for values in (nll, slopes)])

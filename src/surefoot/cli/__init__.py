@@ -16,6 +16,3 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
-
-
-__all__ = ["main"]

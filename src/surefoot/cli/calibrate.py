@@ -1,7 +1,7 @@
 """`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,10 +19,6 @@ from surefoot.cli.inputs import (
 from surefoot.errors import InputError
 from surefoot.io import refuse_same_file
 from surefoot.text import count_of
-
-if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
-    from surefoot.streaming.engines import Engine
 
 
 def calibrate(
@@ -44,7 +40,7 @@ def calibrate(
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     refuse_missing(val)
-    from surefoot.calibrators import CALIBRATORS, save_calibration
+    from surefoot.calibrators import CALIBRATORS, Calibration, fit_calibration, save_calibration
     from surefoot.predictions.paths import files_named
 
     CALIBRATORS.named(method)
@@ -56,10 +52,18 @@ def calibrate(
     for file in files:
         refuse_same_file(file, output)
     if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
+        from surefoot.cli.terminal import reading
+        from surefoot.streaming.evaluate import Source
+        from surefoot.streaming.temperature import fit_files
+
         with streaming_engine(engine, address, workers) as running:
-            fitted = _streamed(method, files, running)
+            fitted: Calibration = fit_files(method, Source.of(files), engine=running, watch=reading)
     else:
-        fitted = _in_memory(method, files, group_by)
+        from surefoot.cli.terminal import busy
+
+        predictions = read_all(files, group_by)
+        with busy("fitting"):
+            fitted = fit_calibration(method, predictions)
     save_calibration(fitted, output)
     for line in fitted.lines():
         typer.echo(line)
@@ -69,23 +73,6 @@ def calibrate(
     for remark in fitted.remarks():
         typer.echo(f"note: {remark}", err=True)
     typer.echo(f"calibration: {output}", err=True)
-
-
-def _in_memory(method: str, files: list[Path], group_by: str | None) -> "Calibration":
-    from surefoot.calibrators import fit_calibration
-    from surefoot.cli.terminal import busy
-
-    predictions = read_all(files, group_by)
-    with busy("fitting"):
-        return fit_calibration(method, predictions)
-
-
-def _streamed(method: str, files: list[Path], engine: "Engine") -> "Calibration":
-    from surefoot.cli.terminal import reading
-    from surefoot.streaming.evaluate import Source
-    from surefoot.streaming.temperature import fit_files
-
-    return fit_files(method, Source.of(files), engine=engine, watch=reading)
 
 
 def apply(

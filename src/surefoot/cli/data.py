@@ -9,7 +9,6 @@ import typer
 if TYPE_CHECKING:
     from surefoot.tasks import Task
     from surefoot.tasks.check import Finding
-    from surefoot.tasks.layouts import Place
 
 data = typer.Typer(
     help="Check, show and decode the images of a task.",
@@ -93,10 +92,18 @@ def show(
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
         typer.echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
         return
-    rows = tuple(
-        (_location(root, p), f"{p.source.title}: {p.what}", _state(root, p)) for p in entry.layout.places
-    )
-    print_tables([Table.of_text(f"Below {root or 'the root folder'}", ("where", "what", "state"), rows)])
+    rows = []
+    for place in entry.layout.places:
+        path = None if root is None else place.find(root)
+        if root is None or path is None:
+            where = "\nor ".join(place.paths)
+            states = ("optional", "required") if root is None else ("missing", "MISSING")
+            state = f"{states[0]}: {place.optional}" if place.optional else states[1]
+        else:
+            where, state = path.relative_to(root).as_posix(), "present"
+        rows.append((where, f"{place.source.title}: {place.what}", state))
+    title, header = f"Below {root or 'the root folder'}", ("where", "what", "state")
+    print_tables([Table.of_text(title, header, tuple(rows))])
     for source in entry.layout.sources():
         typer.echo(f"{source.title}: {source.published}\n  terms: {source.terms}\n  cite: {source.citation}")
     if root is not None and entry.layout.missing(root):
@@ -148,22 +155,6 @@ def _load(name: str, root: Path | None) -> "Task":
 
     with busy(f"reading {name}"):
         return task_named(name, root=root)
-
-
-def _location(root: Path | None, place: "Place") -> str:
-    """The path that exists; otherwise all that are possible."""
-    path = None if root is None else place.find(root)
-    if root is None or path is None:
-        return "\nor ".join(place.paths)
-    return path.relative_to(root).as_posix()
-
-
-def _state(root: Path | None, place: "Place") -> str:
-    if root is None:
-        return f"optional: {place.optional}" if place.optional else "required"
-    if place.find(root) is not None:
-        return "present"
-    return f"missing: {place.optional}" if place.optional else "MISSING"
 
 
 def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from surefoot.deploy.bundle import Bundle
     from surefoot.deploy.decision import Rule
     from surefoot.deploy.make_bundle import Chosen
-    from surefoot.store.store import Store
 
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
@@ -59,7 +58,9 @@ def predictions(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
-    folder = run_folder(_store(store), experiment)
+    from surefoot.store.store import Store
+
+    folder = run_folder(Store(store), experiment)
     from surefoot.deploy.make_bundle import method_predictions, remark_on_predictions
     from surefoot.io import new_folder
     from surefoot.predictions.files import write_predictions
@@ -90,7 +91,9 @@ def bundle(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
-    folder = run_folder(_store(store), experiment)
+    from surefoot.store.store import Store
+
+    folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
     from surefoot.deploy.decision import read_thresholds_file, remark_on
@@ -104,12 +107,6 @@ def bundle(
     _note(None if given is None else remark_on(given, fitted))
     size = sum(file.stat().st_size for file in output.iterdir())
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
-
-
-def _store(root: Path) -> "Store":
-    from surefoot.store.store import Store
-
-    return Store(root)
 
 
 def _chosen(folder: Path, method: str, task: str | None, network: str | None) -> "Chosen":

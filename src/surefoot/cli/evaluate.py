@@ -73,7 +73,14 @@ class Condition:
         metric, _, end = match["name"].rpartition(".")
         if end not in ENDS:
             metric, end = match["name"], "value"
-        return Condition(text, match["part"], metric, end, match["comparison"], _limit(text, match["limit"]))
+        try:
+            limit = float(match["limit"])
+        except ValueError as error:
+            raise InputError(f"condition {text!r}: {match['limit']!r} is not a number") from error
+        if math.isnan(limit):
+            above = f"nothing is above or below {match['limit']!r}"
+            raise InputError(f"condition {text!r}: {above}; allowed: a number")
+        return Condition(text, match["part"], metric, end, match["comparison"], limit)
 
     def require(self, sides: Collection[str]) -> None:
         """Refuse a condition on a side that was not given."""
@@ -88,16 +95,6 @@ class Condition:
     def holds(self, evaluation: "Evaluation") -> bool:
         """Whether it is true; an undefined number is neither above nor below any limit."""
         return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
-
-
-def _limit(text: str, number: str) -> float:
-    try:
-        limit = float(number)
-    except ValueError as error:
-        raise InputError(f"condition {text!r}: {number!r} is not a number") from error
-    if math.isnan(limit):
-        raise InputError(f"condition {text!r}: nothing is above or below {number!r}; allowed: a number")
-    return limit
 
 
 class Format(StrEnum):
@@ -184,8 +181,19 @@ def evaluate(
     summary = summarize(evaluation)
     _print(summary, output_format)
     if report is not None:
-        _report(summary, predictions, fitted, {s: str(p) for s, p in paths.items()}, report)
-    _explain(conditions, evaluation)
+        from surefoot.cli.terminal import busy
+        from surefoot.report.evaluation import Subject, write_report
+
+        sources = {side: str(path) for side, path in paths.items()}
+        with busy("drawing the report"):
+            page = write_report(Subject(summary, predictions, fitted, sources), report)
+        typer.echo(f"report: {page}", err=True)
+    for condition in conditions:
+        value = condition.value(evaluation)
+        if condition in failed:
+            typer.echo(f"failed: {condition.text} (it is {value:.6g})", err=True)
+        elif math.isnan(value):
+            typer.echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -288,27 +296,3 @@ def _print(summary: "Summary", output_format: Format) -> None:
         typer.echo(to_latex(summary.tables))
     else:
         typer.echo(evaluation_csv(summary.evaluation), nl=False)
-
-
-def _report(
-    summary: "Summary",
-    predictions: "dict[str, Predictions]",
-    calibration: "Calibration | None",
-    sources: dict[str, str],
-    directory: Path,
-) -> None:
-    from surefoot.cli.terminal import busy
-    from surefoot.report.evaluation import Subject, write_report
-
-    with busy("drawing the report"):
-        page = write_report(Subject(summary, predictions, calibration, sources), directory)
-    typer.echo(f"report: {page}", err=True)
-
-
-def _explain(conditions: list[Condition], evaluation: "Evaluation") -> None:
-    for condition in conditions:
-        value = condition.value(evaluation)
-        if condition.holds(evaluation):
-            typer.echo(f"failed: {condition.text} (it is {value:.6g})", err=True)
-        elif value != value:
-            typer.echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)

@@ -4,12 +4,14 @@ import glob
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from surefoot.errors import InputError
+from surefoot.io import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
@@ -49,6 +51,18 @@ def refuse_missing_bundle(folder: Path) -> None:
     """Fail at once, before slow imports, where a folder is not a bundle."""
     if not (folder / "bundle.json").is_file():
         raise InputError(f"{folder} is not a bundle: it has no bundle.json; 'surefoot bundle' writes one")
+
+
+def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path | None]) -> None:
+    """Fail where an output cannot be written, is also an input, or is given twice; None is not given."""
+    written = [output for output in outputs if output is not None]
+    for output in written:
+        refuse_unwritable(output)
+        for given in inputs:
+            if given is not None:
+                refuse_same_file(given, output)
+    for one, other in combinations(written, 2):
+        refuse_same_file(one, other)
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":

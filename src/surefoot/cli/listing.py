@@ -32,25 +32,35 @@ def ls(
 ) -> None:
     """List methods, experiments, tasks, metrics or calibrators, or the runs in a store."""
     from surefoot.cli.terminal import print_tables
-
-    tables: dict[Listable, Callable[[], Table]] = {
-        Listable.METHODS: _methods,
-        Listable.EXPERIMENTS: _experiments,
-        Listable.RUNS: lambda: _runs(store),
-        Listable.TASKS: _tasks,
-        Listable.METRICS: _metrics,
-        Listable.CALIBRATORS: _calibrators,
-    }
-    print_tables([tables[what]()])
-
-
-def _methods() -> "Table":
-    from surefoot.experiments.methods import METHODS
     from surefoot.report.tables import Table
 
-    header = ("name", "formula", "networks to train", "passes to run", "from")
-    rows = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
-    return Table.of_text("Methods (M: members of an ensemble)", header, rows)
+    match what:
+        case Listable.METHODS:
+            from surefoot.experiments.methods import METHODS
+
+            header = ("name", "formula", "networks to train", "passes to run", "from")
+            methods = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
+            table = Table.of_text("Methods (M: members of an ensemble)", header, methods)
+        case Listable.EXPERIMENTS:
+            table = _experiments()
+        case Listable.RUNS:
+            table = _runs(store)
+        case Listable.TASKS:
+            from surefoot.tasks import TASKS
+
+            tasks = tuple((t.name, t.title, t.description) for t in TASKS)
+            table = Table.of_text("Tasks", ("name", "title", "description"), tasks)
+        case Listable.METRICS:
+            from surefoot.metrics import METRICS
+
+            metrics = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
+            table = Table.of_text("Metrics", ("name", "formula", "better", "reference"), metrics)
+        case Listable.CALIBRATORS:
+            from surefoot.calibrators import CALIBRATORS
+
+            calibrators = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
+            table = Table.of_text("Calibrators", ("name", "formula", "reference"), calibrators)
+    print_tables([table])
 
 
 def _experiments() -> "Table":
@@ -96,31 +106,6 @@ def _run(folder: Path, store: "Store") -> tuple[str, ...]:
     tasks = ", ".join(dict.fromkeys(plan.task for plan in plans))
     report = "yes" if (folder / "report.html").is_file() else "no"
     return (folder.name, tasks, str(planned - missing), str(missing), report)
-
-
-def _tasks() -> "Table":
-    from surefoot.report.tables import Table
-    from surefoot.tasks import TASKS
-
-    return Table.of_text(
-        "Tasks", ("name", "title", "description"), tuple((t.name, t.title, t.description) for t in TASKS)
-    )
-
-
-def _metrics() -> "Table":
-    from surefoot.metrics import METRICS
-    from surefoot.report.tables import Table
-
-    rows = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
-    return Table.of_text("Metrics", ("name", "formula", "better", "reference"), rows)
-
-
-def _calibrators() -> "Table":
-    from surefoot.calibrators import CALIBRATORS
-    from surefoot.report.tables import Table
-
-    rows = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
-    return Table.of_text("Calibrators", ("name", "formula", "reference"), rows)
 
 
 class Kind(StrEnum):

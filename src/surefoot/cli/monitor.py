@@ -1,22 +1,20 @@
 """`surefoot monitor`: has the data shifted?"""
 
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.inputs import refuse_missing
+from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
 from surefoot.errors import InputError
-from surefoot.io import refuse_same_file, refuse_unwritable
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import IGNORE, LabelKind
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.monitor import AlphaBudget, Check, History, Scores
+    from surefoot.deploy.monitor import Check, Scores
     from surefoot.deploy.thresholds import Thresholds
-    from surefoot.predictions.predictions import Predictions
     from surefoot.report.tables import Table
 
 
@@ -58,50 +56,50 @@ def monitor(
     ] = LabelKind.ONE_LABEL,
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
-    _check_options(alpha, bound, [reference, current, calibration, thresholds], [history, output])
-    refuse_missing(reference, current, calibration, thresholds)
+    if not 0 < alpha < 1:
+        raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
+    if bound is not None and not 0 <= bound <= 1:
+        raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
+    inputs = [reference, current, calibration, thresholds]
+    refuse_wrong_outputs(inputs, [history, output])
+    refuse_missing(*inputs)
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.monitor import check_shift, fingerprint, scores_of
+    from surefoot.deploy.monitor import AlphaBudget, check_shift, fingerprint, opened, scores_of
     from surefoot.predictions.files import read_outputs
     from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        known = read_outputs(reference, unlabelled=kind)
-        seen = _without_labels(read_outputs(current, unlabelled=known.kind))
-        refuse_other_classifier({"reference": known, "current": seen})
-        then, now = (scores_of(each, calibration=fitted, thresholds=chosen) for each in (known, seen))
-    name = fingerprint(then)
-    with _opened(history, alpha, name) as past:
-        check = check_shift(then, now, budget=_budget(past, alpha), bound=bound)
-        past = None if past is None else past.added(check, reference=name, source=str(current))
-    _note_novelty(then, now)
+        familiar = read_outputs(reference, unlabelled=kind)
+        unlabelled = read_outputs(current, unlabelled=familiar.kind)
+        no_labels = unlabelled.labels.new_full(unlabelled.labels.shape, IGNORE)
+        unlabelled = replace(unlabelled, labels=no_labels)
+        refuse_other_classifier({"reference": familiar, "current": unlabelled})
+        before = scores_of(familiar, calibration=fitted, thresholds=chosen)
+        after = scores_of(unlabelled, calibration=fitted, thresholds=chosen)
+    name = fingerprint(before)
+    checks: tuple[dict[str, Any], ...] = ()
+    if history is None:
+        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+    else:
+        with opened(history, alpha=alpha, reference=name) as past:
+            budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
+            check = check_shift(before, after, budget=budget, bound=bound)
+            checks = past.added(check, reference=name, source=str(current)).checks
+    _note_novelty(before, after)
     from surefoot.report.monitor import monitor_table, monitor_verdict
 
     verdict, table = monitor_verdict(check), monitor_table(check)
     _print(check, verdict, table, output_format)
     if output is not None:
+        from surefoot.report.monitor import write_monitor_page
+
         sources = {"reference": str(reference), "current": str(current)}
-        _page(check, verdict, table, then, now, past, sources, output)
+        with busy("drawing the page"):
+            write_monitor_page(check, verdict, table, before, after, checks, sources, output)
+        typer.echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
-
-
-def _check_options(
-    alpha: float, bound: float | None, inputs: list[Path | None], outputs: list[Path | None]
-) -> None:
-    if not 0 < alpha < 1:
-        raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
-    if bound is not None and not 0 <= bound <= 1:
-        raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
-    written = [each for each in outputs if each is not None]
-    for output in written:
-        refuse_unwritable(output)
-        for given in inputs:
-            if given is not None:
-                refuse_same_file(given, output)
-    if len(written) == 2:
-        refuse_same_file(*written)
 
 
 def _loaded(
@@ -132,26 +130,6 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
         typer.echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
-def _without_labels(predictions: "Predictions") -> "Predictions":
-    from dataclasses import replace
-
-    from surefoot.predictions.labels import IGNORE
-
-    return replace(predictions, labels=predictions.labels.new_full(predictions.labels.shape, IGNORE))
-
-
-def _opened(history: Path | None, alpha: float, reference: str) -> "AbstractContextManager[History | None]":
-    from surefoot.deploy.monitor import opened
-
-    return nullcontext() if history is None else opened(history, alpha=alpha, reference=reference)
-
-
-def _budget(past: "History | None", alpha: float) -> "AlphaBudget":
-    from surefoot.deploy.monitor import AlphaBudget
-
-    return AlphaBudget.only(alpha) if past is None else AlphaBudget.of_check(len(past.checks) + 1, alpha)
-
-
 def _print(check: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
     import json
 
@@ -163,22 +141,3 @@ def _print(check: "Check", verdict: list[str], table: "Table", output_format: Fo
         return
     print_tables([table])
     typer.echo("\n".join(verdict))
-
-
-def _page(
-    check: "Check",
-    verdict: list[str],
-    table: "Table",
-    reference: "Scores",
-    current: "Scores",
-    past: "History | None",
-    sources: dict[str, str],
-    path: Path,
-) -> None:
-    from surefoot.cli.terminal import busy
-    from surefoot.report.monitor import write_monitor_page
-
-    with busy("drawing the page"):
-        history = past.checks if past else ()
-        write_monitor_page(check, verdict, table, reference, current, history, sources, path)
-    typer.echo(f"page: {path}", err=True)

@@ -199,10 +199,20 @@ def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
 
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
     """One row per network."""
-    rows = tuple(_row(network) for network in networks)
-    return Table.of_text(
-        f"Networks in {root}", ("task", "recipe", "seed", "state", "epoch", "loss", "seconds"), rows
-    )
+    from surefoot.store.files import State
+
+    rows = []
+    for network in networks:
+        epochs = [entry for entry in network.log if "epoch" in entry]
+        last = epochs[-1] if epochs else {}
+        at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
+        loss = f"{last['loss']:.4f}" if last else ""
+        spent = sum(float(entry["seconds"]) for entry in epochs)
+        seconds = "" if network.state is State.MISSING else f"{spent:.1f}"
+        row = (network.task, network.recipe, str(network.seed), str(network.state), at, loss, seconds)
+        rows.append(row)
+    header = ("task", "recipe", "seed", "state", "epoch", "loss", "seconds")
+    return Table.of_text(f"Networks in {root}", header, tuple(rows))
 
 
 def status_line(networks: "list[StoredNetwork]") -> str:
@@ -212,15 +222,3 @@ def status_line(networks: "list[StoredNetwork]") -> str:
     states = [network.state for network in networks]
     counts = [f"{states.count(state)} {state}" for state in State if state in states]
     return f"{count_of(len(states), 'network')}{': ' if counts else ''}{', '.join(counts)}"
-
-
-def _row(network: "StoredNetwork") -> tuple[str, ...]:
-    from surefoot.store.files import State
-
-    epochs = [entry for entry in network.log if "epoch" in entry]
-    last = epochs[-1] if epochs else {}
-    at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
-    spent = sum(float(entry["seconds"]) for entry in epochs)
-    loss = f"{last['loss']:.4f}" if last else ""
-    seconds = "" if network.state is State.MISSING else f"{spent:.1f}"
-    return (network.task, network.recipe, str(network.seed), str(network.state), at, loss, seconds)

@@ -1,7 +1,7 @@
 """`surefoot run`, `surefoot report` and `surefoot compare`."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -165,15 +165,13 @@ def _training_engine(
     for option, value in options.items():
         if value is not None:
             raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: --engine ray")
-    return _on_this_machine(device_named(device), workers)
-
-
-@contextmanager
-def _on_this_machine(device: str, workers: int | None) -> Iterator[_Trainer]:
     from surefoot.workers.local import default_workers, execute
 
-    count = workers or default_workers(device)
-    yield _Trainer(device, lambda order, on_event: execute(order, workers=count, on_event=on_event))
+    chosen = device_named(device)
+    count = workers or default_workers(chosen)
+    return nullcontext(
+        _Trainer(chosen, lambda order, on_event: execute(order, workers=count, on_event=on_event))
+    )
 
 
 @contextmanager

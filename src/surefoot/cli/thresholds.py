@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read, refuse_missing
+from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
 from surefoot.errors import InputError
-from surefoot.io import refuse_same_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -62,7 +61,8 @@ def thresholds(
     """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
-    _check_outputs(paths, output, html, calibration, split)
+    _check_options(output, calibration, split)
+    refuse_wrong_outputs([*paths.values(), calibration], [output, html])
     refuse_missing(*paths.values(), calibration)
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
@@ -86,14 +86,16 @@ def thresholds(
     covers_enough = _print(chosen, verdict, table, min_coverage)
     typer.echo(f"thresholds: {output}", err=True)
     if html is not None:
-        _page(chosen, verdict, table, predictions | {"val": used}, sources, html)
+        from surefoot.report.thresholds import write_thresholds_page
+
+        with busy("drawing the page"):
+            write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, html)
+        typer.echo(f"page: {html}", err=True)
     if not covers_enough:
         raise typer.Exit(1)
 
 
-def _check_outputs(
-    paths: dict[str, Path], output: Path, html: Path | None, calibration: Path | None, split: float | None
-) -> None:
+def _check_options(output: Path, calibration: Path | None, split: float | None) -> None:
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the thresholds are JSON, and {output} is a file name for predictions; allowed: another ending"
@@ -102,13 +104,6 @@ def _check_outputs(
         raise InputError("both --calibration and --split; allowed: one of the two")
     if split is not None and not 0 < split < 1:
         raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
-    inputs = [*paths.values(), *([] if calibration is None else [calibration])]
-    for written in [output, *([] if html is None else [html])]:
-        refuse_unwritable(written)
-        for given in inputs:
-            refuse_same_file(given, written)
-    if html is not None:
-        refuse_same_file(output, html)
 
 
 def _calibrated(
@@ -158,19 +153,3 @@ def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverag
     if conflict is not None:
         typer.echo(conflict, err=True)
     return conflict is None
-
-
-def _page(
-    chosen: "Thresholds",
-    verdict: list[str],
-    table: "Table",
-    predictions: "dict[str, Predictions]",
-    sources: dict[str, str],
-    path: Path,
-) -> None:
-    from surefoot.cli.terminal import busy
-    from surefoot.report.thresholds import write_thresholds_page
-
-    with busy("drawing the page"):
-        write_thresholds_page(chosen, verdict, table, predictions, sources, path)
-    typer.echo(f"page: {path}", err=True)

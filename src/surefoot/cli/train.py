@@ -98,10 +98,10 @@ def tune(
     loaded = task_named(task, root=root)
     inputs = task_inputs(loaded, base, cache=cache or default_cache())
     with watch_trials() as on_event:
-        bench = TuneContext(
+        context = TuneContext(
             loaded, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, on_event
         )
-        best, trials = search(bench, tuple(rate or ()))
+        best, trials = search(context, tuple(rate or ()))
     comment = describe_trials(loaded.name, trials)
     typer.echo(comment)  # first, so that the result is not lost if the file cannot be written
     write_recipe(best, output, comment=comment)

@@ -55,6 +55,11 @@ def model_card(
     method: Method,
 ) -> str:
     """Markdown; text from users' files is escaped, our own needs no escaping."""
+    shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
+    given = f"points, {shape} numbers each, not preprocessed"
+    if prepared is not None:
+        sizes = [f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view")]
+        given = f"images, as {shape}: {prepared['definition']}, with {', '.join(sizes)}"
     return "\n".join(
         [
             f"# {_plain(about['task']['name'])}: {method.title}",
@@ -66,7 +71,7 @@ def model_card(
             "",
             *_facts(about, calibration, method),
             f"- **Novelty**: `{novelty.score}`; {NOVELTY_MEANING}. " + " ".join(familiar.sentences()),
-            f"- **Input**: {_input(about)}.",
+            f"- **Input**: {given}.",
             "",
             "## How well it did",
             "",
@@ -98,15 +103,6 @@ def _facts(about: Mapping[str, Any], calibration: Calibration | None, method: Me
         f"- **Calibration**: {'none' if calibration is None else calibration.summary()}; fitted on "
         f"{method.fitted_on}.",
     ]
-
-
-def _input(about: Mapping[str, Any]) -> str:
-    shape = " x ".join(str(side) for side in about["input"]["shape"])
-    prepared = about["preprocessing"]
-    if prepared is None:
-        return f"points, {shape} numbers each, not preprocessed"
-    values = ", ".join(f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view"))
-    return f"images, as {shape}: {prepared['definition']}, with {values}"
 
 
 def _scores(evaluation: Evaluation, method: Method, about: Mapping[str, Any]) -> list[str]:

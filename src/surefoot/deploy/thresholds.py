@@ -277,7 +277,19 @@ def thresholds_document(
     thresholds: Thresholds, *, sources: Mapping[str, str], elsewhere: Mapping[str, Mapping[str, Zone]]
 ) -> dict[str, Any]:
     """The thresholds as plain data."""
-    calibration = thresholds.calibration
+    calibration, documents = thresholds.calibration, {}
+    for name, measured in {"val": thresholds.zones, **elsewhere}.items():
+        zones_of = {
+            zone: {"share": _proportion_document(values.share), "error": _proportion_document(values.error)}
+            for zone, values in measured.items()
+        }
+        documents[name] = {
+            "source": sources.get(name),
+            "n": measured["accept"].share.n,
+            "coverage": zones_of["accept"]["share"],
+            "error": zones_of["accept"]["error"],
+            "zones": zones_of,
+        }
     return {
         "surefoot": __version__,
         "format": FORMAT,
@@ -292,10 +304,7 @@ def thresholds_document(
         "classes": thresholds.classes,
         "for_class": thresholds.for_class,
         "calibration": None if calibration is None else calibration_document(calibration),
-        "measured": {
-            name: {"source": sources.get(name), **_zones_document(measured)}
-            for name, measured in {"val": thresholds.zones, **elsewhere}.items()
-        },
+        "measured": documents,
         "candidates": [asdict(each) for each in thresholds.candidates],
         "definitions": DEFINITIONS,
     }
@@ -335,15 +344,6 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
         for_class=None if for_class is None else str(for_class),
         calibration=None if calibration is None else calibration_from(calibration),
     )
-
-
-def _zones_document(zones: Mapping[str, Zone]) -> dict[str, Any]:
-    documents = {
-        name: {"share": _proportion_document(zone.share), "error": _proportion_document(zone.error)}
-        for name, zone in zones.items()
-    }
-    return {"n": zones["accept"].share.n, "coverage": documents["accept"]["share"],
-            "error": documents["accept"]["error"], "zones": documents}  # fmt: skip
 
 
 def _proportion_document(proportion: Proportion) -> dict[str, Any]:

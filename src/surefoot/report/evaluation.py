@@ -14,10 +14,10 @@ from surefoot.errors import InputError
 from surefoot.evaluation.scores import evaluation_document
 from surefoot.io import replacing
 from surefoot.metrics import METRICS
+from surefoot.pages import template_named
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.report import curves, figures
-from surefoot.report.style import template_named
 from surefoot.report.summary import Summary, score_text
 from surefoot.report.tables import Table, to_html
 from surefoot.text import number_text, signed_text

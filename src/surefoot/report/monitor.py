@@ -16,8 +16,9 @@ from surefoot.deploy.monitor import FEW_ROWS, Check, Scores, novelty_name
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.io import replacing
+from surefoot.pages import template_named
 from surefoot.predictions.outcomes import Array
-from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of, template_named
+from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
 from surefoot.text import (
     count_of,

@@ -16,6 +16,7 @@ from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.io import make_folder, replacing, toml_text
+from surefoot.pages import template_named
 from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
@@ -34,7 +35,6 @@ from surefoot.report.study_tables import (
     write_table_files,
     write_texts,
 )
-from surefoot.report.style import template_named
 from surefoot.report.tables import Table, to_html
 from surefoot.runtime import one_thread
 from surefoot.text import confidence_text

@@ -1,4 +1,4 @@
-"""One style for every figure, label placement, and the page templates."""
+"""One style for every figure, and label placement."""
 
 import html
 import io
@@ -8,11 +8,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -23,16 +21,6 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
-
-TEMPLATES = Path(__file__).parent / "templates"
-
-
-def template_named(name: str) -> Template:
-    """A template by its file's name."""
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.get_template(name)
-
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}

@@ -1,4 +1,4 @@
-"""The four routes of a server: /, /predict, /health and /metrics."""
+"""The four routes of a server, /, /predict, /health and /metrics, and what Prometheus reads of it."""
 
 import asyncio
 import hashlib
@@ -13,6 +13,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from markupsafe import Markup
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,11 +31,10 @@ from surefoot import __version__
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
-from surefoot.report.style import TEMPLATES, template_named
+from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
 from surefoot.serve.batching import Batcher, PredictionError, Predictor
 from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
-from surefoot.serve.metrics import CONTENT_TYPE, Metrics
 from surefoot.serve.uploads import Upload, read_uploads
 
 PATHS = ("/", "/predict", "/health", "/metrics")
@@ -39,6 +47,8 @@ SECURITY_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+IMAGES = (1, 2, 4, 8, 16, 32, 64)
 Outcome = dict[str, Any] | RefusedError  # a prediction, or why there is none
 
 
@@ -83,6 +93,42 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+class Metrics:
+    """The metrics of one server, in a registry of its own."""
+
+    def __init__(self, capacity: Capacity, info: Mapping[str, str]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter would have a second series
+        self.registry = CollectorRegistry()
+        Info("surefoot", "What is served.", registry=self.registry).info(dict(info))
+        waiting = Gauge("surefoot_waiting_images", "Images waiting for a prediction.", registry=self.registry)
+        waiting.set_function(lambda: capacity.waiting)
+        memory = Gauge("surefoot_held_bytes", "Bytes of uploads in memory.", registry=self.registry)
+        memory.set_function(lambda: capacity.bytes)
+        self.requests = self._counter("requests", "Requests, by path and status.", ["path", "code"])
+        self.images = self._counter("images", "Images predicted or refused.", ["outcome"])
+        self.verdicts = self._counter("verdicts", "Predictions, by how familiar the image is.", ["verdict"])
+        self.decisions = self._counter("decisions", "Predictions, by decision.", ["decision"])
+        self.predict_seconds = Histogram(
+            "surefoot_predict_seconds",
+            "Seconds from a request for /predict to its response.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.batch_images = Histogram(
+            "surefoot_batch_images",
+            "Images per forward pass of the networks.",
+            buckets=IMAGES,
+            registry=self.registry,
+        )
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, documentation: str, labels: Sequence[str]) -> Counter:
+        return Counter(f"surefoot_{name}", documentation, labels, registry=self.registry)
+
+
 class Service:
     """A bundle that is served: its handlers, metrics and threads."""
 
@@ -111,16 +157,14 @@ class Service:
                 late = f"the request did not arrive within {self.limits.timeout:g} s"
                 raise RefusedError(408, late) from None
             with self.capacity.queued(len(uploads)):
-                outcomes = await self._outcomes(uploads)
+                try:
+                    async with asyncio.timeout(self.limits.timeout):
+                        outcomes = await asyncio.gather(*(self._outcome(upload) for upload in uploads))
+                except TimeoutError:
+                    late = f"there was no prediction within {self.limits.timeout:g} s"
+                    raise RefusedError(504, late) from None
         self._count(outcomes)
         return await asyncio.get_running_loop().run_in_executor(None, predict_response, uploads, outcomes)
-
-    async def _outcomes(self, uploads: Sequence[Upload]) -> list[Outcome]:
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                return await asyncio.gather(*(self._outcome(upload) for upload in uploads))
-        except TimeoutError:
-            raise RefusedError(504, f"there was no prediction within {self.limits.timeout:g} s") from None
 
     async def _outcome(self, upload: Upload) -> Outcome:
         if upload.refused is not None:
@@ -159,7 +203,7 @@ class Service:
 
     async def metrics(self) -> Response:
         """The metrics for Prometheus."""
-        return Response(self.counts.text(), media_type=CONTENT_TYPE)
+        return Response(self.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def show(self) -> Response:
         """The page for people."""
@@ -173,10 +217,26 @@ def build_app(predictor: Predictor, limits: Limits) -> ASGIApp:
     app.add_api_route("/predict", service.predict, methods=["POST"])
     for path, handler in (("/", service.show), ("/health", service.health), ("/metrics", service.metrics)):
         app.add_api_route(path, handler, methods=["GET", "HEAD"])
-    app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_exception_handler(Exception, _failed)
+
+    @app.exception_handler(RefusedError)
+    async def refused(_: Request, error: RefusedError) -> Response:
+        return json_response(error.status, {"error": error.sentence})
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        sentence = f"not found; have: {', '.join(PATHS)}"
+        if error.status_code == 405:
+            sentence = f"{request.method} is not allowed here; /predict takes POST, all others GET"
+        return json_response(error.status_code, {"error": sentence})
+
+    @app.exception_handler(ClientDisconnect)
+    async def client_gone(_: Request, __: ClientDisconnect) -> Response:
+        return json_response(CLIENT_GONE, {"error": "the client has disconnected"})
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, __: Exception) -> Response:
+        return json_response(500, {"error": "the server failed; see its log"})
+
     return CountingApp(app, service.counts)
 
 
@@ -209,27 +269,6 @@ def json_response(status: int, document: Any) -> Response:
     text = json.dumps(document, allow_nan=False, ensure_ascii=False)
     headers = {"retry-after": "1"} if status == 503 else {}
     return Response(text.encode(errors="replace"), status, headers=headers, media_type="application/json")
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    return json_response(error.status, {"error": error.sentence})
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    sentence = f"not found; have: {', '.join(PATHS)}"
-    if error.status_code == 405:
-        sentence = f"{request.method} is not allowed here; /predict takes POST, all others GET"
-    return json_response(error.status_code, {"error": sentence})
-
-
-async def _client_gone(_: Request, __: Exception) -> Response:
-    return json_response(CLIENT_GONE, {"error": "the client has disconnected"})
-
-
-async def _failed(_: Request, __: Exception) -> Response:
-    return json_response(500, {"error": "the server failed; see its log"})
 
 
 class CountingApp:

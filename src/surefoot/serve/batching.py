@@ -78,16 +78,16 @@ class Batcher(Generic[Item, Result]):
         self._thread.join()
 
     def _work(self) -> None:
-        while batch := self._next_batch():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                batch = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
+            if not batch:  # closed
+                return
             batch = [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
             if batch:
                 self._on_batch(len(batch))
                 self._run(batch)
-
-    def _next_batch(self) -> list[Submitted[Item, Result]]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            return [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
 
     def _run(self, batch: Sequence[Submitted[Item, Result]]) -> None:
         """Process a batch; where that fails, each item alone, so that one cannot fail the others."""

@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 from contextlib import ExitStack
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -114,7 +113,7 @@ def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # invalid forms are reported to the client
     # uvicorn raises the signal again at the end, which would end this process as if it had failed.
-    before = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     server = uvicorn.Server(config)
     try:
         server.run(sockets=[sock])
@@ -122,7 +121,3 @@ def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
         for number, handler in before.items():
             signal.signal(number, handler)
     return not server.force_exit
-
-
-def _ignore(*_: Any) -> None:
-    """Do nothing."""
