@@ -17,7 +17,17 @@ if TYPE_CHECKING:  # torch is imported where tensors are read or written: listin
     from torch import Tensor
 
     from surefoot.predictions.predictions import Predictions
-    from surefoot.training.loop import Checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """All that is needed to resume a training exactly."""
+
+    epoch: int
+    step: int  # the next one in that epoch
+    weights: "dict[str, Tensor]"
+    momentum: "list[Tensor]"
+    loss: float  # summed over the steps of the epoch so far
 
 
 @dataclass(frozen=True)
@@ -62,17 +72,15 @@ class Draft:
         """Save weights atomically."""
         _save_tensors(weights, self.folder / f"{name}.safetensors", {})
 
-    def save_checkpoint(self, phase: str, checkpoint: "Checkpoint") -> None:
+    def save_checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the state of a training phase, to resume from."""
         tensors = {f"weights.{name}": value for name, value in checkpoint.weights.items()}
         tensors |= {f"momentum.{index:05d}": value for index, value in enumerate(checkpoint.momentum)}
         facts = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "loss": repr(checkpoint.loss)}
         _save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
 
-    def checkpoint(self, phase: str) -> "Checkpoint | None":
+    def checkpoint(self, phase: str) -> Checkpoint | None:
         """The last saved state of a training phase; None where there is none."""
-        from surefoot.training.loop import Checkpoint
-
         path = self.folder / f"checkpoint-{phase}.safetensors"
         if not path.is_file():
             return None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surefoot.errors import InputError
 from surefoot.recipes.recipe import Recipe
 from surefoot.runtime import derive_seed, generator, one_thread
+from surefoot.store.draft import Checkpoint
 from surefoot.training.data import Inputs, fetched
 from surefoot.training.losses import Objective
 
@@ -162,17 +163,6 @@ class Progress:
     epochs: int
     loss: float
     seconds: float  # of this epoch, or of the part since it was resumed
-
-
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """All that is needed to resume a training exactly."""
-
-    epoch: int
-    step: int  # the next one in that epoch
-    weights: dict[str, Tensor]
-    momentum: list[Tensor]
-    loss: float  # summed over the steps of the epoch so far
 
 
 class StoppedError(Exception):
