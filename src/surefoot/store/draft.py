@@ -5,7 +5,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -54,7 +54,9 @@ class Draft:
         """Append an entry to the log; a last line cut short by a kill is ended first."""
         try:
             with (self.folder / LOG).open("ab+") as file:
-                file.write((b"" if _at_line_start(file) else b"\n") + json.dumps(entry).encode() + b"\n")
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                cut_short = file.read(1) not in (b"", b"\n")
+                file.write((b"\n" if cut_short else b"") + json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise InputError(f"cannot write {self.folder / LOG}: {error.strerror}") from error
 
@@ -136,10 +138,3 @@ def _save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, facts)
         except SafetensorError as error:  # which wraps the error of the operating system
             raise OSError(None, str(error)) from error
-
-
-def _at_line_start(file: IO[bytes]) -> bool:
-    if file.seek(0, os.SEEK_END) == 0:
-        return True
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
