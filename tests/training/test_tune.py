@@ -16,7 +16,7 @@ from surefoot.training.tune import (
     RATES,
     Trial,
     TuneContext,
-    rate_beyond,
+    next_rate,
     try_rate,
     tune,
     within_one_standard_error,
@@ -105,12 +105,12 @@ BEYOND = {
 
 @pytest.mark.parametrize(("errors", "beyond"), BEYOND.values(), ids=BEYOND)
 def test_the_search_goes_on_where_the_best_is_at_an_end(errors, beyond):
-    assert rate_beyond(trials(dict(zip(RATES, errors, strict=True)))) == beyond
+    assert next_rate(trials(dict(zip(RATES, errors, strict=True)))) == beyond
 
 
 def test_the_search_ends_with_the_ladder():
-    assert rate_beyond(trials({rate: rate for rate in LADDER})) is None
-    assert rate_beyond(trials({rate: -rate for rate in LADDER})) is None
+    assert next_rate(trials({rate: rate for rate in LADDER})) is None
+    assert next_rate(trials({rate: -rate for rate in LADDER})) is None
 
 
 def test_a_search_left_alone_ends_inside_of_what_it_tried(context):

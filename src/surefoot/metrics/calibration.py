@@ -49,7 +49,7 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
 
 
 def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
-    """The same with runs of ties kept whole: an edge within a run moves to its end, so bins may be fewer."""
+    """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be fewer."""
     knots = np.searchsorted(curve.mass, bin_edges(curve.total, bins))
     knots = knots[np.append(True, np.diff(curve.mass[knots]) > 0)]
     number = np.diff(curve.mass[knots])
@@ -99,7 +99,7 @@ def debiased_l2(predictions: Ranked) -> float:
     """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
-    Runs of ties are kept whole. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
+    Runs of ties are not divided. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
     """
     return ROOT.of(_mean_over_blocks(predictions, debiased_squared_of))
 
@@ -249,8 +249,8 @@ def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
     for values in (~correct, confidence):
         sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
-    mass, errors, sure = (np.append(0.0, ranking.accumulate(values)) for values in sums)
-    return Curve(mass, errors, sure)
+    mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
+    return Curve(mass, errors, summed_confidence)
 
 
 def ece_range(cells: Cells, _curve: OfCurve) -> Range:

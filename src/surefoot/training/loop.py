@@ -107,18 +107,18 @@ class CapturedStepper(Stepper):
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
         """Copy the arguments to where the graph reads them, and replay."""
-        given = (rows.to(self.device, non_blocking=True), raw, draws)
+        arguments = (rows.to(self.device, non_blocking=True), raw, draws)
         if self.graph is None:
-            self._capture(given)
-        for argument, new in zip(self.arguments, given, strict=True):
+            self._capture(arguments)
+        for argument, new in zip(self.arguments, arguments, strict=True):
             argument.copy_(new, non_blocking=True)
         torch.cuda.manual_seed(seed)
         assert self.graph is not None
         self.graph.replay()
 
-    def _capture(self, given: tuple[Tensor, ...]) -> None:
+    def _capture(self, arguments: tuple[Tensor, ...]) -> None:
         """Warm up on another stream, restore weights and momentum, and record a step."""
-        self.arguments = tuple(tensor.clone() for tensor in given)
+        self.arguments = tuple(tensor.clone() for tensor in arguments)
         state, total = self.state(), self.total.clone()
         stream = cast(Any, torch.cuda.Stream)()
         stream.wait_stream(torch.cuda.current_stream())

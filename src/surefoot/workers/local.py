@@ -143,14 +143,6 @@ def shared_gpu(device: str, processes: int) -> Iterator[dict[str, str]]:
 
 def _succeeds(command: list[str], environment: dict[str, str], text: str = "") -> bool:
     with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            command,
-            env=environment,
-            input=text,
-            text=True,
-            capture_output=True,
-            timeout=MPS_SECONDS,
-            check=False,
-        )
-        return done.returncode == 0
+        options: Any = {"text": True, "capture_output": True, "timeout": MPS_SECONDS, "check": False}
+        return bool(subprocess.run(command, env=environment, input=text, **options).returncode == 0)
     return False

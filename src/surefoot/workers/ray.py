@@ -22,7 +22,7 @@ DEFAULT_GPUS = 0.5  # as the local engine: one network of this size cannot fill 
 RETRIES = 3  # by Ray, of a task whose process or node was lost
 SECONDS_TO_PROBE = 120.0  # a node must first start Python and import torch
 SECONDS_BETWEEN_CHECKS = 0.5  # of the event queue
-SECONDS_TO_ANSWER = 10.0  # for the event queue; then it is asked again
+SECONDS_TO_ANSWER = 10.0  # for the event queue; then it is called again
 SECONDS_TO_STOP = 120.0  # for a step, and for a checkpoint to a slow disk
 
 Nodes = dict[str, Mapping[str, Any]]  # those alive, by Ray's id
