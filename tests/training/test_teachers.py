@@ -312,8 +312,3 @@ def test_without_random_views_nothing_is_stored(tmp_path, monkeypatch, largest):
     still = Students(tmp_path, recipe=replace(RECIPE, augmentation="none"))
     still.make(still.student(), 0)
     assert not still.cached()
-
-
-def test_views_of_an_unknown_kind_are_refused():
-    with pytest.raises(InputError, match=r"^views is 'own'; allowed: shared$"):
-        Distilled(teachers=Teachers(RECIPE, (0,)), views="own")

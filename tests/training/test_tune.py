@@ -114,7 +114,7 @@ def test_the_search_ends_with_the_ladder():
 
 
 def test_a_search_left_alone_ends_inside_of_what_it_tried(context):
-    slow = replace(context, recipe=replace(RECIPE, batch=1200), patience=1, most_epochs=1)
+    slow = replace(context, recipe=replace(RECIPE, width=24, batch=1200), patience=1, most_epochs=1)
     best, found = tune(slow)
     tried = [trial.learning_rate for trial in found]
     assert len(tried) > len(RATES)  # one step of 0.1 is too small
