@@ -20,7 +20,7 @@ from surefoot.recipes.recipe import Recipe
 from surefoot.training.data import Images
 from surefoot.training.loop import Hooks, StoppedError, train
 from surefoot.training.losses import Classification
-from surefoot.workers.mps import shared_gpu
+from surefoot.workers.local import shared_gpu
 
 ROWS, SIDE = 11_520, 160
 

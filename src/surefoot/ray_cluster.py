@@ -20,9 +20,9 @@ ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1"}}
 ADDRESSES = "HOST:PORT as printed by 'ray start --head', ray://HOST:PORT, or auto"
 
 
-def cluster_address(given: str | None) -> str | None:
-    """The address given, or $RAY_ADDRESS; None for a cluster of our own on this machine."""
-    return given or os.environ.get("RAY_ADDRESS") or None
+def cluster_address(address: str | None) -> str | None:
+    """The address, or $RAY_ADDRESS; None for a cluster of our own on this machine."""
+    return address or os.environ.get("RAY_ADDRESS") or None
 
 
 def load_ray(address: str | None) -> Any:

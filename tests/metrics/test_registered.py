@@ -11,7 +11,7 @@ from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.compare import compare
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
-from surefoot.metrics.bounds import grows_with_errors
+from surefoot.metrics.selective import grows_with_errors
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.summary import summarize

@@ -36,15 +36,15 @@ def test_facts_and_weights_come_back(store):
 
 def test_arrays_beside_come_back_also_to_numpy(store):
     make(store)
-    assert not store.has_extra_arrays(SPEC, "odin")
-    assert store.extra_arrays(SPEC, "odin") is None
-    store.save_extra_arrays(SPEC, "odin", SCORES)
-    assert store.has_extra_arrays(SPEC, "odin")
-    assert same(store.extra_arrays(SPEC, "odin"), SCORES)
-    with np.load(store.folder(SPEC) / "odin.npz", allow_pickle=False) as file:
+    assert not store.has_novelty(SPEC, "odin")
+    assert store.novelty(SPEC, "odin") is None
+    store.save_novelty(SPEC, "odin", SCORES)
+    assert store.has_novelty(SPEC, "odin")
+    assert same(store.novelty(SPEC, "odin"), SCORES)
+    with np.load(store.folder(SPEC) / "novelty-odin.npz", allow_pickle=False) as file:
         assert same({name: file[name] for name in file.files}, SCORES)
-    store.save_extra_arrays(SPEC, "odin", {})
-    assert store.extra_arrays(SPEC, "odin") == {}
+    store.save_novelty(SPEC, "odin", {})
+    assert store.novelty(SPEC, "odin") == {}
     assert [each.state for each in store.networks()] == [State.DONE]
 
 
@@ -65,8 +65,8 @@ def test_any_arrays_come_back(tmp_path, arrays, fortran):
     if not store.is_done(SPEC):
         make(store)
     given_arrays = {name: array.T if fortran else array for name, array in arrays.items()}
-    store.save_extra_arrays(SPEC, "some", given_arrays)
-    found = store.extra_arrays(SPEC, "some")
+    store.save_novelty(SPEC, "some", given_arrays)
+    found = store.novelty(SPEC, "some")
     assert list(found) == list(given_arrays)
     for name, array in given_arrays.items():
         assert found[name].dtype == array.dtype
@@ -76,13 +76,13 @@ def test_any_arrays_come_back(tmp_path, arrays, fortran):
 def test_each_byte_changed_is_seen_or_does_no_harm(store):
     make(store)
     arrays = {"scores": np.arange(5.0), "n": np.array(3)}
-    store.save_extra_arrays(SPEC, "odin", arrays)
-    path = store.folder(SPEC) / "odin.npz"
+    store.save_novelty(SPEC, "odin", arrays)
+    path = store.folder(SPEC) / "novelty-odin.npz"
     whole, named = path.read_bytes(), 0
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            assert same(store.extra_arrays(SPEC, "odin"), arrays)
+            assert same(store.novelty(SPEC, "odin"), arrays)
         except InputError as error:
             assert str(path) in str(error)  # noqa: PT017
             named += 1
@@ -91,50 +91,56 @@ def test_each_byte_changed_is_seen_or_does_no_harm(store):
 
 def test_each_cut_is_seen(store):
     make(store)
-    store.save_extra_arrays(SPEC, "odin", SCORES)
-    path = store.folder(SPEC) / "odin.npz"
+    store.save_novelty(SPEC, "odin", SCORES)
+    path = store.folder(SPEC) / "novelty-odin.npz"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(InputError, match=r"odin\.npz is damaged \(.*\); remove it to compute it again"):
-            store.extra_arrays(SPEC, "odin")
+            store.novelty(SPEC, "odin")
 
 
 def test_objects_are_neither_written_nor_read(store):
     make(store)
     with pytest.raises(InputError, match=r"^array 'o' contains Python objects; allowed: numbers and text$"):
-        store.save_extra_arrays(SPEC, "odin", {"o": np.array([{}])})
-    assert not store.has_extra_arrays(SPEC, "odin")
-    np.savez(store.folder(SPEC) / "odin.npz", o=np.array([{}]))
+        store.save_novelty(SPEC, "odin", {"o": np.array([{}])})
+    assert not store.has_novelty(SPEC, "odin")
+    np.savez(store.folder(SPEC) / "novelty-odin.npz", o=np.array([{}]))
     with pytest.raises(InputError, match=r"odin\.npz is damaged \(Object arrays cannot be loaded"):
-        store.extra_arrays(SPEC, "odin")
+        store.novelty(SPEC, "odin")
 
 
-@pytest.mark.parametrize("name", ["", "../odin", "a/b", "a.b", "val", "test_familiar"])
-def test_a_name_that_would_lie_elsewhere_or_over_predictions_is_refused(store, name):
+@pytest.mark.parametrize("name", ["", "../odin", "a/b", "a.b"])
+def test_a_name_that_would_lie_elsewhere_is_refused(store, name):
     make(store)
     before = sorted(store.root.rglob("*"))
     with pytest.raises(
-        InputError, match=r"^name is .*; allowed: letters, digits, - and _, and not the name of a split$"
+        InputError, match=r"^the novelty score's name is .*; allowed: letters, digits, - and _$"
     ):
-        store.save_extra_arrays(SPEC, name, SCORES)
+        store.save_novelty(SPEC, name, SCORES)
     assert sorted(store.root.rglob("*")) == before
-    assert store.predictions(SPEC, Split.VAL).n == 20
     with pytest.raises(InputError, match=r"^array name is '\.\./a/b'; allowed: "):
-        store.save_extra_arrays(SPEC, "odin", {"../a/b": np.zeros(1)})
+        store.save_novelty(SPEC, "odin", {"../a/b": np.zeros(1)})
+
+
+def test_a_score_with_the_name_of_a_split_leaves_the_predictions(store):
+    make(store)
+    store.save_novelty(SPEC, "val", SCORES)
+    assert same(store.novelty(SPEC, "val"), SCORES)
+    assert store.predictions(SPEC, Split.VAL).n == 20
 
 
 def test_writing_that_fails_keeps_the_arrays_before(store, monkeypatch):
     make(store)
-    store.save_extra_arrays(SPEC, "odin", SCORES)
+    store.save_novelty(SPEC, "odin", SCORES)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"^cannot write .*odin\.npz: No space left on device$"):
-        store.save_extra_arrays(SPEC, "odin", {"scores": np.zeros(3)})
-    assert same(store.extra_arrays(SPEC, "odin"), SCORES)
+        store.save_novelty(SPEC, "odin", {"scores": np.zeros(3)})
+    assert same(store.novelty(SPEC, "odin"), SCORES)
     assert not list(store.folder(SPEC).glob(".*"))
 
 
@@ -146,12 +152,12 @@ def test_of_a_network_that_is_not_done_nothing_is_said(store, state):
     for ask in (
         store.facts,
         store.weights,
-        lambda spec: store.extra_arrays(spec, "odin"),
-        lambda spec: store.save_extra_arrays(spec, "odin", SCORES),
+        lambda spec: store.novelty(spec, "odin"),
+        lambda spec: store.save_novelty(spec, "odin", SCORES),
     ):
         with pytest.raises(InputError, match=rf"^network toy/wave seed 3 is {state} in .*; needed: done$"):
             ask(SPEC)
-    assert not store.has_extra_arrays(SPEC, "odin")
+    assert not store.has_novelty(SPEC, "odin")
 
 
 def test_parameters_are_counted_without_running_statistics(store):

@@ -56,11 +56,11 @@ def test_what_is_added_later_goes_both_ways(remote, made, tmp_path):
     copy = Store(tmp_path / "copy")
     remote.sync([SPEC], made)
     remote.sync([SPEC], copy)
-    copy.save_extra_arrays(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    copy.save_novelty(SPEC, "energy", {"val": np.arange(4.0)})
     remote.sync([SPEC], copy)
     remote.sync([SPEC], made)
     assert content(made) == content(copy)
-    assert made.extra_arrays(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+    assert made.novelty(SPEC, "energy")["val"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_is_there_is_never_replaced(remote, made, tmp_path):
@@ -182,10 +182,10 @@ def test_files_that_another_machine_added_since_the_last_listing_are_fetched(rem
     copy = Store(tmp_path / "copy")
     elsewhere.send(SPEC, made)
     here.fetch(SPEC, copy)
-    made.save_extra_arrays(SPEC, "novelty-energy", {"val": np.arange(4.0)})
+    made.save_novelty(SPEC, "energy", {"val": np.arange(4.0)})
     elsewhere.send(SPEC, made)
     assert here.fetch(SPEC, copy)
-    assert copy.extra_arrays(SPEC, "novelty-energy")["val"].tolist() == [0, 1, 2, 3]
+    assert copy.novelty(SPEC, "energy")["val"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_another_machine_sent_since_the_last_listing_is_never_replaced(remembering, made, tmp_path):

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.metrics import METRICS, ece
-from surefoot.metrics.bounds import ece_range
-from surefoot.metrics.calibration import ece_of
+from surefoot.metrics.calibration import ece_of, ece_range
 from surefoot.metrics.metric import Cells
 from surefoot.metrics.selective import aurc_of
 from surefoot.predictions.outcomes import Curve
@@ -125,7 +124,7 @@ def test_the_ece_range_is_tight_where_one_cut_falls_in_one_cell():
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 3)), min_size=2, max_size=6))
 def test_variation_over_a_box(intervals):
     """The largest sum is at a corner; the least is no more than over a fine grid of points."""
-    from surefoot.metrics.bounds import _largest_variation, _least_variation
+    from surefoot.metrics.calibration import _largest_variation, _least_variation
 
     low = np.array([start for start, _ in intervals])
     high = low + np.array([width for _, width in intervals])

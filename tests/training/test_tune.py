@@ -16,7 +16,7 @@ from surefoot.training.tune import (
     RATES,
     Trial,
     TuneContext,
-    rate_beyond,
+    next_rate,
     try_rate,
     tune,
     within_one_standard_error,
@@ -105,16 +105,16 @@ BEYOND = {
 
 @pytest.mark.parametrize(("errors", "beyond"), BEYOND.values(), ids=BEYOND)
 def test_the_search_goes_on_where_the_best_is_at_an_end(errors, beyond):
-    assert rate_beyond(trials(dict(zip(RATES, errors, strict=True)))) == beyond
+    assert next_rate(trials(dict(zip(RATES, errors, strict=True)))) == beyond
 
 
 def test_the_search_ends_with_the_ladder():
-    assert rate_beyond(trials({rate: rate for rate in LADDER})) is None
-    assert rate_beyond(trials({rate: -rate for rate in LADDER})) is None
+    assert next_rate(trials({rate: rate for rate in LADDER})) is None
+    assert next_rate(trials({rate: -rate for rate in LADDER})) is None
 
 
 def test_a_search_left_alone_ends_inside_of_what_it_tried(context):
-    slow = replace(context, recipe=replace(RECIPE, batch=1200), patience=1, most_epochs=1)
+    slow = replace(context, recipe=replace(RECIPE, width=24, batch=1200), patience=1, most_epochs=1)
     best, found = tune(slow)
     tried = [trial.learning_rate for trial in found]
     assert len(tried) > len(RATES)  # one step of 0.1 is too small

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.workers import mps
-from surefoot.workers.local import default_workers
-from surefoot.workers.mps import CONTROL, FOLDER, shared_gpu
+from surefoot.workers import local
+from surefoot.workers.local import MPS_CONTROL, MPS_FOLDER, default_workers, mps_is_available, shared_gpu
 
 SCRIPT = """#!/bin/sh
 read said
@@ -27,11 +26,11 @@ class Daemon:
     def __init__(self, folder, monkeypatch):
         self.folder, self.calls_file = folder, folder / "calls"
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.delenv(FOLDER, raising=False)
+        monkeypatch.delenv(MPS_FOLDER, raising=False)
         self.answers(0)
 
     def answers(self, code):
-        script = self.folder / CONTROL
+        script = self.folder / MPS_CONTROL
         script.write_text(SCRIPT.format(calls=self.calls_file, code=code))
         script.chmod(0o755)
 
@@ -51,16 +50,16 @@ def daemon(tmp_path, monkeypatch):
 @pytest.fixture
 def works(monkeypatch):
     """A trial that ends well, as it would where there is a GPU: it is run all the same, and sees the daemon's folder."""
-    monkeypatch.setattr(mps, "TRIAL", f"import os; os.listdir(os.environ[{FOLDER!r}])")
+    monkeypatch.setattr(local, "MPS_TRIAL", f"import os; os.listdir(os.environ[{MPS_FOLDER!r}])")
 
 
 def test_workers_get_the_daemon_s_folder_and_it_is_told_to_quit(daemon, works):
     with shared_gpu("cuda", 4) as environment:
-        folder = environment[FOLDER]
+        folder = environment[MPS_FOLDER]
         assert Path(folder).is_dir()
         assert daemon.calls() == (["-d"], {folder})
-        assert environment == {**os.environ, FOLDER: folder, LOGS: folder}
-        assert FOLDER not in os.environ, "our own process stays as it is"
+        assert environment == {**os.environ, MPS_FOLDER: folder, LOGS: folder}
+        assert MPS_FOLDER not in os.environ, "our own process stays as it is"
     assert daemon.calls() == (["-d", "quit"], {folder})
     assert not Path(folder).exists()
 
@@ -101,8 +100,8 @@ def test_a_daemon_that_does_not_start_is_no_use(daemon, works):
 
 
 def test_a_daemon_that_does_not_answer_is_given_up(daemon, works, monkeypatch):
-    monkeypatch.setattr(mps, "SECONDS", 0.2)
-    (daemon.folder / CONTROL).write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(local, "MPS_SECONDS", 0.2)
+    (daemon.folder / MPS_CONTROL).write_text("#!/bin/sh\nexec sleep 30\n")
     with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
 
@@ -115,7 +114,7 @@ def test_where_nothing_is_to_be_shared_nothing_is_started(daemon, works, device,
 
 
 def test_somebody_else_s_daemon_is_used_and_left_alone(daemon, works, monkeypatch):
-    monkeypatch.setenv(FOLDER, "/somebody/else")
+    monkeypatch.setenv(MPS_FOLDER, "/somebody/else")
     with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
     assert daemon.calls() == ([], set())
@@ -123,8 +122,8 @@ def test_somebody_else_s_daemon_is_used_and_left_alone(daemon, works, monkeypatc
 
 def test_without_a_daemon_nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(FOLDER, raising=False)
-    assert not mps.is_available()
+    monkeypatch.delenv(MPS_FOLDER, raising=False)
+    assert not mps_is_available()
     with shared_gpu("cuda", 2) as environment:
         assert environment == dict(os.environ)
 
@@ -134,8 +133,8 @@ def test_how_many_workers_there_are_by_default(daemon, monkeypatch):
     assert (default_workers("cpu"), default_workers("cuda")) == (16, 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     assert default_workers("cuda") == 3
-    (daemon.folder / CONTROL).unlink()
+    (daemon.folder / MPS_CONTROL).unlink()
     monkeypatch.setenv("PATH", str(daemon.folder))
     assert default_workers("cuda") == 2
-    monkeypatch.setenv(FOLDER, "/somebody/else")
+    monkeypatch.setenv(MPS_FOLDER, "/somebody/else")
     assert default_workers("cuda") == 3

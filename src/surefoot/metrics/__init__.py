@@ -3,7 +3,6 @@
 from functools import partial
 
 from surefoot.errors import InputError
-from surefoot.metrics.bounds import coverage_range, ece_range, grows_with_errors, known_at_bin_edges
 from surefoot.metrics.calibration import (
     debiased_l2,
     debiased_squared_of,
@@ -11,6 +10,8 @@ from surefoot.metrics.calibration import (
     ece_floor,
     ece_floor_95,
     ece_of,
+    ece_range,
+    known_at_bin_edges,
     overconfidence,
     signed_ece,
     signed_of,
@@ -44,10 +45,12 @@ from surefoot.metrics.selective import (
     coverage_at_5,
     coverage_at_risk,
     coverage_of,
+    coverage_range,
     e99,
     e99_count,
     error_above,
     error_above_count,
+    grows_with_errors,
     is_above,
     is_wrong_above,
     label_error,

@@ -6,19 +6,18 @@ least confident. A decision in a run of equal confidences counts with the mean a
 value depends on the order of rows.
 """
 
-from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from surefoot.intervals import NAN
-from surefoot.metrics.metric import ROOT, Accumulated, OfCurve, mean_of_defined
+from surefoot.metrics.metric import ONE, ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
 from surefoot.predictions.outcomes import (
     Array,
     Bools,
     Curve,
-    Curves,
     Decisions,
     HasOutcomes,
     Outcomes,
@@ -50,7 +49,7 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
 
 
 def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
-    """The same with runs of ties kept whole: an edge within a run moves to its end, so bins may be fewer."""
+    """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be fewer."""
     knots = np.searchsorted(curve.mass, bin_edges(curve.total, bins))
     knots = knots[np.append(True, np.diff(curve.mass[knots]) > 0)]
     number = np.diff(curve.mass[knots])
@@ -100,7 +99,7 @@ def debiased_l2(predictions: Ranked) -> float:
     """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
-    Runs of ties are kept whole. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
+    Runs of ties are not divided. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
     """
     return ROOT.of(_mean_over_blocks(predictions, debiased_squared_of))
 
@@ -229,16 +228,14 @@ def _streamed_eces(accumulated: Accumulated) -> Array:
 
 
 def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
-    curves = _curves_at_edges(predictions.outcomes)
-    return mean_of_defined([value(curve) if curve.total else NAN for curve in curves])
-
-
-def _curves_at_edges(outcomes: Curves) -> Iterable[Curve]:
-    """A curve per block that is exact where bins end; resamples share what was sorted for all of them."""
+    """The mean over blocks, each from a curve that is exact where bins end."""
+    outcomes = predictions.outcomes
     if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
-        return outcomes.block_curves
-    sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
-    return (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
+        curves = iter(outcomes.block_curves)  # resamples share what was sorted for all of them
+    else:
+        sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
+        curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
+    return mean_of_defined([value(curve) if curve.total else NAN for curve in curves])
 
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
@@ -252,5 +249,62 @@ def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
     for values in (~correct, confidence):
         sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
-    mass, errors, sure = (np.append(0.0, ranking.accumulate(values)) for values in sums)
-    return Curve(mass, errors, sure)
+    mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
+    return Curve(mass, errors, summed_confidence)
+
+
+def ece_range(cells: Cells, _curve: OfCurve) -> Range:
+    """The least and the largest ECE that decisions in these cells can have (proof in docs/streaming.md)."""
+    total = float(cells.count.sum())
+    low, high = _residual_range(cells, bin_edges(total))
+    return _least_variation(low, high) / total, min(1.0, _largest_variation(low, high) / total)
+
+
+def known_at_bin_edges(cells: Cells, curve: OfCurve) -> Range:
+    """Of a metric that reads where bins end only: its value unless an edge is within a mixed cell."""
+    known = cells.curve()
+    edges = bin_edges(known.total)
+    cell = np.searchsorted(known.mass, edges, side="left")
+    inside = known.mass[np.minimum(cell, len(known.mass) - 1)] != edges
+    value = np.nan if cells.mixed[cell[inside] - 1].any() else curve(known)
+    return value, value
+
+
+def _residual_range(cells: Cells, edges: Array) -> tuple[Array, Array]:
+    """Confidence less correctness, summed over the most confident up to each edge: least and largest."""
+    curve = cells.curve()
+    cell = np.clip(np.searchsorted(curve.mass, edges, side="left") - 1, 0, len(cells.count) - 1)
+    taken = edges - curve.mass[cell]
+    count, wrong, confidence = cells.count[cell], cells.wrong[cell], cells.confidence[cell]
+    left = count - taken
+    top = 1 - cells.start[cell] / ONE
+    bottom = 1 - (cells.start[cell] + cells.width[cell] - 1) / ONE
+    mean_errors, mean_confidence = wrong * taken / count, confidence * taken / count
+    cut = cells.mixed[cell] & (taken > 0) & (left > 0)
+    fewest = np.where(cut, np.maximum(0.0, taken - (count - wrong)), mean_errors)
+    most = np.where(cut, np.minimum(taken, wrong), mean_errors)
+    largest = np.where(cut, np.minimum(taken * top, confidence - left * bottom), mean_confidence)
+    base = curve.confidence[cell] + curve.errors[cell] - edges
+    return base + fewest + mean_confidence, base + most + np.maximum(largest, mean_confidence)
+
+
+def _largest_variation(low: Array, high: Array) -> float:
+    """The largest sum of |x_(i+1) - x_i| with each x_i between its ends: convex, so at the ends."""
+    ends = np.stack([low, high], axis=1)
+    best = np.zeros(2)
+    for here, there in pairwise(ends):
+        best = (best[:, None] + np.abs(there[None, :] - here[:, None])).max(axis=0)
+    return float(best.max())
+
+
+def _least_variation(low: Array, high: Array) -> float:
+    """The least such sum: stay as long as the next interval allows it, then go to its nearer end."""
+    total, left, right = 0.0, float(low[0]), float(high[0])
+    for bottom, top in zip(low[1:].tolist(), high[1:].tolist(), strict=True):
+        if bottom > right:
+            total, left, right = total + bottom - right, bottom, bottom
+        elif top < left:
+            total, left, right = total + left - top, top, top
+        else:
+            left, right = max(left, bottom), min(right, top)
+    return total

@@ -34,7 +34,7 @@ def loss(decisions: Decisions) -> Array:
 
 
 def brier(predictions: HasOutcomes) -> float:
-    """Root of the mean over samples and classes of (p - onehot)^2: what the paper's tables hold.
+    """Root of the mean over samples and classes of (p - onehot)^2: as in the paper's tables.
 
     >>> from surefoot import Predictions
     >>> round(brier(Predictions.from_probs([[0.8, 0.2], [0.6, 0.4]], [0, 0])), 4)  # sqrt((0.04 + 0.16) / 2)

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from surefoot.intervals import NAN, Proportion
-from surefoot.metrics.metric import Accumulated, Range, curve_mean
+from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
 from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
 
 
@@ -193,3 +193,20 @@ def coverage_at_1(predictions: Ranked) -> float:
 def coverage_at_5(predictions: Ranked) -> float:
     """The share that can be accepted at an error rate of 5%."""
     return coverage_at_risk(predictions, 0.05)
+
+
+def grows_with_errors(cells: Cells, curve: OfCurve) -> Range:
+    """The range, from cells, of a metric that only grows with the errors among the most confident."""
+    return curve(cells.wrong_last()), curve(cells.wrong_first())
+
+
+def coverage_range(cells: Cells, _curve: OfCurve, *, risk: float) -> Range:
+    """The least and the largest coverage that a threshold can reach at this risk, from cells."""
+    known = cells.curve()
+    ends = known.mass[known.errors <= risk * known.mass + 1e-12]
+    before, errors = known.mass[:-1], known.errors[:-1]
+    right = np.where(cells.mixed, cells.count - cells.wrong, 0.0)
+    spare = risk * (before + right) - errors + 1e-12
+    wrong = np.clip(np.floor(spare / (1 - risk)), 0, cells.wrong)
+    best = np.where(cells.mixed & (spare >= 0), before + right + wrong, 0.0)
+    return float(ends.max() / known.total), float(max(ends.max(), best.max()) / known.total)

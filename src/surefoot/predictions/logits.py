@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Index, Outcomes
 
 
@@ -38,6 +39,11 @@ def average_sigmoid(logits: Tensor) -> Tensor:
     log_p = torch.logsumexp(F.logsigmoid(logits), dim=0)
     log_not_p = torch.logsumexp(F.logsigmoid(-logits), dim=0)
     return log_p - log_not_p
+
+
+def average_members(logits: Tensor, kind: LabelKind) -> Tensor:
+    """The average of that kind: log probabilities for one label, log odds for many."""
+    return (average_softmax if kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
 
 
 NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache

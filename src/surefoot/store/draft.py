@@ -5,7 +5,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -17,7 +17,17 @@ if TYPE_CHECKING:  # torch is imported where tensors are read or written: listin
     from torch import Tensor
 
     from surefoot.predictions.predictions import Predictions
-    from surefoot.training.loop import Checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """All that is needed to resume a training exactly."""
+
+    epoch: int
+    step: int  # the next one in that epoch
+    weights: "dict[str, Tensor]"
+    momentum: "list[Tensor]"
+    loss: float  # summed over the steps of the epoch so far
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,9 @@ class Draft:
         """Append an entry to the log; a last line cut short by a kill is ended first."""
         try:
             with (self.folder / LOG).open("ab+") as file:
-                file.write((b"" if _at_line_start(file) else b"\n") + json.dumps(entry).encode() + b"\n")
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                cut_short = file.read(1) not in (b"", b"\n")
+                file.write((b"\n" if cut_short else b"") + json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise InputError(f"cannot write {self.folder / LOG}: {error.strerror}") from error
 
@@ -62,17 +74,15 @@ class Draft:
         """Save weights atomically."""
         _save_tensors(weights, self.folder / f"{name}.safetensors", {})
 
-    def save_checkpoint(self, phase: str, checkpoint: "Checkpoint") -> None:
+    def save_checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the state of a training phase, to resume from."""
         tensors = {f"weights.{name}": value for name, value in checkpoint.weights.items()}
         tensors |= {f"momentum.{index:05d}": value for index, value in enumerate(checkpoint.momentum)}
         facts = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "loss": repr(checkpoint.loss)}
         _save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
 
-    def checkpoint(self, phase: str) -> "Checkpoint | None":
+    def checkpoint(self, phase: str) -> Checkpoint | None:
         """The last saved state of a training phase; None where there is none."""
-        from surefoot.training.loop import Checkpoint
-
         path = self.folder / f"checkpoint-{phase}.safetensors"
         if not path.is_file():
             return None
@@ -128,10 +138,3 @@ def _save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, facts)
         except SafetensorError as error:  # which wraps the error of the operating system
             raise OSError(None, str(error)) from error
-
-
-def _at_line_start(file: IO[bytes]) -> bool:
-    if file.seek(0, os.SEEK_END) == 0:
-        return True
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"

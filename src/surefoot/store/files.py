@@ -1,4 +1,4 @@
-"""The files of one network in the store: names, states, extra arrays."""
+"""The files of one network in the store: names, states, arrays."""
 
 import io
 import json
@@ -118,18 +118,11 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 PLAIN_WITH_DOTS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-def checked_name(name: str) -> str:
-    """A valid name for a file of extra arrays; the names of splits are taken by their predictions."""
-    from surefoot.tasks.task import Split  # imports pyarrow, which listing a store does not need
-
-    if not PLAIN.fullmatch(name) or name in set(Split):
-        raise InputError(f"name is {name!r}; allowed: letters, digits, - and _, and not the name of a split")
-    return name
-
-
-def novelty_file(name: str) -> str:
-    """The name of the extra arrays of a novelty score."""
-    return f"novelty-{name}"
+def novelty_file(score: str) -> str:
+    """The name of the file of a novelty score."""
+    if not PLAIN.fullmatch(score):
+        raise InputError(f"the novelty score's name is {score!r}; allowed: letters, digits, - and _")
+    return f"novelty-{score}.npz"
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:

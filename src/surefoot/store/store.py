@@ -21,7 +21,6 @@ from surefoot.store.files import (
     Arrays,
     State,
     StoredNetwork,
-    checked_name,
     damaged,
     final_path,
     network_path,
@@ -156,22 +155,18 @@ class Store:
             raise damaged(path, error) from error
         return sum(int(math.prod(shape)) for name, shape in shapes.items() if not name.endswith(STATISTICS))
 
-    def save_extra_arrays(self, spec: Spec, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Save further arrays of a finished network atomically."""
-        write_arrays(arrays, self._finished(spec) / f"{checked_name(name)}.npz")
+    def save_novelty(self, spec: Spec, score: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save a novelty score of a finished network atomically."""
+        write_arrays(arrays, self._finished(spec) / novelty_file(score))
 
-    def extra_arrays(self, spec: Spec, name: str) -> Arrays | None:
-        """Further arrays of a finished network; None if they were never saved."""
-        path = self._finished(spec) / f"{checked_name(name)}.npz"
+    def novelty(self, spec: Spec, score: str) -> Arrays | None:
+        """A novelty score of a finished network; None if it was never saved."""
+        path = self._finished(spec) / novelty_file(score)
         return read_arrays(path) if path.exists() else None
 
-    def has_extra_arrays(self, spec: Spec, name: str) -> bool:
-        """Whether the network is done and such arrays were saved."""
-        return self.is_done(spec) and (self.folder(spec) / f"{checked_name(name)}.npz").is_file()
-
-    def has_novelty(self, spec: Spec, name: str) -> bool:
+    def has_novelty(self, spec: Spec, score: str) -> bool:
         """Whether the network is done and this novelty score of it was saved."""
-        return self.has_extra_arrays(spec, novelty_file(name))
+        return self.is_done(spec) and (self.folder(spec) / novelty_file(score)).is_file()
 
     def request(self, specs: Sequence[Spec]) -> None:
         """Record requested networks, so that those not started are listed as missing."""
@@ -191,7 +186,11 @@ class Store:
                 yield draft
             except InputError:
                 draft.discard_if_empty()  # an error found before training leaves nothing behind
-                self._drop_requests_if_empty(draft.target.parent)
+                folder = draft.target.parent
+                if not any(folder.glob("*seed*")):  # no network of the recipe was started: drop its requests
+                    for request in self._read_requests():
+                        if self._networks / request.path.parent == folder:
+                            request.file.unlink(missing_ok=True)
                 raise
 
     def state(self, spec: Spec) -> State:
@@ -219,13 +218,6 @@ class Store:
         """Every recorded request; damaged files are skipped."""
         requests = (read_request(path) for path in sorted(self._requests.glob("*.json")))
         return [request for request in requests if request is not None]
-
-    def _drop_requests_if_empty(self, folder: Path) -> None:
-        """Where no network of a recipe was started, the error is in the recipe: remove its requests."""
-        if not any(folder.glob("*seed*")):
-            for request in self._read_requests():
-                if self._networks / request.path.parent == folder:
-                    request.file.unlink(missing_ok=True)
 
     def _finished(self, spec: Spec) -> Path:
         if not self.is_done(spec):

@@ -38,7 +38,7 @@ class Sums:
         return self.head + self.rest
 
     def merged(self, other: "Sums") -> "Sums":
-        """Both together; Knuth's two-sum keeps what the addition rounds off."""
+        """The sums of both; Knuth's two-sum keeps what the addition rounds off."""
         head = self.head + other.head
         of_other = head - self.head
         lost = (self.head - (head - of_other)) + (other.head - of_other)
@@ -128,7 +128,7 @@ class Accumulator:
         )
 
     def merged(self, other: "Accumulator") -> "Accumulator":
-        """Both together: whole numbers exactly, sums to the last digits of a float64."""
+        """Over the rows of both: whole numbers exactly, sums to the last digits of a float64."""
         pairs = zip(self.histograms, other.histograms, strict=True)
         return Accumulator(
             request=self.request,

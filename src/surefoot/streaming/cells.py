@@ -109,7 +109,7 @@ class Histogram:
         self.mixed[block, cell[((before >= 0) & (before != whole)) | (one[cell] != whole)]] = True
 
     def merged(self, other: "Histogram") -> "Histogram":
-        """Both together."""
+        """The counts of both."""
         clash = (self.doubt >= 0) & (other.doubt >= 0) & (self.doubt != other.doubt)
         mixed = self.mixed | other.mixed | clash
         return Histogram(
@@ -200,7 +200,7 @@ class LogOdds:
             self.mixed[block, cell[(before != values) & ~np.isnan(before) | (one[cell] != values)]] = True
 
     def merged(self, other: "LogOdds") -> "LogOdds":
-        """Both together."""
+        """The counts of both."""
         both = ~np.isnan(self.one) & ~np.isnan(other.one)
         mixed = self.mixed | other.mixed | (both & (self.one != other.one))
         one = np.fmax(self.one, other.one)

@@ -50,7 +50,7 @@ class Reading:
     separable: bool = True  # every label is predicted correctly
 
     def merged(self, other: "Reading") -> "Reading":
-        """Both together."""
+        """Over the rows of both."""
         return Reading(
             self.rows + other.rows,
             self.slope + other.slope,
@@ -140,12 +140,12 @@ def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple
     return search(read_at, min(max(scale, low), high), low, high, LOOSE)
 
 
-def read(given: Iterator[Batch], shape: Shape, scale: float) -> Reading:
+def read(stream: Iterator[Batch], shape: Shape, scale: float) -> Reading:
     """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
     reading = Reading()
     step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
-    for batch in map(labelled, given):
+    for batch in map(labelled, stream):
         for start in range(0, len(batch.labels), step):
             rows = slice(start, start + step)
             logits = class_by_class(batch, rows, shape.kind, None)

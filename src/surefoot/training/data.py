@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from surefoot.images.cache import Decoded
 from surefoot.images.decode import Size
@@ -119,7 +120,9 @@ class Images:
         """Random crops; centre crops without augmentation."""
         if not self.has_random_views:
             return self.test_views(raw, rows)
-        return _fast_views(raw, random_crops(self.heights[rows], self.widths[rows], draws), self.view)
+        make = _fused_views() if raw.is_cuda else _plain_views
+        crops = random_crops(self.heights[rows], self.widths[rows], draws)
+        return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, self.view)
 
     def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
         """Centre crops."""
@@ -137,10 +140,12 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
     if points:
         assert not images, "points and images in one task"
         return Points(torch.cat([part.values for part in points]))
-    height, width = (max(part.pixels.shape[axis] for part in images) for axis in (2, 3))
+    pixels = [part.pixels for part in images]
+    height, width = (max(part.shape[axis] for part in pixels) for axis in (2, 3))
+    padded = [F.pad(part, (0, width - part.shape[3], 0, height - part.shape[2])) for part in pixels]
     return replace(
         images[0],
-        pixels=torch.cat([_padded(part.pixels, height, width) for part in images]),
+        pixels=torch.cat(padded),
         heights=torch.cat([part.heights for part in images]),
         widths=torch.cat([part.widths for part in images]),
     )
@@ -172,7 +177,11 @@ def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augme
     An image longer than twice its short side is cropped to that, about its middle: the longest image decides
     the padding, and no crop of the recipe is as long.
     """
-    cut = [_middle(images[row]) for row in range(len(images))]
+    cut = []
+    for image in (images[row] for row in range(len(images))):
+        longest = 2 * min(image.shape[:2])
+        top, left = (max(0, (side - longest) // 2) for side in image.shape[:2])
+        cut.append(image[top : top + longest, left : left + longest])
     height, width = (max(image.shape[axis] for image in cut) for axis in (0, 1))
     pixels = torch.zeros(len(cut), cut[0].shape[2], height, width, dtype=torch.uint8)
     for into, image in zip(pixels, cut, strict=True):
@@ -181,25 +190,10 @@ def images_from(images: Decoded | NDArray[Any], *, view: int, resize: int, augme
     return Images(pixels, heights, widths, view, min(1.0, view / resize), augmentation)
 
 
-def _middle(image: NDArray[Any]) -> NDArray[Any]:
-    longest = 2 * min(image.shape[:2])
-    top, left = (max(0, (side - longest) // 2) for side in image.shape[:2])
-    return image[top : top + longest, left : left + longest]
-
-
-def _padded(pixels: Tensor, height: int, width: int) -> Tensor:
-    return torch.nn.functional.pad(pixels, (0, width - pixels.shape[3], 0, height - pixels.shape[2]))
-
-
-def _fast_views(raw: Tensor, crops: Crops, view: int) -> Tensor:
-    """Crops of raw pixels, ready for the network; on a GPU fused into a few kernels for each batch's size."""
-    make = _fused_views() if raw.is_cuda else _plain_views
-    return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, view)
-
-
 def _plain_views(
     raw: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, mirrored: Tensor, view: int
 ) -> Tensor:
+    """Crops of raw pixels, ready for the network."""
     # Half precision holds 0..255 exactly, and is what the matrix units of a GPU take.
     floating = raw.to(torch.float16 if raw.is_cuda else torch.float32)
     views = normalise(resample(floating, Crops(top, left, height, width, mirrored), view))
@@ -208,6 +202,7 @@ def _plain_views(
 
 @cache
 def _fused_views() -> Callable[..., Tensor]:
+    """The same fused into a few kernels on a GPU, for each batch's size."""
     return cast(Callable[..., Tensor], torch.compile(_plain_views, dynamic=False))
 
 

@@ -112,7 +112,7 @@ def right_weights(digest: str, path: Path | None) -> Path:
         )
     actual = weights_digest(path)
     if actual != digest:
-        raise InputError(f"{path} holds weights {actual}; the recipe was made with {digest}")
+        raise InputError(f"{path} contains weights {actual}; the recipe was made with {digest}")
     return path
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surefoot.errors import InputError
 from surefoot.recipes.recipe import Recipe
 from surefoot.runtime import derive_seed, generator, one_thread
+from surefoot.store.draft import Checkpoint
 from surefoot.training.data import Inputs, fetched
 from surefoot.training.losses import Objective
 
@@ -106,18 +107,18 @@ class CapturedStepper(Stepper):
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
         """Copy the arguments to where the graph reads them, and replay."""
-        given = (rows.to(self.device, non_blocking=True), raw, draws)
+        arguments = (rows.to(self.device, non_blocking=True), raw, draws)
         if self.graph is None:
-            self._capture(given)
-        for argument, new in zip(self.arguments, given, strict=True):
+            self._capture(arguments)
+        for argument, new in zip(self.arguments, arguments, strict=True):
             argument.copy_(new, non_blocking=True)
         torch.cuda.manual_seed(seed)
         assert self.graph is not None
         self.graph.replay()
 
-    def _capture(self, given: tuple[Tensor, ...]) -> None:
+    def _capture(self, arguments: tuple[Tensor, ...]) -> None:
         """Warm up on another stream, restore weights and momentum, and record a step."""
-        self.arguments = tuple(tensor.clone() for tensor in given)
+        self.arguments = tuple(tensor.clone() for tensor in arguments)
         state, total = self.state(), self.total.clone()
         stream = cast(Any, torch.cuda.Stream)()
         stream.wait_stream(torch.cuda.current_stream())
@@ -162,17 +163,6 @@ class Progress:
     epochs: int
     loss: float
     seconds: float  # of this epoch, or of the part since it was resumed
-
-
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """All that is needed to resume a training exactly."""
-
-    epoch: int
-    step: int  # the next one in that epoch
-    weights: dict[str, Tensor]
-    momentum: list[Tensor]
-    loss: float  # summed over the steps of the epoch so far
 
 
 class StoppedError(Exception):

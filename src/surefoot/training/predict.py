@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from surefoot.networks.heads import GaussianHead, dropout_masks, masked_linear, positive
 from surefoot.networks.network import Network, sampling_dropout
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.predictions.logits import average_members
 from surefoot.training.data import Inputs, fetched
 
 ROWS_AT_ONCE = 256
@@ -54,8 +54,7 @@ class Sampled:
             logits = torch.cat(parts)
         else:
             logits = network.sample_logits(views, self.samples, self.generator)
-        average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
-        return average(logits.float())
+        return average_members(logits.float(), self.kind)
 
 
 class FixedSamples(nn.Module):
@@ -85,7 +84,7 @@ class FixedSamples(nn.Module):
         mean = masked_linear(head, features, self.mask).float()
         variance = positive(masked_linear(head.variance, features, self.mask).float())
         logits = mean + variance.sqrt() * self.noise
-        return (average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
+        return average_members(logits, self.kind)
 
 
 def predict(

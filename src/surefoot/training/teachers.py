@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.predictions.logits import average_members
 from surefoot.runtime import generator
 from surefoot.training.data import Inputs, fetched
 from surefoot.training.predict import predict
@@ -31,7 +31,7 @@ def teacher_targets(
     teachers: Sequence[nn.Module], inputs: Inputs, kind: LabelKind, device: torch.device
 ) -> Tensor:
     """The log of the teachers' mean probability for the test views; for many labels its log odds."""
-    return _average(predict(teachers, inputs, device), kind)
+    return average_members(predict(teachers, inputs, device), kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +69,8 @@ class TeacherEnsemble:
             for batch, raw in fetched(inputs, torch.split(rows, size), self.device):
                 views = inputs.training_views(raw, batch.to(self.device), draws[:, batch.to(draws.device)])
                 members = torch.stack([logits(teacher, views) for teacher in self.teachers])
-                parts.append(_average(members, self.kind).float())
+                parts.append(average_members(members, self.kind).float())
         return torch.cat(parts)[: len(inputs)].cpu()
-
-
-def _average(logits: Tensor, kind: LabelKind) -> Tensor:
-    return (average_softmax if kind is LabelKind.ONE_LABEL else average_sigmoid)(logits)
 
 
 def _logits(teacher: nn.Module, views: Tensor) -> Tensor:
@@ -138,11 +134,11 @@ def _read(path: Path, shape: tuple[int, int]) -> Tensor:
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(array, np.ndarray) or array.dtype != np.float32:
-        raise _damaged(path, "it holds no table of float32")
+        raise _damaged(path, "it is not a table of float32")
     if array.shape != shape:
         raise _damaged(path, f"it is {' x '.join(map(str, array.shape))}; needed: {shape[0]} x {shape[1]}")
     if np.isnan(array).any():
-        raise _damaged(path, "it holds NaN")
+        raise _damaged(path, "it contains NaN")
     return torch.from_numpy(array)
 
 

@@ -2,7 +2,7 @@
 
 At each learning rate: train until the validation error has not improved for some epochs, then a third as
 many epochs again at a tenth of the rate. The recipe with the lowest final error is chosen; of equals, the one
-with the lower NLL. If that is the highest or the lowest rate tried, the next one beyond is tried too.
+with the lower NLL. If that is the highest or the lowest rate tried, the next one is tried too.
 Unfamiliar data are not used.
 """
 
@@ -78,8 +78,8 @@ def tune(context: TuneContext, rates: Sequence[float] = ()) -> tuple[Recipe, lis
     if Split.VAL not in context.task.splits:
         raise InputError(f"task {context.task.name!r} has no val split; needed: one, to search on")
     trials = [try_rate(context, rate) for rate in rates or RATES]
-    while not rates and (beyond := rate_beyond(trials)) is not None:
-        trials.append(try_rate(context, beyond))
+    while not rates and (following := next_rate(trials)) is not None:
+        trials.append(try_rate(context, following))
     if all(trial.diverged for trial in trials):
         tried = ", ".join(f"{trial.learning_rate:g}" for trial in trials)
         raise InputError(f"training diverged at every learning rate of {tried}; try lower ones")
@@ -102,7 +102,7 @@ def within_one_standard_error(trials: Sequence[Trial], samples: int) -> tuple[fl
     return error, [trial for trial in trials if trial is not best and trial.error <= best.error + error]
 
 
-def rate_beyond(trials: Sequence[Trial]) -> float | None:
+def next_rate(trials: Sequence[Trial]) -> float | None:
     """The next rate of LADDER where the best so far is the highest or the lowest tried."""
     tried = [trial.learning_rate for trial in trials]
     place = LADDER.index(best_of(trials).learning_rate)

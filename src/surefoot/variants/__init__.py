@@ -35,16 +35,13 @@ def variant_from(values: dict[str, Any]) -> Variant:
     for field in fields:
         if field.default is dataclasses.MISSING and field.name not in own:
             raise InputError(f"a network of kind {variant.name!r} needs a value for {field.name!r}")
-    if own.get("teachers") is not None:
-        own["teachers"] = _teachers_from(own["teachers"])
+    if (teachers := own.get("teachers")) is not None:
+        try:
+            recipe = recipe_from(teachers["recipe"])
+            own["teachers"] = Teachers(recipe, tuple(int(seed) for seed in teachers["seeds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"teachers are {teachers!r}; allowed: a recipe and seeds") from error
     return variant(**own)
-
-
-def _teachers_from(values: dict[str, Any]) -> Teachers:
-    try:
-        return Teachers(recipe_from(values["recipe"]), tuple(int(seed) for seed in values["seeds"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"teachers are {values!r}; allowed: a recipe and seeds") from error
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -76,7 +76,7 @@ class Bayesian(Variant):
         """A bundle's samples are fixed."""
         return (
             "a bundle draws this method's samples once, and not for every row as here: choose thresholds and "
-            "references on what 'surefoot predict' says of labelled images"
+            "references on the predictions of 'surefoot predict' for labelled images"
         )
 
     def deployed(self, network: "Network", kind: LabelKind, key: str) -> "nn.Module":

@@ -80,7 +80,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Listener:
-    """Receives progress and the report on pretrained weights, and says when to stop."""
+    """Receives progress and the report on pretrained weights, and decides when to stop."""
 
     progress: Callable[[str, Progress], None] = lambda _phase, _progress: None
     weights: Callable[[str], None] = lambda _: None

@@ -13,7 +13,6 @@ from surefoot.errors import InputError
 from surefoot.novelty import Scale, fit_scale, novelty_scores
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
-from surefoot.store.files import novelty_file
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
@@ -55,14 +54,14 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
                 files[name][split] = by_split[split]
                 files[name][f"{split}_scale"] = np.array([scale.low, scale.high])
     for name, arrays in files.items():
-        store.save_extra_arrays(spec, novelty_file(name), arrays)
+        store.save_novelty(spec, name, arrays)
 
 
 def stored_novelty(
     spec: Spec, store: Store, name: str, split: Split
 ) -> tuple[NDArray[np.float64], Scale] | None:
     """A score as computed, and the scale that makes it novelty from 0 to 1; None where it is missing."""
-    arrays = store.extra_arrays(spec, novelty_file(name))
+    arrays = store.novelty(spec, name)
     if arrays is None or split not in arrays:
         return None
     low, high = arrays[f"{split}_scale"]

@@ -22,7 +22,7 @@ DEFAULT_GPUS = 0.5  # as the local engine: one network of this size cannot fill 
 RETRIES = 3  # by Ray, of a task whose process or node was lost
 SECONDS_TO_PROBE = 120.0  # a node must first start Python and import torch
 SECONDS_BETWEEN_CHECKS = 0.5  # of the event queue
-SECONDS_TO_ANSWER = 10.0  # for the event queue; then it is asked again
+SECONDS_TO_ANSWER = 10.0  # for the event queue; then it is called again
 SECONDS_TO_STOP = 120.0  # for a step, and for a checkpoint to a slow disk
 
 Nodes = dict[str, Mapping[str, Any]]  # those alive, by Ray's id
@@ -176,9 +176,8 @@ class _Run:
         here = _on_node(ray.get_runtime_context().get_node_id())
         actor = ray.remote(EventQueue).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
         self.events = actor.remote()
-        self.pending_take: tuple[Any, list[Any]] | None = (
-            None  # a call of the queue, and the tasks ended before
-        )
+        # A call of the queue, and the tasks that had ended before it.
+        self.pending_take: tuple[Any, list[Any]] | None = None
         self.running: dict[Any, int] = {}
         self.nodes_at_start: dict[int, set[str]] = {}
         self.nodes: Nodes = {}
@@ -192,8 +191,13 @@ class _Run:
                 self._submit()
                 for reference in self._report(self._wait()):
                     self._finish(self.running.pop(reference), reference)
-        finally:
-            self._stop()
+        finally:  # running tasks save their checkpoints and end
+            running = list(self.running)
+            for reference in running:
+                self.ray.cancel(reference)
+            if running:
+                options = {"timeout": SECONDS_TO_STOP, "fetch_local": False}
+                self.ray.wait(running, num_returns=len(running), **options)
 
     def _check_nodes(self) -> None:
         now = alive(self.ray)
@@ -269,14 +273,6 @@ class _Run:
             self.on_event(event)
         elif self.jobs.put_back(job) and event["event"] == "elsewhere":
             self.on_event(event)
-
-    def _stop(self) -> None:
-        """Have running tasks save their checkpoints and end, and wait for them."""
-        for reference in self.running:
-            self.ray.cancel(reference)
-        if self.running:
-            running = list(self.running)
-            self.ray.wait(running, num_returns=len(running), timeout=SECONDS_TO_STOP, fetch_local=False)
 
 
 def _on_node(key: str) -> Any:

@@ -59,9 +59,8 @@ def train_network(text: str, job: int, queue: Any, marker: str) -> Event:
 
 def _train(text: str, job: int, reports: "_Reports", marker: str, stop: Stop) -> None:
     torch.set_num_threads(1)
-    if missing := _missing_input(
-        WorkOrder.from_json(text), marker
-    ):  # the node may have joined after the check
+    missing = _missing_input(WorkOrder.from_json(text), marker)
+    if missing:  # the node may have joined after the check
         raise InputError(f"a node {missing}")
     order, context, store, specs = _open(text)
     spec = specs[job]

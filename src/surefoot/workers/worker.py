@@ -70,7 +70,12 @@ def main() -> int:
     parent = os.getppid()
     with stop_on(signal.SIGTERM, signal.SIGINT) as stopped:
         order = WorkOrder.from_json(sys.stdin.readline())
-        send = _events()
+        pipe = os.dup(1)
+        os.dup2(2, 1)  # all other output goes to standard error
+
+        def send(event: str, **facts: Any) -> None:
+            os.write(pipe, (json.dumps({"event": event, **facts}) + "\n").encode())
+
         try:
             _execute(order, lambda: stopped() or os.getppid() != parent, send)
         except InputError as error:
@@ -99,17 +104,6 @@ def _execute(order: WorkOrder, stop: Stop, send: Send) -> None:
             send_of_job("done")
         except ClaimedError:
             send_of_job("elsewhere")
-
-
-def _events() -> Send:
-    """Write events to standard output and redirect all other output to standard error."""
-    pipe = os.dup(1)
-    os.dup2(2, 1)
-
-    def send(event: str, **facts: Any) -> None:
-        os.write(pipe, (json.dumps({"event": event, **facts}) + "\n").encode())
-
-    return send
 
 
 if __name__ == "__main__":

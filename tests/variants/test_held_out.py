@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.training.folds import NEVER, cluster, deal_groups
+from surefoot.variants.held_out import NEVER, cluster, deal_groups
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 
