@@ -89,7 +89,7 @@ def test_many_labels_members_and_one_side(tmp_path):
     calibration = fit_member_temperatures(sides["familiar"])
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=5)
     assert (
-        "a temperature for each of 3 members"
+        "Calibrated with T of each member = "
         in write_report(Subject(summarize(evaluation), sides, calibration), tmp_path).read_text()
     )
     alone = {"familiar": draw_one_label()}

@@ -24,7 +24,6 @@ from surefoot.report.tables import Table
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.recipes.recipe import Recipe
     from surefoot.store.files import StoredNetwork
     from surefoot.training.tune import EpochResult, Trial
     from surefoot.workers.jobs import Job, WorkOrder
@@ -40,7 +39,9 @@ def watch(
 
     Without a terminal: a line per minute.
     """
-    epochs = [_phases(job.recipe) * job.recipe.epochs for job in order.jobs]
+    from surefoot.variants import variant_of
+
+    epochs = [variant_of(job.recipe).trainings(job.recipe) * job.recipe.epochs for job in order.jobs]
     text = _Text(order, title, done_before)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), TimeLeft())
     console = notes()
@@ -142,14 +143,6 @@ class TimeLeft(ProgressColumn):
         hours, minutes = divmod(minutes, 60)
         clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
         return Text(f"{clock} left")
-
-
-def _phases(recipe: "Recipe") -> int:
-    """How many times a network is trained."""
-    kind = "" if recipe.variant is None else recipe.variant.name
-    if kind == "averaged":
-        return 0
-    return 2 if recipe.protocol == "paper" and kind != "held-out" else 1
 
 
 def _name(job: "Job") -> str:

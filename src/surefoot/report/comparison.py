@@ -250,7 +250,8 @@ def _marked(cell: Cell, metric: Metric, text: str, paper: str | None) -> TableCe
 
 
 def _count(cell: Cell, metric: Metric) -> str | None:
-    return "{}/{}".format(*cell.count) if metric.name == "e99" and cell.count else None
+    """k of n, for a proportion whose n differs from method to method."""
+    return "{}/{}".format(*cell.count) if metric.denominator is not None and cell.count else None
 
 
 def _notes(

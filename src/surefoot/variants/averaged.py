@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from surefoot.recipes.recipe import Teachers
+from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.tasks.task import Split
 from surefoot.variants.base import Variant
 
@@ -31,6 +31,10 @@ class Averaged(Variant):
     def needs(self) -> Teachers:
         """The networks that are averaged."""
         return self.teachers
+
+    def trainings(self, _recipe: Recipe) -> int:
+        """Zero: its weights are averaged, not trained."""
+        return 0
 
     def produce(self, build: "Build") -> dict[str, Any]:
         """The mean for each phase; and how high the loss is between two of the networks."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe, VariantValues
+from surefoot.recipes.recipe import Protocol, Recipe, VariantValues
 from surefoot.tasks.task import Split, Task
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class Variant(VariantValues):
         from surefoot.training.predict import network_logits
 
         return network_logits
+
+    def trainings(self, recipe: Recipe) -> int:
+        """How many times a network of that recipe is trained, for the progress display."""
+        return 2 if recipe.protocol is Protocol.PAPER else 1
 
     @property
     def bundle_obstacle(self) -> str | None:

@@ -55,6 +55,10 @@ class HeldOut(Variant):
             return None
         return "needs subgroups, or features to make them from, and there are neither"
 
+    def trainings(self, _recipe: Recipe) -> int:
+        """Once, on train without one fold."""
+        return 1
+
     def produce(self, build: "Build") -> dict[str, Any]:
         """Train on train less one fold's subgroups; predict those subgroups' samples of train and val."""
         import torch
