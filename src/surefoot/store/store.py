@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
 from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
-from surefoot.recipes.recipe import Spec
+from surefoot.recipes.recipe import Recipe, Spec, non_default_values
 from surefoot.store.draft import Draft
 from surefoot.store.files import (
     DONE,
@@ -58,8 +58,9 @@ def write_request(spec: Spec, folder: Path) -> None:
     path = folder / f"{spec.key}.json"
     if read_request(path) is None:
         make_folder(folder)
+        document = spec.as_dict() | {"recipe": non_default_values(spec.recipe)}  # what the key is a hash of
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(spec.as_dict(), indent=2), encoding="utf-8")
+            temporary.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
 def read_request(path: Path) -> RequestedNetwork | None:
@@ -75,9 +76,9 @@ def read_request(path: Path) -> RequestedNetwork | None:
         key = digest_of({"task": identity, "recipe": recipe, "seed": seed})
         if not isinstance(task, str) or key != path.stem:
             return None
-        folder = network_path(task, recipe["network"], digest_of(recipe), seed, key)
+        folder = network_path(task, recipe.get("network", Recipe.network), digest_of(recipe), seed, key)
         return RequestedNetwork(path, task, seed, folder)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
