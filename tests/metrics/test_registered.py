@@ -9,11 +9,12 @@ import pytest
 from surefoot import InputError, evaluate, fit_temperature, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.compare import compare
-from surefoot.evaluation.comparison import MethodRuns, Said
+from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.bounds import grows_with_errors
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import Subject, write_report
+from surefoot.report.summary import summarize
 from surefoot.streaming.evaluate import Source, evaluate_files
 from surefoot.streaming.outcomes import Scaling
 from tests.cli.command import surefoot
@@ -116,7 +117,7 @@ def test_they_are_evaluated_compared_and_reported_by_default(tmp_path):
         assert evaluation.gap[metric.name].low <= evaluation.gap[metric.name].high
         assert np.isfinite(evaluation.change["familiar"][metric.name].low)
     page = write_report(
-        Subject(evaluation, {"familiar": ONE, "unfamiliar": other}, calibration, {}), tmp_path
+        Subject(summarize(evaluation), {"familiar": ONE, "unfamiliar": other}, calibration, {}), tmp_path
     )
     text = page.read_text()
     written = json.loads((tmp_path / "report.json").read_text())
@@ -127,13 +128,13 @@ def test_they_are_evaluated_compared_and_reported_by_default(tmp_path):
 
 def test_they_are_compared():
     runs = [
-        MethodRuns(name, name, (Said(0, ONE.with_logits(t * ONE.logits)),))
+        MethodRuns(name, name, (MethodRun.of_sides(0, ONE.with_logits(t * ONE.logits)),))
         for name, t in (("a", 1), ("b", 0.5))
     ]
     comparison = compare(runs, ADDED, resamples=50, baseline="a")
     for metric in ADDED:
         cell = comparison.method("b").cells["familiar", metric.name]
-        assert cell.mean == metric.function(runs[1].runs[0].familiar)
+        assert cell.mean == metric.function(runs[1].runs[0].sides["familiar"])
         difference = cell.from_baseline
         assert difference.low <= difference.value <= difference.high
 
