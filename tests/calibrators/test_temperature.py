@@ -17,6 +17,7 @@ from surefoot import (
     fit_temperature,
 )
 from surefoot.calibrators import search as scale
+from surefoot.calibrators.search import halley
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
 from surefoot.predictions import logits as judging
@@ -274,3 +275,11 @@ def test_a_few_huge_rows_that_are_not_looked_at_first_may_rule_the_fit():
     fitted = fit_temperature(Predictions.from_logits(margins, labels))
     assert fitted.temperature == pytest.approx(1e7 / math.log(4), rel=0.05)
     assert not fitted.at_bound
+
+
+def test_halley_s_step():
+    """-2 f f' / (2 f'^2 - f f''); none where the curve bends away."""
+    assert halley(1.0, 2.0, 3.0) == pytest.approx(-2 * 2 / (2 * 4 - 3))
+    assert halley(-1.0, 2.0, 3.0) == pytest.approx(2 * 2 / (2 * 4 + 3))
+    assert math.isnan(halley(1.0, 1.0, 2.0))
+    assert math.isnan(halley(1.0, 0.0, 0.0))
