@@ -131,6 +131,16 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
+# Cases of tests/test_frozen.py, which compare the numbers of whole commands with golden files: the last tests.
+FROZEN = {
+    "metrics": ("evaluations",),
+    "calibrators": ("calibrations",),
+    "evaluation": ("evaluations", "calibrated_evaluations", "published"),
+    "streaming": ("evaluations", "calibrations"),
+    "predictions": ("evaluations", "applied"),
+    "thresholds": ("chosen_thresholds", "looks"),
+}
+
 # Mutants that behave like the source: the line, the changed line, and the reason.
 EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     (
@@ -174,6 +184,11 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     *(
         ("if ours.n and theirs.n:", f"if {other}:", "if one n is 0 or None, the difference is NaN either way")
         for other in ("ours.n or theirs.n", "ours.n", "theirs.n")
+    ),
+    (
+        "if exact is not None and np.isfinite(interval.low):",
+        "if exact is not None:",
+        "min and max of NaN and a number, in this order, are NaN",
     ),
     (
         "totals = np.maximum(1, self.count.sum(axis=1, keepdims=True))",
@@ -327,8 +342,10 @@ def tested(tree: Path, tests: Sequence[str], *, limit: float | None) -> str:
 
 
 def tests_of(path: Path, area: str) -> list[str]:
-    """The doctests of a source file, then its tests."""
-    return [str(path), *(f"tests/{test}" for test in AREAS[area][str(path.relative_to("src/surefoot"))])]
+    """The doctests of a source file, its tests, and those of whole commands."""
+    tests = AREAS[area][str(path.relative_to("src/surefoot"))]
+    frozen = (f"test_frozen.py::test_nothing_has_changed[{case}]" for case in FROZEN.get(area, ()))
+    return [str(path), *(f"tests/{test}" for test in (*tests, *frozen))]
 
 
 def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
@@ -341,7 +358,7 @@ def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
         place.write_text(mutant.source, encoding="utf-8")
 
 
-def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
+def run(mutants: Sequence[Mutant], *, workers: int, limit: float | None) -> list[tuple[Mutant, str]]:
     """Test each in a copy of the tree that no other worker uses; first without a mutant, for the limits."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
         trees: Queue[Path] = Queue()
@@ -356,6 +373,9 @@ def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
             finally:
                 trees.put(tree)
 
+        def tests_for(mutant: Mutant) -> list[str]:
+            return tests_of(mutant.path, mutant.area)[1:]
+
         def seconds_of(tests: tuple[str, ...]) -> float:
             with free_tree() as tree:
                 start = time.perf_counter()
@@ -363,16 +383,17 @@ def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
                 return time.perf_counter() - start
 
         def one(mutant: Mutant) -> tuple[Mutant, str]:
-            tests = tests_of(mutant.path, mutant.area)[1:]
+            allowed = limit or LIMIT[0] * sum(map(seconds.__getitem__, tests_for(mutant))) + LIMIT[1]
             with free_tree() as tree:
-                limit = LIMIT[0] * sum(seconds[test] for test in tests) + LIMIT[1]
-                outcome = outcome_of(mutant, tree, limit)
+                outcome = outcome_of(mutant, tree, allowed)
             print(f"{outcome:9}  {mutant}", flush=True)
             return mutant, outcome
 
-        files = sorted({test for mutant in mutants for test in tests_of(mutant.path, mutant.area)[1:]})
-        seconds = dict(zip(files, pool.map(lambda test: seconds_of((test,)), files), strict=True))
-        print(f"{len(files)} test files: {sum(seconds.values()):.0f} s without a mutant", flush=True)
+        seconds = {}
+        if limit is None:
+            files = sorted({test for mutant in mutants for test in tests_for(mutant)})
+            seconds = dict(zip(files, pool.map(lambda test: seconds_of((test,)), files), strict=True))
+            print(f"{len(files)} test files: {sum(seconds.values()):.0f} s without a mutant", flush=True)
         return list(pool.map(one, mutants))
 
 
@@ -395,6 +416,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--count", type=int, default=60, help="how many")
     parser.add_argument("--area", choices=AREAS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--limit", type=float, help="seconds for one; without it the tests are timed first")
     parser.add_argument("--workers", type=int, default=2, help="parallel processes")
     options = parser.parse_args()
     check_equivalent()
@@ -403,7 +425,7 @@ def main() -> None:
     mutants = all_mutants(options.area or list(AREAS))
     chosen = sample(mutants, count=options.count, seed=options.seed)
     begun = time.perf_counter()
-    results = run(chosen, workers=options.workers)
+    results = run(chosen, workers=options.workers, limit=options.limit)
     summary(results)
     seconds = time.perf_counter() - begun
     rate = 60 * len(chosen) / seconds
