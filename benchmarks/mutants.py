@@ -131,7 +131,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-# Cases of tests/test_frozen.py, which compare the numbers of whole commands with golden files: the last tests.
+# Cases of tests/test_frozen.py, which compare the numbers of commands with golden files: the last tests.
 FROZEN = {
     "metrics": ("evaluations",),
     "calibrators": ("calibrations",),
@@ -345,7 +345,7 @@ def tests_of(path: Path, area: str) -> list[str]:
     """The doctests of a source file, its tests, and those of whole commands."""
     tests = AREAS[area][str(path.relative_to("src/surefoot"))]
     frozen = (f"test_frozen.py::test_nothing_has_changed[{case}]" for case in FROZEN.get(area, ()))
-    return [str(path), *(f"tests/{test}" for test in (*tests, *frozen))]
+    return [str(path), *(f"tests/{test}" for test in ("test_limits.py", *tests, *frozen))]
 
 
 def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
