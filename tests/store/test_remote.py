@@ -361,3 +361,27 @@ def test_downloads_go_to_a_hidden_folder_of_the_copy(made, tmp_path, monkeypatch
     (folder,) = folders
     assert folder.parent == copy.root
     assert folder.name.startswith(".fetched-")
+
+
+def test_a_download_that_another_process_finished_first_is_done(made, tmp_path, monkeypatch):
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    get = Remote._get
+
+    def slow(self, path, to, size):
+        get(self, path, to, size)
+        if not copy.is_done(SPEC):
+            shutil.copytree(made.folder(SPEC), copy.folder(SPEC))
+
+    monkeypatch.setattr(Remote, "_get", slow)
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_a_download_that_cannot_be_renamed_is_an_error(made, tmp_path):
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    copy.folder(SPEC).mkdir(parents=True)
+    (copy.folder(SPEC) / "in-the-way").touch()
+    with pytest.raises(InputError, match=r"cannot write .*: Directory not empty"):
+        remote.fetch(SPEC, copy)

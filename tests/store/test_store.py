@@ -265,3 +265,11 @@ def test_a_full_disk_loses_nothing(tmp_path):
         still_whole(store)
     finally:
         subprocess.run(["umount", mount], check=True)
+
+
+def test_a_checkpoint_keeps_weights_and_momentum_apart(store):
+    with store.claim(SPEC) as draft:
+        draft.save_checkpoint("train", checkpoint())
+        found = draft.checkpoint("train")
+    assert list(found.weights) == ["layer.weight"]
+    assert len(found.momentum) == 1
