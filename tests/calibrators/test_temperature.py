@@ -20,7 +20,8 @@ from surefoot import (
     save_calibration,
 )
 from surefoot.calibrators import search as scale
-from surefoot.calibrators.temperature import fit_temperature_at_least_one
+from surefoot.calibrators.search import halley
+from surefoot.calibrators.temperature import Temperature, fit_temperature_at_least_one
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
 from surefoot.predictions import logits as logits_module
@@ -318,3 +319,47 @@ def test_files_without_the_field_still_load(tmp_path):
     del document["declined"]
     (tmp_path / "c.json").write_text(json.dumps(document))
     assert load_calibration(tmp_path / "c.json") == fitted
+
+
+def test_halley_s_step():
+    """-2 f f' / (2 f'^2 - f f''); none where the curve bends away."""
+    assert halley(1.0, 2.0, 3.0) == pytest.approx(-2 * 2 / (2 * 4 - 3))
+    assert halley(-1.0, 2.0, 3.0) == pytest.approx(2 * 2 / (2 * 4 + 3))
+    assert math.isnan(halley(1.0, 1.0, 2.0))
+    assert math.isnan(halley(1.0, 0.0, 0.0))
+
+
+def test_a_single_member_is_described_as_one_temperature():
+    fitted = fit_member_temperatures(draw_one_label(members=1))
+    assert fitted.lines() == fitted.members[0].lines()
+    assert fitted.lines()[0].startswith("T")
+
+
+def test_a_temperature_has_no_remarkable_cause_by_default():
+    plain = Temperature(temperature=2.0, low=1.9, high=2.1, n=300, label_kind="one_label", classes=3)
+    assert (plain.at_bound, plain.separable, plain.flat, plain.declined) == (False, False, False, None)
+
+
+@pytest.mark.parametrize(
+    "predictions",
+    [
+        draw_one_label(80, 2),
+        draw_one_label(80, 4),
+        draw_one_label(80, 3, members=2),
+        draw_many_labels(80, 3),
+        draw_many_labels(80, 3, members=2),
+    ],
+    ids=["two classes", "four classes", "members", "many labels", "many labels of members"],
+)
+def test_derivatives_are_those_of_the_loss(predictions, monkeypatch):
+    monkeypatch.setattr(logits_module, "NUMBERS_AT_ONCE", 100)  # so that they are summed over several chunks
+    at, step = 0.7, 1e-4
+
+    def nll(scale_at):
+        return scale.mean_nll(predictions, scale_at) * scale.known_labels(predictions)
+
+    reading = scale.read(predictions, at)
+    low, high = (scale.read(predictions, at + sign * step) for sign in (-1, 1))
+    assert reading.slope == pytest.approx((nll(at + step) - nll(at - step)) / (2 * step), rel=1e-5)
+    assert reading.second == pytest.approx((high.slope - low.slope) / (2 * step), rel=1e-5)
+    assert reading.third == pytest.approx((high.second - low.second) / (2 * step), rel=1e-4)

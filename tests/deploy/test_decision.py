@@ -1,13 +1,15 @@
 """The verdict: a limit from validation data that keeps its promise, and rates that are counted."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import binomtest
 
-from surefoot.deploy.decision import familiar_from, fit_familiar
+from surefoot.deploy.decision import familiar_from, fit_familiar, rule_from
+from surefoot.errors import InputError
 from surefoot.tasks.task import Split
 from tests.serve.made import METHOD, bundled
 
@@ -66,3 +68,32 @@ def test_there_may_be_nothing_unfamiliar():
     found = fit_familiar(np.arange(40.0), np.arange(40.0), None)
     assert familiar_from(json.loads(json.dumps(found.as_dict()))) == found
     assert found.sentences()[1].endswith("there were no unfamiliar test samples.")
+
+
+def test_a_rule_from_plain_values():
+    rule = rule_from({"accept": 0.9, "reject": 0.5, "classes": 3, "for_class": None}, classes=3)
+    assert (rule.accept, rule.reject) == (0.9, 0.5)
+    for accept, reject in ((0, 0), (1, 1), (0.5, 0.5), (1 + 1e-10, 0)):
+        assert rule_from({"accept": accept, "reject": reject}, classes=2).accept == accept
+    nothing = rule_from({"accept": None, "reject": None}, classes=2)
+    assert (nothing.accept, nothing.reject) == (math.inf, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "no thresholds; needed: an object"),
+        ({"accept": 1, "reject": 0, "for_class": "cat"}, "thresholds for 'cat' alone"),
+        ({"accept": 1, "reject": 0, "classes": 3}, "thresholds for 3 classes, and the bundle has 2"),
+        ({"accept": 1}, "no threshold 'reject'"),
+        ({"reject": 0}, "no threshold 'accept'"),
+        ({"accept": True, "reject": 0}, "accept is True; allowed: a confidence"),
+        ({"accept": "1", "reject": 0}, "accept is '1'; allowed: a confidence"),
+        ({"accept": 1.01, "reject": 0}, r"accept is 1\.01; allowed: a confidence"),
+        ({"accept": 1, "reject": -0.1}, r"reject is -0\.1; allowed: a confidence"),
+        ({"accept": 0.5, "reject": 0.6}, r"reject is 0\.6, above accept, which is 0\.5"),
+    ],
+)
+def test_a_rule_that_is_wrong_is_refused(document, message):
+    with pytest.raises(InputError, match=message):
+        rule_from(document, classes=2)

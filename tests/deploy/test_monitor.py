@@ -240,3 +240,18 @@ def test_a_damaged_history_is_refused_and_left_alone(damage, tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot read"):
         looked(path)
+
+
+def test_coverage_is_compared_only_where_both_sides_have_thresholds():
+    predictions = draw_one_label(2000, 2, sharpness=1)
+    thresholds = choose_thresholds(predictions, Guarantee(target_error=0.3))
+    with_them, without = scores_of(predictions, thresholds=thresholds), scores_of(predictions)
+    for reference, current, expected in (
+        (with_them, with_them, 1),
+        (with_them, without, 0),
+        (without, with_them, 0),
+        (without, without, 0),
+    ):
+        found = check_shift(reference, current, budget=ONLY)
+        assert len(found.findings) == 2 + expected
+    assert AlphaBudget(0.05).number == 1

@@ -15,6 +15,7 @@ from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,
     Unreachable,
+    _cuts,
     choose_thresholds,
     confidences,
     load_thresholds,
@@ -249,3 +250,8 @@ def test_every_twentieth_is_a_candidate():
     assert len(shares) == CANDIDATES
     assert np.all(np.array(shares) >= np.arange(1, 21) / 20)
     assert np.allclose(shares, np.arange(1, 21) / 20, atol=1 / 792)
+
+
+def test_cuts_are_at_every_twentieth_rank_from_the_top():
+    assert _cuts(np.arange(40.0)).tolist() == [*range(37, 0, -2), -np.inf]
+    assert _cuts(np.arange(5.0)).tolist() == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 7 + [-np.inf]

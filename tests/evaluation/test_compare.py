@@ -469,3 +469,13 @@ def test_the_margin_over_runs_is_of_pairs_or_of_the_method_that_was_run_again(ru
 
 def drawn(rng, labels):
     return Predictions.from_logits(rng.normal(size=(len(labels), 3)), labels)
+
+
+def test_oracles_are_labelled():
+    assert MethodRuns("a", "A").label == "A"
+    assert MethodRuns("a", "A", oracle=True).label == "A (oracle)"
+
+
+def test_a_method_is_in_the_paper_and_no_oracle_unless_told():
+    plain = MethodRuns("a", "A")
+    assert (plain.oracle, plain.not_in_paper, plain.is_ensemble) == (False, False, False)

@@ -99,3 +99,11 @@ def test_files_that_cannot_be_read_and_metrics_that_are_not_known(tmp_path):
         read_scores(tmp_path / "bytes.csv")
     with pytest.raises(InputError, match="unknown metric 'guess'"):
         comparison_from_scores({"a": {("familiar", "guess"): [RunScore(0, 1.0)]}})
+
+
+def test_line_ends_in_names_and_of_any_system_are_read(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_bytes(b'method,run,side,metric,value,k,n\r\n"a\r\nb",0,familiar,nll,0.5,,\r\n')
+    assert set(read_scores(path)) == {"a\r\nb"}
+    path.write_bytes(GOLDEN.replace("\n", "\r").encode())
+    assert set(read_scores(path)) == {"single", 'a "b", c'}

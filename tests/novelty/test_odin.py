@@ -118,3 +118,13 @@ def test_works_where_slopes_are_off(context):
 def test_refuses_steps(eps):
     with pytest.raises(InputError, match=r"eps is .*; allowed: a number from 0"):
         odin(perceptron(), points(3), kind=LabelKind.ONE_LABEL, device=CPU, eps=eps)
+
+
+def test_the_step_is_the_paper_s_by_default():
+    network, inputs = perceptron(), points(20)
+    expected = odin(network, inputs, kind=LabelKind.ONE_LABEL, device=CPU, eps=0.0014)
+    assert torch.equal(odin(network, inputs, kind=LabelKind.ONE_LABEL, device=CPU), expected)
+    scores = novelty_scores(
+        network, {"test": inputs}, reference=(), kind=LabelKind.ONE_LABEL, device=CPU, names=["odin"]
+    )
+    assert scores["odin"]["test"].tolist() == expected.tolist()

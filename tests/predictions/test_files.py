@@ -304,3 +304,11 @@ def test_no_bytes_bring_anything_but_a_sentence(tmp_path, content):
         path.write_bytes(content)
         with pytest.raises(InputError):
             read_predictions(path)
+
+
+def test_where_names_are_numbers_labels_are_names(tmp_path):
+    (tmp_path / "p.csv").write_text("prob_3,prob_7,label\n0.5,0.5,7.0\n1,0,3\n1,0,-100\n")
+    assert read_predictions(tmp_path / "p.csv").labels.tolist() == [1, 0, IGNORE]
+    (tmp_path / "p.csv").write_text("prob_3,prob_7,label\n0.5,0.5,7\n1,0,1\n")
+    with pytest.raises(InputError, match="label '1' in row 1 is not a class; allowed: 3, 7"):
+        read_predictions(tmp_path / "p.csv")

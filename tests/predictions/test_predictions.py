@@ -193,3 +193,10 @@ def test_chunks_hold_no_more_numbers_for_more_members_and_average_the_same(membe
     assert max(part.stop - part.start for part in parts) * members * 11 <= NUMBERS_AT_ONCE
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     torch.testing.assert_close(torch.cat(averaged), average(logits.double()), rtol=1e-14, atol=1e-14)
+
+
+def test_rows_may_differ_from_a_sum_of_one_by_a_thousandth():
+    Predictions.from_probs([[0.5, 0.5009], [0.5, 0.4991]], [0, 1])
+    for row in ([0.5, 0.5011], [0.5, 0.4989]):
+        with pytest.raises(InputError, match=r"row 0 sum to .*; allowed: 1 within 0\.001"):
+            Predictions.from_probs([row], [0])

@@ -332,3 +332,56 @@ def test_a_file_cut_short_on_the_way_is_refused(made, tmp_path):
     ):
         Remote(f"cut://{tmp_path}/bucket").fetch(SPEC, copy)
     assert not copy.is_done(SPEC)
+
+
+def test_an_error_without_a_message_is_named_by_its_type(tmp_path):
+    class Silent(LocalFileSystem):
+        protocol = ("silent",)
+
+        def ls(self, *_, **__):
+            raise PermissionError
+
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    with pytest.raises(InputError, match=r"cannot read the store at silent://.*: PermissionError$"):
+        Remote(f"silent://{tmp_path}").is_done(SPEC, Store(tmp_path))
+
+
+def test_downloads_go_to_a_hidden_folder_of_the_copy(made, tmp_path, monkeypatch):
+    """There they are on the same file system, so that they can be renamed, and are not listed."""
+    remote, copy, folders = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy"), set()
+    remote.send(SPEC, made)
+    get = Remote._get
+
+    def watched(self, path, to, size):
+        folders.add(to.parent.parent)
+        get(self, path, to, size)
+
+    monkeypatch.setattr(Remote, "_get", watched)
+    remote.fetch(SPEC, copy)
+    (folder,) = folders
+    assert folder.parent == copy.root
+    assert folder.name.startswith(".fetched-")
+
+
+def test_a_download_that_another_process_finished_first_is_done(made, tmp_path, monkeypatch):
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    get = Remote._get
+
+    def slow(self, path, to, size):
+        get(self, path, to, size)
+        if not copy.is_done(SPEC):
+            shutil.copytree(made.folder(SPEC), copy.folder(SPEC))
+
+    monkeypatch.setattr(Remote, "_get", slow)
+    assert remote.fetch(SPEC, copy)
+    assert content(copy) == content(made)
+
+
+def test_a_download_that_cannot_be_renamed_is_an_error(made, tmp_path):
+    remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
+    remote.send(SPEC, made)
+    copy.folder(SPEC).mkdir(parents=True)
+    (copy.folder(SPEC) / "in-the-way").touch()
+    with pytest.raises(InputError, match=r"cannot write .*: Directory not empty"):
+        remote.fetch(SPEC, copy)

@@ -265,3 +265,23 @@ def test_a_full_disk_loses_nothing(tmp_path):
         still_whole(store)
     finally:
         subprocess.run(["umount", mount], check=True)
+
+
+def test_a_checkpoint_keeps_weights_and_momentum_apart(store):
+    with store.claim(SPEC) as draft:
+        draft.save_checkpoint("train", checkpoint())
+        found = draft.checkpoint("train")
+    assert list(found.weights) == ["layer.weight"]
+    assert len(found.momentum) == 1
+
+
+def test_folders_are_below_the_root(store):
+    assert store.experiment_folder("a") == store.root / "experiments" / "a"
+    assert store.teacher_folder("b") == store.root / "lessons" / "b"
+    assert Store.containing(store.experiment_folder("a")).root == store.root.absolute()
+    assert store.weights_file(SPEC) == store.folder(SPEC) / "weights.safetensors"
+    assert store.experiments() == []
+    store.experiment_folder("b").mkdir(parents=True)
+    store.experiment_folder("a").mkdir()
+    (store.root / "experiments" / "file").touch()
+    assert [folder.name for folder in store.experiments()] == ["a", "b"]

@@ -12,10 +12,12 @@ from surefoot.metrics.calibration import ece_of, ece_range
 from surefoot.metrics.metric import Cells
 from surefoot.metrics.selective import aurc_of
 from surefoot.predictions.outcomes import Curve
+from surefoot.streaming import cells as cells_module
 from surefoot.streaming.accumulate import Version
 from surefoot.streaming.cells import Grid
 from surefoot.streaming.evaluate import farthest
-from tests.streaming.made import histogram_of, outcomes_of
+from tests.conftest import draw_many_labels
+from tests.streaming.made import accumulated, histogram_of, outcomes_of
 
 ROUNDING = 1e-10
 BOUNDED = [metric for metric in METRICS if metric.curve is not None and metric.name != "debiased_l2"]
@@ -166,3 +168,20 @@ def test_aurc_by_digamma_is_aurc_by_table():
     curve = Curve(mass, np.array([0.0, 1.0, 4000.0, 20_000.0]), mass)
     errors = np.interp(np.arange(1, 100_001), mass, curve.errors)
     assert aurc_of(curve) == pytest.approx(np.mean(errors / np.arange(1, 100_001)), rel=1e-12)
+
+
+@pytest.mark.parametrize("coarse", [False, True], ids=["fine", "coarse"])
+def test_every_metric_of_many_labels_is_within_the_range_of_its_cells(coarse, monkeypatch):
+    if coarse:
+        monkeypatch.setattr(cells_module, "UNIT", 4.0)
+    predictions = draw_many_labels(300, 3, sharpness=2)
+    ranked = [m for m in METRICS if m.can_be_streamed and m.of_kind(predictions.kind).numerator is None]
+    version = Version(accumulated(predictions, ranked), 0)
+    for metric in ranked:
+        of_kind = metric.of_kind(predictions.kind)
+        value, ends = of_kind.from_cells(version)
+        if ends is None:
+            continue
+        assert ends[0] - 1e-12 <= value <= ends[1] + 1e-12, metric.name
+        assert ends[0] - 1e-12 <= of_kind.function(predictions) <= ends[1] + 1e-12, metric.name
+        assert ends[1] - ends[0] < 0.2, metric.name

@@ -73,3 +73,14 @@ def test_cells_against_a_dictionary():
         assert found.wrong[0, cell] == sum(not right for _, right in held)
         assert found.offset[0, cell] == sum(doubt - int(grid.starts[cell]) for doubt, _ in held)
         assert found.mixed[0, cell] == (len({doubt for doubt, _ in held}) > 1)
+
+
+def test_only_cells_with_many_decisions_are_divided():
+    """A hundred thousandth of all decisions is not enough."""
+    alone = np.array([0.7, 0.7 + 1e-6])  # in one cell
+    few = histogram_of(alone, [True, True])
+    cell = few.grid.index(ONE - np.rint(alone * ONE))
+    assert cell[0] == cell[1]
+    assert few.refined() is not None
+    many = histogram_of(np.append(alone, np.full(250_000, 0.2)), np.ones(250_002, dtype=bool))
+    assert many.refined() is None

@@ -168,3 +168,30 @@ def test_no_labels_no_fit(tmp_path):
     unlabelled = Predictions.from_logits(np.eye(3), [-100] * 3)
     with pytest.raises(InputError, match="no labels to fit a temperature on"):
         fit_files("temperature", written(tmp_path, [unlabelled]))
+
+
+def test_defaults_are_those_in_memory(tmp_path):
+    """500 resamples with seed 0."""
+    source = {"familiar": written(tmp_path, [draw_one_label(60, sharpness=2)])}
+    by_default, as_given = (
+        evaluate_files(source, **options).evaluation for options in ({}, {"resamples": 500, "seed": 0})
+    )
+    assert by_default.resamples == 500
+    assert by_default.sides["familiar"].metrics["aurc"] == as_given.sides["familiar"].metrics["aurc"]
+    other = evaluate_files(source, seed=1).evaluation
+    assert other.sides["familiar"].metrics["aurc"] != as_given.sides["familiar"].metrics["aurc"]
+
+
+def test_one_hot_labels_are_recognised(tmp_path):
+    logits = draw_one_label(40).logits[0].numpy()
+    one_hot = np.eye(4, dtype=int)[np.arange(40) % 4]
+    two, none, unknown = one_hot.copy(), one_hot.copy(), one_hot.copy()
+    two[39], none[39], unknown[39, 0] = [1, 1, 0, 0], 0, -100
+    for index, (labels, expected) in enumerate(
+        [(one_hot, ("familiar",)), (two, ()), (none, ()), (unknown, ()), (one_hot.argmax(axis=1), ())]
+    ):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        parts = [Predictions.from_logits(logits[rows], labels[rows]) for rows in np.split(np.arange(40), 2)]
+        found = evaluate_files({"familiar": written(folder, parts)}, resamples=2)
+        assert found.one_hot == expected
