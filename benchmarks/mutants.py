@@ -214,6 +214,17 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "arrays of objects are refused before",
     ),
     (
+        "return np.asarray(_log_sum(logits) - np.log(len(logits)))",
+        "return np.asarray(_log_sum(logits) + np.log(len(logits)))",
+        "logits of a softmax: a constant added to all classes changes nothing",
+    ),
+    (
+        "again.__dict__.update(block_rankings=self.block_rankings, pooled_ranking=self.pooled_ranking, "
+        "score_rankings=self.score_rankings,)",
+        "again.__dict__.update(block_rankings=self.block_rankings, pooled_ranking=self.pooled_ranking)",
+        "a ranking that is not shared is computed again, with the same result",
+    ),
+    (
         "TOLERANCE = 1e-9  # of log T",
         "TOLERANCE = 1.5000000000000002e-09  # of log T",
         "far below what any test or user could measure",

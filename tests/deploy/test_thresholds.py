@@ -1,6 +1,7 @@
 """Thresholds: the promise is kept as often as it says, MAPIE and brute force agree, and bad files are refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -255,3 +256,10 @@ def test_every_twentieth_is_a_candidate():
 def test_cuts_are_at_every_twentieth_rank_from_the_top():
     assert _cuts(np.arange(40.0)).tolist() == [*range(37, 0, -2), -np.inf]
     assert _cuts(np.arange(5.0)).tolist() == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 7 + [-np.inf]
+
+
+def test_a_file_with_numbers_that_are_not_json_is_not_written(tmp_path):
+    found = choose_thresholds(draw_one_label(2000, 2), Guarantee(target_error=0.3))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_thresholds(replace(found, bound=float("nan")), tmp_path / "t.json", sources={}, elsewhere={})
+    assert list(tmp_path.iterdir()) == []

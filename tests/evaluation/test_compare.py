@@ -479,3 +479,9 @@ def test_oracles_are_labelled():
 def test_a_method_is_in_the_paper_and_no_oracle_unless_told():
     plain = MethodRuns("a", "A")
     assert (plain.oracle, plain.not_in_paper, plain.is_ensemble) == (False, False, False)
+
+
+def test_oracles_are_not_among_the_pairs():
+    runs = [method("single", [0]), method("soft", [0]), method("best", [0], oracle=True)]
+    found = compare([*runs, MethodRuns("empty", "empty")], HEADLINE, resamples=0)
+    assert set(found.pairs) == {("single", "soft"), ("soft", "single")}
