@@ -45,7 +45,6 @@ METRICS = ("test_oracles", "test_properties", "test_registered")
 OUTCOMES = ("predictions/test_predictions.py", "metrics/test_oracles.py", "metrics/test_properties.py")
 CALIBRATORS = (
     "test_temperature",
-    "test_temperature_at_least_one",
     "test_files",
     "test_budget",
     "test_novelty",
@@ -66,7 +65,6 @@ def _in(folder: str, names: Sequence[str], *, first: Sequence[str] = ()) -> tupl
 AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     "metrics": {
         "metrics/__init__.py": _in("metrics", METRICS, first=["test_registered"]),
-        "metrics/bounds.py": ("streaming/test_bounds.py", *_in("metrics", METRICS)),
         "metrics/calibration.py": (*_in("metrics", METRICS), "streaming/test_bounds.py"),
         "metrics/metric.py": (
             *_in("metrics", METRICS),
@@ -90,7 +88,6 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "evaluation/comparison.py": _in("evaluation", EVALUATION, first=COMPARED),
         "evaluation/evaluate.py": _in("evaluation", EVALUATION),
         "evaluation/scores.py": (*_in("evaluation", EVALUATION), "report/test_html.py"),
-        "evaluation/scores_csv.py": _in("evaluation", EVALUATION, first=["test_scores"]),
         "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),
     },
     "streaming": {
@@ -105,7 +102,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "predictions/columns.py": ("predictions/test_files.py", "streaming/test_batches.py"),
         "predictions/files.py": ("predictions/test_files.py", "streaming/test_batches.py"),
         "predictions/labels.py": ("predictions/test_predictions.py", "streaming/test_evaluate.py"),
-        "predictions/logits.py": (*OUTCOMES, "metrics/test_judging.py"),
+        "predictions/logits.py": (*OUTCOMES, "predictions/test_logits.py"),
         "predictions/outcomes.py": OUTCOMES,
         "predictions/paths.py": ("streaming/test_batches.py", "predictions/test_files.py"),
         "predictions/predictions.py": OUTCOMES,
@@ -122,7 +119,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "store/store.py": _in("store", STORE),
     },
     "novelty": {
-        "novelty.py": _in("novelty", ("test_scaling", "test_scores", "test_odin")),
+        "novelty.py": _in("novelty", ("test_scores", "test_odin")),
     },
     "thresholds": {
         "deploy/decision.py": ("deploy/test_decision.py",),

@@ -1,4 +1,4 @@
-"""What judging keeps in memory, and that it says the same on every processor."""
+"""What logits_module keeps in memory, and that it says the same on every processor."""
 
 import gc
 
@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from surefoot import IGNORE, metrics
-from surefoot.predictions import logits as judging
+from surefoot.predictions import logits as logits_module
 from tests.conftest import draw_one_label
 from tests.metrics import oracles
 
@@ -52,7 +52,7 @@ def test_unknown_labels_are_as_if_their_rows_were_not_there(members, monkeypatch
 @pytest.mark.parametrize("has_avx512", [True, False])
 @pytest.mark.parametrize("classes", [2, 5, 60])
 def test_both_exponentials_give_the_metrics(has_avx512, classes, monkeypatch):
-    monkeypatch.setattr(judging, "HAS_AVX512", has_avx512)
+    monkeypatch.setattr(logits_module, "HAS_AVX512", has_avx512)
     predictions = draw_one_label(300, classes, sharpness=2, seed=classes)
     probs, labels = (
         [oracles.softmax(row) for row in predictions.logits[0].tolist()],
