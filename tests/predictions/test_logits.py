@@ -1,4 +1,4 @@
-"""What logits_module keeps in memory, and that it says the same on every processor."""
+"""Memory held while outcomes are computed from logits, and equal results on every processor."""
 
 import gc
 
