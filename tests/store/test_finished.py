@@ -231,10 +231,10 @@ def test_a_finished_network_is_on_the_disk_before_it_is_renamed_and_its_name_aft
     assert after == [recipe, recipe.parent, store.root / "networks", store.root]
 
 
-def test_arrays_of_a_network_that_is_not_done_do_not_count(store):
+def test_novelty_of_a_network_that_is_not_done_does_not_count(store):
     make(store)
-    store.save_extra_arrays(SPEC, "more", SCORES)
-    assert store.has_extra_arrays(SPEC, "more")
-    assert not store.has_extra_arrays(SPEC, "other")
+    store.save_novelty(SPEC, "more", SCORES)
+    assert store.has_novelty(SPEC, "more")
+    assert not store.has_novelty(SPEC, "other")
     (store.folder(SPEC) / "done.json").unlink()
-    assert not store.has_extra_arrays(SPEC, "more")
+    assert not store.has_novelty(SPEC, "more")
