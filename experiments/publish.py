@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PLANE_FIGURES = {"toy": "Where in the plane each method goes wrong, first run"}
+PLANE_FIGURES = {"toy": "Error regions of each method in the plane, first run"}
 FIGURES = {
-    "temperature-curves": "Familiar against unfamiliar NLL while T varies",
-    "e99": "Wrong answers among those above 99% confidence, first run",
+    "temperature-curves": "Familiar and unfamiliar NLL as T varies",
+    "e99": "Errors among predictions above 99% confidence, first run",
     "reliability-methods": "Reliability, first run",
     "risk-coverage-methods": "Risk and coverage, first run",
 }
