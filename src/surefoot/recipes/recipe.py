@@ -11,6 +11,10 @@ from surefoot.errors import InputError, one_of, require_number, require_whole
 from surefoot.io import digest_of, write_toml
 
 
+AUGMENTATIONS = ("inception", "strong", "none")
+SCHEDULES = ("step", "cosine")
+
+
 class Protocol(StrEnum):
     """What is trained on. The paper: train, for val's logits; then again train and val, for the rest."""
 
@@ -45,7 +49,7 @@ class VariantValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is trained: by SGD, the last quarter of the epochs at a tenth of the learning rate."""
+    """How a network is trained: by SGD or sharpness-aware SGD, at a learning rate that falls by a schedule."""
 
     network: str = "resnet18"
     stem: str = "large"  # or "small": 3x3, no pooling, for small images
@@ -57,9 +61,15 @@ class Recipe:
     weight_decay: float = 0.0
     view: int = 224  # side of the network's inputs, in pixels
     resize: int = 256  # short side that the test crop is taken from; also what images are decoded to
-    augmentation: str = "inception"  # or "none"
+    augmentation: str = "inception"  # or "strong", or "none"
     width: int = 1024  # of the mlp's hidden layers
     dropout: float = 0.0
+    schedule: str = "step"  # a tenth of the rate for the last quarter; or "cosine": down to 0, step by step
+    sharpness: float = 0.0  # rho of sharpness-aware minimisation: the radius of its step uphill; 0: none
+    weight_average: float = 0.0  # decay per step of the moving average of the weights that is kept; 0: none
+    label_smoothing: float = 0.0  # the share of a label that is spread evenly over the classes
+    mixup: float = 0.0  # alpha of the Beta distribution of the mixing shares; 0: none
+    regmixup: float = 0.0  # the same, mixed images being added to the others instead of replacing them
     protocol: Protocol = Protocol.PAPER
     variant: VariantValues | None = None  # None: plain training on labels
 
@@ -73,16 +83,23 @@ class Recipe:
         if self.variant is not None and not isinstance(self.variant, VariantValues):
             raise InputError(f"variant is {self.variant!r}; allowed: a table with a kind")
         one_of("stem", self.stem, ("large", "small"))
-        one_of("augmentation", self.augmentation, ("inception", "none"))
+        one_of("augmentation", self.augmentation, AUGMENTATIONS)
+        one_of("schedule", self.schedule, SCHEDULES)
         at_least = {"epochs": 1, "batch": 2, "view": 1, "resize": 1, "width": 1}  # BatchNorm needs two rows
         for name, least in at_least.items():
             require_whole(name, getattr(self, name), least)
         require_number("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
-        for name in ("momentum", "dropout"):
+        for name in ("momentum", "dropout", "weight_average", "label_smoothing"):
             require_number(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
-        require_number("weight_decay", self.weight_decay, lambda v: 0 <= v < math.inf, "at least 0")
-        for name in ("learning_rate", "momentum", "weight_decay", "dropout"):
-            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
+        for name in ("weight_decay", "sharpness", "mixup", "regmixup"):
+            require_number(name, getattr(self, name), lambda v: 0 <= v < math.inf, "at least 0")
+        if self.mixup and self.regmixup:
+            raise InputError(f"mixup is {self.mixup:g} and regmixup {self.regmixup:g}; allowed: one of them")
+        for field in dataclasses.fields(self):
+            if field.type is float:
+                object.__setattr__(
+                    self, field.name, float(getattr(self, field.name))
+                )  # 1 and 1.0 are one recipe
 
     @property
     def gives_features(self) -> bool:
@@ -97,8 +114,10 @@ class Recipe:
         """
         return max(1, 3 * self.epochs // 4)
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
+    def rate(self, epoch: float) -> float:
+        """The learning rate after so many epochs, a whole number of them at an epoch's first step."""
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
         return self.learning_rate * (0.1 if epoch >= self.drop_epoch else 1.0)
 
     def as_dict(self) -> dict[str, Any]:
