@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from surefoot.errors import InputError, one_of, require_number, require_whole
 from surefoot.io import digest_of, write_toml
 
-
 AUGMENTATIONS = ("inception", "strong", "none")
 SCHEDULES = ("step", "cosine")
 
@@ -20,6 +19,7 @@ class Protocol(StrEnum):
 
     PAPER = "paper"
     HOLDOUT = "holdout"  # one training, on train: val stays unseen
+    SEARCH = "search"  # the same, and only val is predicted: for choosing a recipe
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class VariantValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is trained: by SGD or sharpness-aware SGD, at a learning rate that falls by a schedule."""
+    """How a network is trained: by SGD or sharpness-aware SGD, at a rate that falls by a schedule."""
 
     network: str = "resnet18"
     stem: str = "large"  # or "small": 3x3, no pooling, for small images

@@ -48,8 +48,9 @@ def phases(protocol: Protocol, task: Task) -> tuple[Phase, ...]:
     if Split.VAL not in task.splits:
         raise InputError(f"task {task.name!r} has no val split; needed: one, to calibrate on")
     tested = tuple(split for split in TESTED if split in task.splits)
-    if protocol is Protocol.HOLDOUT:
-        return (Phase("train", (Split.TRAIN,), (Split.VAL, *tested)),)
+    if protocol is not Protocol.PAPER:
+        predicted = (Split.VAL,) if protocol is Protocol.SEARCH else (Split.VAL, *tested)
+        return (Phase("train", (Split.TRAIN,), predicted),)
     return (
         Phase("train", (Split.TRAIN,), (Split.VAL,), "weights_train"),
         Phase("final", (Split.TRAIN, Split.VAL), tested),
