@@ -151,11 +151,11 @@ def jitter(views: Tensor, changes: Changes) -> Tensor:
         factor.to(views.dtype)[:, None, None, None]
         for factor in (changes.brightness, changes.contrast, changes.saturation)
     )
-    views = (views * brightness).clamp(0, 255)
+    views = (views * brightness).clamp_(0, 255)
     mean = _grey(views.mean(dim=(2, 3), keepdim=True, dtype=torch.float32)).to(views.dtype)
-    views = torch.lerp(mean, views, contrast).clamp(0, 255)
+    views = torch.lerp(mean, views, contrast).clamp_(0, 255)
     if views.shape[1] == len(LUMA):
-        views = torch.lerp(_grey(views), views, saturation).clamp(0, 255)
+        views = torch.lerp(_grey(views), views, saturation).clamp_(0, 255)
     return views
 
 
@@ -203,8 +203,8 @@ def _grey(views: Tensor) -> Tensor:
 def _gaussian(spread: Tensor, size: int) -> Tensor:
     """(batch, size, size): weights of a Gaussian blur; the view's own pixels sum to 1, also at its border."""
     pixel = torch.arange(size, device=spread.device)
-    distance = (pixel[:, None] - pixel) / spread.clamp(min=0.01)[:, None, None]  # at 0.01 the identity
-    weight = torch.exp(-0.5 * distance.square())
+    kernel = torch.exp(-0.5 * (pixel / spread.clamp(min=0.01)[:, None]).square())  # at 0.01 the identity
+    weight = kernel[:, (pixel[:, None] - pixel).abs()]
     return weight / weight.sum(dim=2, keepdim=True)
 
 
