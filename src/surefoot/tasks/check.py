@@ -272,7 +272,7 @@ def _different_shares(task: Task) -> Iterator[Finding]:
             continue
         from scipy.stats import fisher_exact  # takes most of a second to import
 
-        p = fisher_exact([[count, total - count], [tested, of_tested - tested]]).pvalue
+        p = fisher_exact(np.asarray([[count, total - count], [tested, of_tested - tested]])).pvalue
         if p < SIGNIFICANT / len(task.class_names):
             shares = count / total, tested / of_tested
             text = f"{name} is {shares[0]:.1%} of train and {shares[1]:.1%} of {Split.TEST_FAMILIAR}"
