@@ -1,6 +1,6 @@
 """Checks that CI cannot run: the deployment code on a GPU, compared with the CPU.
 
-    python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
+    python benchmarks/on_a_gpu.py [--training-only] [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
 
 First our own network (and torchvision's and timm's, if installed) with `surefoot.calibrate` and
 `surefoot.Ensemble`: moved, under autocast, compiled. Then the options of training: captured and uncaptured
@@ -311,12 +311,14 @@ def main() -> None:
     """Run the requested checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--training-only", action="store_true", help="without the checks of modules")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--run")
     parser.add_argument("--method", default="ensemble-of-t")
     parser.add_argument("--images", type=Path)
     chosen = parser.parse_args()
-    modules(torch.device(chosen.device))
+    if not chosen.training_only:
+        modules(torch.device(chosen.device))
     training(torch.device(chosen.device))
     if chosen.run is not None:
         bundle(chosen)

@@ -15,7 +15,7 @@ it chooses among the recipes of experiments/candidates/NAME.toml and writes FOLD
 `run` trains the networks; `rotations` and `ablation` those of experiments/sharpness.py. All of them stop when
 the time is over, and the same command resumes. Several, as in `tune,rotations,run`, are executed one after
 another for each task. So many tasks as --at-once says are processed in parallel, sharing the GPU through
-one MPS daemon, the rest after them. Next to the store are the caches of decoded images and of compiled kernels.
+one MPS daemon, the rest after them. Next to the store are the caches of decoded images and compiled kernels.
 `collect` packs all but weights, checkpoints and teachers' outputs into FOLDER/results.tar.xz.000, .001 and so
 on, each below 15 MiB, which are one file together:
 
