@@ -1,13 +1,13 @@
 """Checks that CI cannot run: the deployment code on a GPU, compared with the CPU.
 
-    python benchmarks/on_a_gpu.py [--training-only] [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
+    python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
+    python benchmarks/on_a_gpu.py --training-only
 
 First our own network (and torchvision's and timm's, if installed) with `surefoot.calibrate` and
 `surefoot.Ensemble`: moved, under autocast, compiled. Then the options of training: captured and uncaptured
 steps, rates, the average of the weights, strong views, resuming. Then, if a run is given, its bundle: the
 output of `surefoot predict` for the test images on the device, compared with the stored predictions; and an
-export.
-Prints the largest differences, and fails if one is above its tolerance.
+export. Prints the largest differences, and fails if one is above its tolerance.
 """
 
 import argparse
