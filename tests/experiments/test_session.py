@@ -69,10 +69,10 @@ try:
 except KeyboardInterrupt:
     print("saved")
 """
-    process = subprocess.Popen([sys.executable, "-c", sleeping], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    assert session.exit_code(process, end=time.monotonic()) == 0
-    assert process.stdout.read() == b"saved\n"
+    with subprocess.Popen([sys.executable, "-c", sleeping], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        assert session.exit_code(process, end=time.monotonic()) == 0
+        assert process.stdout.read() == b"saved\n"
 
 
 def test_nothing_starts_after_the_time(session, tmp_path):
