@@ -299,8 +299,11 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
     if chosen.what == ["collect"]:
         collect(chosen)
-    else:
+        return
+    try:
         execute(chosen)
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command resumes")
 
 
 if __name__ == "__main__":
