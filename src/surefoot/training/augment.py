@@ -196,7 +196,7 @@ def _grey(views: Tensor) -> Tensor:
     """One channel: the luma of three, or the only one."""
     if views.shape[1] != len(LUMA):
         return views.mean(dim=1, keepdim=True)
-    red, green, blue = views.split(1, dim=1)
+    red, green, blue = views[:, :1], views[:, 1:2], views[:, 2:]
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
 
