@@ -151,14 +151,14 @@ def _run(
     network: Network,
     recipe: Recipe,
     purpose: str,
-    rate: Callable[[int], float],
+    rate: Callable[[float], float],
     on_progress: Callable[[Progress], None],
 ) -> None:
     train(
         network,
         context.inputs[Split.TRAIN],
         torch.from_numpy(context.task.splits[Split.TRAIN].labels),
-        Classification(context.task.kind),
+        Classification(context.task.kind, recipe.label_smoothing),
         recipe,
         seed=derive_seed(context.task.training_identity, recipe.learning_rate, "tune", purpose),
         device=context.device,
