@@ -14,6 +14,8 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import torch
@@ -30,28 +32,26 @@ ROWS, SIDE = 11_520, 160
 VALUES = ("sharpness", "weight_average", "augmentation")  # of the recipe, in the order they are added
 
 
-def work(recipe: Recipe, seconds: float, device: torch.device) -> None:
-    """Train until stopped, and print the end time of each epoch."""
+def work(recipe: Recipe, device: torch.device) -> None:
+    """Train until the input ends, and print the end time of each epoch."""
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (ROWS, 3, SIDE, SIDE), generator=random, dtype=torch.uint8)
     sides = torch.full((ROWS,), SIDE)
     images = Images(pixels, sides, sides, recipe.view, 0.9, recipe.augmentation)
     network = build_network("resnet18", 2, generator=random)
-    ends: list[float] = []
-    hooks = Hooks(
-        progress=lambda _: ends.append(time.time()),
-        must_stop=lambda: bool(ends) and time.time() - ends[0] > seconds,
-    )
-    try:
-        labels = torch.randint(0, 2, (ROWS,), generator=random)
-        loss = Classification(LabelKind.ONE_LABEL)
+    labels = torch.randint(0, 2, (ROWS,), generator=random)
+    waiting = Thread(target=sys.stdin.read, daemon=True)
+    waiting.start()
+    hooks = Hooks(progress=lambda _: print(time.time(), flush=True), must_stop=lambda: not waiting.is_alive())
+    loss = Classification(LabelKind.ONE_LABEL)
+    with suppress(StoppedError):
         train(network, images, labels, loss, recipe, seed=0, device=device, hooks=hooks)
-    except StoppedError:
-        print(json.dumps(ends), flush=True)
 
 
 def rate(ends: list[list[float]]) -> float:
     """Images per second of all processes, from the start of the last until the end of the first."""
+    if not all(ends):
+        sys.exit("a process failed")
     start, stop = max(each[0] for each in ends), min(each[-1] for each in ends)
     total = 0.0
     for each in ends:
@@ -65,16 +65,22 @@ def rate(ends: list[list[float]]) -> float:
 def measure(count: int, values: dict[str, Any], chosen: argparse.Namespace) -> tuple[float, str]:
     """The rate of so many processes with these values of the recipe, and how they shared the GPU."""
     recipe = json.dumps({"view": chosen.view, **values})
-    command = [sys.executable, __file__, "--work", recipe, "--seconds", str(chosen.seconds)]
-    command += ["--device", chosen.device]
+    command = [sys.executable, __file__, "--work", recipe, "--device", chosen.device]
     with shared_gpu("cpu" if chosen.turns else chosen.device, count) as environment:
         how = "concurrent (MPS)" if "CUDA_MPS_PIPE_DIRECTORY" in environment else "time-sliced"
         environment = {**environment, "OMP_NUM_THREADS": "1"}
-        running = [
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
-        ends = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        running = [subprocess.Popen(command, env=environment, **pipes) for _ in range(count)]
+        first = [process.stdout.readline() for process in running]  # all have compiled and trained
+        time.sleep(chosen.seconds)
+        for process in running:
+            process.stdin.close()
+        rest = [process.stdout.read() for process in running]
+        for process in running:
+            process.wait()
+    ends = [
+        [float(line) for line in (one + more).splitlines()] for one, more in zip(first, rest, strict=True)
+    ]
     return rate(ends), how
 
 
@@ -93,7 +99,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.work:
         recipe = Recipe(epochs=10_000, learning_rate=0.001, **chosen.work)
-        work(recipe, chosen.seconds, torch.device(chosen.device))
+        work(recipe, torch.device(chosen.device))
         return
     given = {name: getattr(chosen, name) for name in VALUES if getattr(chosen, name) is not None}
     for count in chosen.processes:
