@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ class Checkpoint:
     weights: "dict[str, Tensor]"
     momentum: "list[Tensor]"
     loss: float  # summed over the steps of the epoch so far
+    average: "dict[str, Tensor]" = field(default_factory=dict)  # of the weights, where the recipe has one
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Draft:
         """Save the state of a training phase, to resume from."""
         tensors = {f"weights.{name}": value for name, value in checkpoint.weights.items()}
         tensors |= {f"momentum.{index:05d}": value for index, value in enumerate(checkpoint.momentum)}
+        tensors |= {f"average.{name}": value for name, value in checkpoint.average.items()}
         facts = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "loss": repr(checkpoint.loss)}
         _save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
 
@@ -93,9 +95,12 @@ class Draft:
             epoch, step, loss = int(facts["epoch"]), int(facts["step"]), float(facts["loss"])
         except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
             raise InputError(f"{path} is damaged ({error}); remove it to train this network again") from error
-        weights = {n.removeprefix("weights."): t for n, t in tensors.items() if n.startswith("weights.")}
+        weights, average = (
+            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            for prefix in ("weights.", "average.")
+        )
         momentum = [tensors[name] for name in sorted(tensors) if name.startswith("momentum.")]
-        return Checkpoint(epoch, step, weights, momentum, loss)
+        return Checkpoint(epoch, step, weights, momentum, loss, average)
 
     def finish(self, facts: dict[str, Any]) -> None:
         """Write done.json and rename the folder to its final name.

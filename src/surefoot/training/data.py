@@ -48,9 +48,9 @@ class Points:
         """The raw samples of the named rows, on the device."""
         return self.values[rows.to(self.values.device)].to(device)
 
-    def draws(self, steps: int, _batch: int, _random: torch.Generator) -> Tensor:
+    def draws(self, steps: int, batch: int, _random: torch.Generator) -> Tensor:
         """The random numbers of an epoch's views: none."""
-        return torch.empty(steps, 0)
+        return torch.empty(steps, 0, batch)
 
     def training_views(self, raw: Tensor, _rows: Tensor, _draws: Tensor) -> Tensor:
         """The network's inputs in training."""

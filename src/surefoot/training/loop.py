@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from surefoot.training.losses import Objective
 
 MOST_COMPILATIONS = 512  # of one function, in one process
 WARM_UP = 3  # steps before a capture, for compilation and the choice of convolution algorithms
+AVERAGE_WARM_UP = 10  # after t steps the average's decay is at most (1 + t) / (10 + t)
 
 
 class Stepper:
@@ -30,22 +32,33 @@ class Stepper:
         self.device = labels.device
         self.network = network.to(self.device)
         self.inputs, self.labels, self.objective = inputs, labels, objective.on(self.device)
+        self.recipe = recipe
         self.total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.forward: Callable[[Tensor], Any] = objective.part(network)
+        self.rate = torch.tensor(recipe.learning_rate, device=self.device)
         self.optimiser = torch.optim.SGD(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
-            lr=recipe.learning_rate,
+            lr=self.rate if self.device.type == "cuda" else recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
             fused=True,
         )
         for parameter in self._parameters():  # as the first step would create them, but before a capture
             self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.average: dict[str, Tensor] = {}  # of the weights and of BatchNorm's statistics
+        if recipe.weight_average:
+            self.average = {name: value.clone() for name, value in self._floating().items()}
+        self.average_share = torch.zeros((), device=self.device)  # of the current weights in the average
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the steps that follow."""
+    def begin_step(self, rate: float, steps_before: int) -> None:
+        """Set the learning rate of the next step, and the share that its weights get in the average."""
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # where a captured graph reads it
+            else:
+                group["lr"] = rate
+        decay = min(self.recipe.weight_average, (1 + steps_before) / (AVERAGE_WARM_UP + steps_before))
+        self.average_share.fill_(1 - decay)
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
         """One batch: its rows, their raw samples, its random numbers, and a seed for dropout and noise."""
@@ -54,25 +67,101 @@ class Stepper:
 
     def _execute(self, rows: Tensor, raw: Tensor, draws: Tensor) -> None:
         with torch.no_grad():
-            views = self.inputs.training_views(raw, rows, draws)
+            views = self.inputs.training_views(raw, rows, draws[:-1] if mixing(self.recipe) else draws)
+        value = self._backward(views, rows, draws)
+        if self.recipe.sharpness:
+            with self._uphill():
+                self._backward(views, rows, draws)
+        self.optimiser.step()
+        if self.average:
+            with torch.no_grad():
+                averages, weights = list(self.average.values()), list(self._floating().values())
+                differences = torch._foreach_sub(weights, averages)
+                torch._foreach_mul_(differences, self.average_share)
+                torch._foreach_add_(averages, differences)
+        self.total += value
+
+    def _backward(self, views: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """The loss of a batch; its gradients are left in the parameters."""
+        labels = self.labels[rows]
         on_gpu = self.device.type == "cuda"
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            value = self.objective(self.forward(views), views, rows, self.labels[rows])
+            if mixing(self.recipe):
+                value = self._mixed_loss(views, rows, labels, share=draws[-1, 0])
+            else:
+                value = self.objective(self.forward(views), views, rows, labels)
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
-        self.optimiser.step()
-        self.total += value.detach()
+        return value.detach()
 
-    def state(self) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Weights and momentum, copied to the host."""
-        weights = {name: value.detach().cpu().clone() for name, value in self.network.state_dict().items()}
-        return weights, [self._momentum(parameter).detach().cpu().clone() for parameter in self._parameters()]
+    def _mixed_loss(self, views: Tensor, rows: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+        """Mixup, each sample with the next one: share * loss(its labels) + (1 - share) * loss(the other's).
 
-    def restore(self, weights: dict[str, Tensor], momentum: list[Tensor]) -> None:
-        """Copy weights and momentum back, into the same memory."""
+        Zhang et al., ICLR 2018. RegMixup adds it to the loss of the samples as they are; both are one batch
+        for the network (Pinto et al., NeurIPS 2022).
+        """
+        mixed = (share * views + (1 - share) * views.roll(1, 0)).to(views.dtype)
+        mixed = mixed.contiguous(memory_format=torch.channels_last) if views.ndim == 4 else mixed
+        value: Tensor | float = 0.0
+        if self.recipe.regmixup:
+            both = self.forward(torch.cat([views, mixed]))
+            count = len(views)
+            first, outputs = (
+                tuple(part[half] for part in both) if isinstance(both, tuple) else both[half]
+                for half in (slice(count), slice(count, None))
+            )
+            value = self.objective(first, views, rows, labels)
+        else:
+            outputs = self.forward(mixed)
+        value = value + share * self.objective(outputs, mixed, rows, labels)
+        return value + (1 - share) * self.objective(outputs, mixed, rows.roll(1), labels.roll(1, 0))
+
+    @contextmanager
+    def _uphill(self) -> Iterator[None]:
+        """Sharpness-aware minimisation: the weights at w + rho * g / |g| inside, and back at w after.
+
+        The gradients computed inside are the ones that the optimiser uses. BatchNorm's statistics stay those
+        of w. Foret et al., ICLR 2021.
+        """
+        with torch.no_grad():
+            parameters = [each for each in self._parameters() if each.grad is not None]
+            state = [*parameters, *self.network.buffers()]
+            before = [each.detach().clone() for each in state]
+            gradients = [cast(Tensor, each.grad) for each in parameters]
+            norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients))))
+            torch._foreach_mul_(gradients, self.recipe.sharpness / (norm + 1e-12))
+            torch._foreach_add_(parameters, gradients)
+        yield
+        with torch.no_grad():
+            torch._foreach_copy_(state, before)
+
+    def finish(self) -> None:
+        """Give the network the averaged weights, where an average was requested."""
+        with torch.no_grad():
+            for name, value in (self._floating() if self.average else {}).items():
+                value.copy_(self.average[name])
+
+    def state(self) -> dict[str, Any]:
+        """Weights, momentum and the average of the weights, copied to the host: parts of a checkpoint."""
+        weights = self.network.state_dict()
+        return {
+            "weights": {name: value.detach().cpu().clone() for name, value in weights.items()},
+            "momentum": [self._momentum(each).detach().cpu().clone() for each in self._parameters()],
+            "average": {name: value.cpu().clone() for name, value in self.average.items()},
+        }
+
+    def restore(self, weights: dict[str, Tensor], momentum: list[Tensor], average: dict[str, Tensor]) -> None:
+        """Copy weights, momentum and average back, into the same memory."""
         self.network.load_state_dict(weights)
         for parameter, value in zip(self._parameters(), momentum, strict=True):
             self._momentum(parameter).copy_(value)
+        for name, value in average.items():
+            self.average[name].copy_(value)
+
+    def _floating(self) -> dict[str, Tensor]:
+        """The weights and BatchNorm's statistics, without its counters."""
+        state = self.network.state_dict()
+        return {name: value.detach() for name, value in state.items() if value.is_floating_point()}
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
@@ -82,7 +171,7 @@ class Stepper:
 
 
 class CapturedStepper(Stepper):
-    """The same on a GPU, captured as a graph for each learning rate and replayed."""
+    """The same on a GPU, captured as a graph and replayed."""
 
     def __init__(
         self, network: nn.Module, inputs: Inputs, labels: Tensor, objective: Objective, recipe: Recipe
@@ -98,12 +187,6 @@ class CapturedStepper(Stepper):
         self.forward = cast(Callable[[Tensor], Any], torch.compile(objective.part(network), dynamic=False))
         self.graph: torch.cuda.CUDAGraph | None = None
         self.arguments: tuple[Tensor, ...] = ()  # rows, raw samples and draws, where the graph reads them
-
-    def set_rate(self, rate: float) -> None:
-        """A rate is part of the captured graph, so a new one takes a new capture."""
-        if rate != self.optimiser.param_groups[0]["lr"]:
-            self.graph = None
-        super().set_rate(rate)
 
     def step(self, rows: Tensor, raw: Tensor, draws: Tensor, seed: int) -> None:
         """Copy the arguments to where the graph reads them, and replay."""
@@ -126,7 +209,7 @@ class CapturedStepper(Stepper):
             for _ in range(WARM_UP):
                 self._execute(*self.arguments)
         torch.cuda.current_stream().wait_stream(stream)
-        self.restore(*state)
+        self.restore(**state)
         self.total.copy_(total)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -210,7 +293,7 @@ def train(
     device: torch.device,
     hooks: Hooks = Hooks(),  # noqa: B008  frozen
     checkpoint: Checkpoint | None = None,
-    rate: Callable[[int], float] | None = None,
+    rate: Callable[[float], float] | None = None,
     unlabelled: Unlabelled | None = None,
 ) -> None:
     """Train a network in place; `labels` are in the order of `inputs`, `rate` replaces the recipe's."""
@@ -223,23 +306,26 @@ def train(
     first_epoch, first_step, loss = 0, 0, 0.0
     if checkpoint is not None:
         first_epoch, first_step, loss = checkpoint.epoch, checkpoint.step, checkpoint.loss
-        stepper.restore(checkpoint.weights, checkpoint.momentum)
+        stepper.restore(checkpoint.weights, checkpoint.momentum, checkpoint.average)
     multiple = GPU_BATCH_MULTIPLE if device.type == "cuda" else 1
     saved_at = time.monotonic()
     network.train()
     with arithmetic(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for epoch in range(first_epoch, recipe.epochs):
             started = time.monotonic()
-            stepper.set_rate((rate or recipe.rate)(epoch))
             order = generator(seed, "order", epoch)
             batches = epoch_batches(labelled, recipe.batch, order, unlabelled=unlabelled, multiple=multiple)
-            draws = views.begin(epoch, batches).to(device)
+            draws = with_mixing_shares(views.begin(epoch, batches), recipe, derive_seed(seed, "mix", epoch))
+            draws = draws.to(device)
             stepper.total.fill_(loss)
             for step, (rows, raw) in enumerate(fetched(inputs, batches[first_step:], device), first_step):
+                stepper.begin_step(
+                    (rate or recipe.rate)(epoch + step / len(batches)), epoch * len(batches) + step
+                )
                 stepper.step(rows, raw, draws[step], derive_seed(seed, epoch, step))
                 stop = hooks.must_stop()
                 if stop or time.monotonic() - saved_at > SECONDS_BETWEEN_CHECKPOINTS:
-                    hooks.save(Checkpoint(epoch, step + 1, *stepper.state(), float(stepper.total)))
+                    hooks.save(Checkpoint(epoch, step + 1, loss=float(stepper.total), **stepper.state()))
                     saved_at = time.monotonic()
                 if stop:
                     raise StoppedError
@@ -252,6 +338,21 @@ def train(
                 )
             hooks.progress(Progress(epoch + 1, recipe.epochs, mean, time.monotonic() - started))
             first_step, loss = 0, 0.0
+    stepper.finish()
+
+
+def mixing(recipe: Recipe) -> bool:
+    """Whether samples are mixed."""
+    return bool(recipe.mixup or recipe.regmixup)
+
+
+def with_mixing_shares(draws: Tensor, recipe: Recipe, seed: int) -> Tensor:
+    """An epoch's random numbers, after them the mixing share of each batch where samples are mixed."""
+    if not mixing(recipe):
+        return draws
+    alpha = recipe.mixup or recipe.regmixup
+    shares = np.random.default_rng(seed).beta(alpha, alpha, size=(len(draws), 1, 1)).astype(np.float32)
+    return torch.cat([draws, torch.from_numpy(shares).expand(-1, 1, draws.shape[2])], dim=1)
 
 
 def epoch_batches(

@@ -45,10 +45,11 @@ class Classification(Objective):
     """Cross-entropy with the labels, averaged over those that are known."""
 
     kind: LabelKind
+    smoothing: float = 0.0
 
     def __call__(self, outputs: Tensor, _views: Tensor, _rows: Tensor, labels: Tensor) -> Tensor:
         """From logits."""
-        return classification_loss(outputs, labels, self.kind)
+        return classification_loss(outputs, labels, self.kind, self.smoothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,7 @@ class Distillation(Objective):
     label_weight: float
     targets: Tensor  # (samples, classes): log q, or its log odds, for this epoch's views
     views: Views | None = None  # sets the targets of each epoch
+    smoothing: float = 0.0  # of the labels
 
     def on(self, device: torch.device) -> "Distillation":
         """The targets where the student is."""
@@ -72,7 +74,7 @@ class Distillation(Objective):
     def __call__(self, outputs: Tensor, _views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """The sum of the two losses, from logits."""
         value = distillation_loss(outputs, self.targets[rows], self.temperature, self.kind)
-        return value + self.label_weight * classification_loss(outputs, labels, self.kind)
+        return value + self.label_weight * classification_loss(outputs, labels, self.kind, self.smoothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,7 @@ class NoisyClassification(Objective):
 
     kind: LabelKind
     samples: int
+    smoothing: float = 0.0
 
     def part(self, network: nn.Module) -> nn.Module:
         """Features, then the logits' mean and variance."""
@@ -96,7 +99,7 @@ class NoisyClassification(Objective):
         """From the logits' mean and variance; the noise is drawn from torch's own generator."""
         mean, variance = outputs
         logits = add_noise(mean.expand(self.samples, -1, -1), variance, None)
-        return sampled_loss(logits, labels, self.kind)
+        return sampled_loss(logits, labels, self.kind, self.smoothing)
 
 
 class _MeanAndVariance(nn.Module):
@@ -110,22 +113,36 @@ class _MeanAndVariance(nn.Module):
         return head.mean_and_variance(self.network.features(views))
 
 
-def classification_loss(logits: Tensor, labels: Tensor, kind: LabelKind) -> Tensor:
-    """Cross-entropy, or binary cross-entropy per label, averaged over the labels that are not ignored."""
+def classification_loss(logits: Tensor, labels: Tensor, kind: LabelKind, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy, or binary cross-entropy per label, averaged over the labels that are not ignored.
+
+    Smoothing spreads that share of a label evenly over its values: the classes, or present and absent.
+    """
     if kind is LabelKind.ONE_LABEL:
-        return F.cross_entropy(logits.float(), labels, ignore_index=IGNORE)
-    return _mean_over_known(_log_likelihood(logits.float(), labels, kind), labels)
+        return F.cross_entropy(logits.float(), labels, ignore_index=IGNORE, label_smoothing=smoothing)
+    return sampled_loss(logits.unsqueeze(0), labels, kind, smoothing)
 
 
-def sampled_loss(logits: Tensor, labels: Tensor, kind: LabelKind) -> Tensor:
+def sampled_loss(logits: Tensor, labels: Tensor, kind: LabelKind, smoothing: float = 0.0) -> Tensor:
     """-log mean_s p(label | z_s) for logits (samples, n, classes), computed in log space.
 
     >>> huge = torch.tensor([[[1e4, -1e4]], [[-1e4, 1e4]]])
     >>> sampled_loss(huge, torch.tensor([0]), LabelKind.ONE_LABEL)
     tensor(0.6931)
     """
-    each = _log_likelihood(logits.float(), labels.expand(len(logits), *labels.shape), kind)
-    return _mean_over_known(torch.logsumexp(each, dim=0) - math.log(len(logits)), labels)
+    logits = logits.float()
+
+    def averaged(labels: Tensor) -> Tensor:
+        each = _log_likelihood(logits, labels.expand(len(logits), *labels.shape), kind)
+        return torch.logsumexp(each, dim=0) - math.log(len(logits))
+
+    value = averaged(labels)
+    if smoothing:
+        values = 2 if kind is LabelKind.MANY_LABELS else logits.shape[-1]
+        all_values = torch.stack([averaged(torch.full_like(labels, each)) for each in range(values)])
+        value = torch.lerp(value, all_values.mean(dim=0), smoothing)
+    known = labels >= 0
+    return -torch.where(known, value, 0.0).sum() / known.sum().clamp(min=1)
 
 
 def distillation_loss(logits: Tensor, target: Tensor, temperature: float, kind: LabelKind) -> Tensor:
@@ -146,7 +163,3 @@ def _log_likelihood(logits: Tensor, labels: Tensor, kind: LabelKind) -> Tensor:
     else:
         each = -F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
     return torch.where(known, each, 0.0)
-
-
-def _mean_over_known(log_likelihood: Tensor, labels: Tensor) -> Tensor:
-    return -log_likelihood.sum() / (labels >= 0).sum().clamp(min=1)

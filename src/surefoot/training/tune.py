@@ -158,7 +158,7 @@ def _run(
         network,
         context.inputs[Split.TRAIN],
         torch.from_numpy(context.task.splits[Split.TRAIN].labels),
-        Classification(context.task.kind),
+        Classification(context.task.kind, recipe.label_smoothing),
         recipe,
         seed=derive_seed(context.task.training_identity, recipe.learning_rate, "tune", purpose),
         device=context.device,

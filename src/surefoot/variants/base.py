@@ -55,7 +55,7 @@ class Variant(VariantValues):
         """What training minimises."""
         from surefoot.training.losses import Classification
 
-        return Classification(training.task.kind)
+        return Classification(training.task.kind, training.recipe.label_smoothing)
 
     def predictor(self, _build: "Build", _purpose: str) -> "Predictor":
         """How the network's logits are computed; `purpose` seeds what is random."""

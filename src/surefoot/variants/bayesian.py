@@ -52,7 +52,8 @@ class Bayesian(Variant):
         """The loss of the mean probability over samples of the logits."""
         from surefoot.training.losses import NoisyClassification
 
-        return NoisyClassification(training.task.kind, self.training_samples)
+        smoothing = training.recipe.label_smoothing
+        return NoisyClassification(training.task.kind, self.training_samples, smoothing)
 
     def predictor(self, build: "Build", purpose: str) -> "Predictor":
         """The mean probability over samples."""

@@ -53,16 +53,17 @@ class Distilled(Variant):
         from surefoot.training.teachers import SharedViews, TeacherEnsemble, teacher_targets
 
         kind, device, inputs = training.task.kind, training.device, training.inputs
+        smoothing = training.recipe.label_smoothing
         load = partial(training.build.teachers, training.phase)
         if not inputs.has_random_views:
             targets = teacher_targets(load(), inputs, kind, device)
-            return Distillation(kind, self.temperature, self.label_weight, targets)
+            return Distillation(kind, self.temperature, self.label_weight, targets, smoothing=smoothing)
         classes = len(training.task.class_names)
         targets = torch.zeros(len(inputs), classes, device=device)
         ensemble = TeacherEnsemble(load, kind, classes, device)
         caches = [self._cache(split, training, ensemble) for split in training.splits]
         views = SharedViews(caches, training.recipe.epochs, training.seed, targets)
-        return Distillation(kind, self.temperature, self.label_weight, targets, views)
+        return Distillation(kind, self.temperature, self.label_weight, targets, views, smoothing)
 
     def _cache(self, split: Split, training: "Training", ensemble: "TeacherEnsemble") -> "TeacherCache":
         """The teachers' outputs for a split; other teachers or other views have another folder."""
