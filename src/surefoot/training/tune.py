@@ -151,7 +151,7 @@ def _run(
     network: Network,
     recipe: Recipe,
     purpose: str,
-    rate: Callable[[int], float],
+    rate: Callable[[float], float],
     on_progress: Callable[[Progress], None],
 ) -> None:
     train(
