@@ -82,7 +82,7 @@ def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listene
         if store.is_done(spec):  # by another process since the first check
             draft.discard()
             return
-        build = Build(spec, context, store, draft, listener)
+        build = Build(spec, context.for_recipe(spec.recipe), store, draft, listener)
         facts = build.variant.produce(build)
         draft.finish(_facts(spec, context, draft) | facts)
 
