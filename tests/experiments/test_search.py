@@ -16,6 +16,7 @@ from scipy.stats import ttest_1samp
 from surefoot.errors import InputError
 from surefoot.experiments.search import (
     Candidate,
+    Entry,
     RecipeSearch,
     Trial,
     _units,
@@ -28,7 +29,7 @@ from surefoot.recipes.recipe import Protocol, Recipe, Spec
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.variants import read_recipe
+from surefoot.variants import read_recipe, variant_from
 from surefoot.workers.jobs import Job, WorkOrder
 from surefoot.workers.produce import open_context, produce
 from tests.cli.command import in_a_process, started, surefoot
@@ -280,11 +281,47 @@ def test_jobs_of_one_order_are_trained_with_their_own_augmentation(tmp_path):
     assert logits[0].equal(logits[1])
 
 
+def test_a_single_candidate_is_trained_to_the_end_at_once(toy, tmp_path):
+    only = Candidate("only", replace(BASE, epochs=1))
+    order = WorkOrder(task="toy", root=None, jobs=(Job(only.shortened(1), 0),), store=str(tmp_path))
+    produce(Spec(toy.name, toy.identity, only.shortened(1), 0), open_context(order), Store(tmp_path))
+    rungs = RecipeSearch(toy, [only], order, runs=1).run(workers=1, watch=None)  # nothing is left to train
+    assert [[(entry.rung, entry.candidate, entry.verdict) for entry in rung] for rung in rungs] == [
+        [(3, only, "best")]
+    ]
+
+
+def entry(name, nll, plain, losses=(1.0,), **values):
+    spec = Spec("toy", "0", BASE, 0)
+    trial = Trial(spec, 1.0, nll, plain, 0.1, None if losses is None else np.array(losses))
+    return Entry(1, Candidate(name, BASE), (trial,), **values)
+
+
+def test_ties_are_broken_by_the_nll_without_t_and_the_diverged_come_last():
+    entries = [entry("a", np.nan, np.nan, None), entry("b", 0.2, 0.1), entry("c", 0.1, 0.4), entry("d", 0.1, 0.3)]  # fmt: skip
+    assert "".join(each.candidate.name for each in sorted(entries, key=lambda each: each.rank)) == "dcba"
+
+
+def test_verdicts():
+    compared = [(0.0, 0.0), (0.1, 0.1), (0.11, 0.1), (0.5, np.inf)]
+    verdicts = [entry("a", 1.0, 1.0, difference=d, margin=m).verdict for d, m in compared]
+    assert verdicts == [
+        "not significantly worse",
+        "not significantly worse",
+        "worse",
+        "not significantly worse",
+    ]
+    assert entry("a", np.nan, np.nan, None).verdict == "diverged"
+
+
 def test_a_search_needs_validation_data_and_plain_training(toy):
     order = WorkOrder(task="toy", root=None, jobs=(), store="runs")
     bare = replace(toy, splits={Split.TRAIN: toy.splits[Split.TRAIN]})
     with pytest.raises(InputError, match="has no val split; needed: one, to search on"):
         RecipeSearch(bare, [Candidate("plain", BASE)], order)
+    bayesian = replace(BASE, variant=variant_from({"kind": "bayesian"}))
+    with pytest.raises(InputError, match="the recipe has the variant 'bayesian'; allowed: plain training"):
+        RecipeSearch(toy, [Candidate("plain", bayesian)], order)
 
 
 MISTAKES = {
