@@ -76,6 +76,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "calibrators": {
         "calibrators/__init__.py": _in("calibrators", CALIBRATORS, first=REGISTERED),
+        "calibrators/budget.py": _in("calibrators", CALIBRATORS, first=["test_budget"]),
         "calibrators/calibration.py": _in("calibrators", CALIBRATORS, first=REGISTERED),
         "calibrators/novelty.py": _in("calibrators", CALIBRATORS, first=["test_novelty"]),
         "calibrators/search.py": _in("calibrators", CALIBRATORS),

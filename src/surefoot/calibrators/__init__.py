@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.calibrators.calibration import Calibration, Evidence
-from surefoot.errors import InputError
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
 from surefoot.registry import Registry
@@ -26,7 +26,8 @@ DEFINITIONS = {
     "temperature": "calibrated logits = logits / temperature; several members are averaged first",
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
     "declined": "a fitted temperature below 1 that was not used; the interval is then its own",
-    "budget": "the largest temperature whose nll is at most (1 + budget) times the least",
+    "budget": "the largest temperature whose nll is at most (1 + budget) times the least; for 'surplus' "
+    "at most nll_limit, the least nll of a reference model on the same rows",
     "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
@@ -44,15 +45,18 @@ class Calibrator:
     reference: str
     _: KW_ONLY
     kind: str  # of its calibrations, in files
-    fit: Callable[["Predictions"], Calibration]
+    fit: Callable[..., Calibration]  # of Predictions, and of `options` by name
     read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
     one_temperature: bool = False  # whether it fits one T for all logits
+    options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
 
 
-def _later(path: str) -> Callable[[Any], Any]:
+def _later(path: str) -> Callable[..., Any]:
     """A function of a module of this package that imports torch; imported when it is called."""
     module, _, name = path.partition(":")
-    return lambda given: attrgetter(name)(import_module(f"surefoot.calibrators.{module}"))(given)
+    return lambda given, **options: attrgetter(name)(import_module(f"surefoot.calibrators.{module}"))(
+        given, **options
+    )
 
 
 # fmt: off
@@ -68,9 +72,11 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
                read=_later("temperature:Temperature.from_dict"), one_temperature=True),
-    Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= 1.02 min NLL", "this package",
-               kind="budget", fit=_later("temperature:fit_budget_temperature"),
-               read=_later("temperature:BudgetTemperature.from_dict"), one_temperature=True),
+    Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
+               "this package",
+               kind="budget", fit=_later("budget:fit_budget_temperature"),
+               read=_later("budget:BudgetTemperature.from_dict"), one_temperature=True,
+               options=("budget", "reference")),
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
@@ -79,9 +85,15 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
 # fmt: on
 
 
-def fit_calibration(name: str, val: "Predictions") -> Calibration:
-    """Fit the named calibrator on `val`, with its effect on `val` as evidence."""
-    fitted = CALIBRATORS.named(name).fit(val)
+def fit_calibration(name: str, val: "Predictions", **options: Any) -> Calibration:
+    """Fit the named calibrator on `val`, with its effect on `val` as evidence.
+
+    Options are those of the calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus"
+    the `reference`, the plain model's predictions of the same rows.
+    """
+    calibrator = CALIBRATORS.named(name)
+    refuse_unknown(f"option of method {name}:", options, calibrator.options)
+    fitted = calibrator.fit(val, **options)
     after = fitted(val)
     return replace(fitted, evidence=Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after)))
 

@@ -1,4 +1,4 @@
-"""Temperature scaling: one T, one per member, at least one, and with a risk budget."""
+"""Temperature scaling: one T, one per member, and at least one."""
 
 import math
 from collections.abc import Callable
@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, not_negative, positive
-from surefoot.calibrators.search import Reading, best_scale, is_flat, is_separable, mean_nll, search_bounds
+from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, positive
+from surefoot.calibrators.search import Reading, best_scale, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
@@ -21,8 +20,6 @@ from surefoot.predictions.predictions import Predictions
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
-BUDGET = 0.02
-TOLERANCE = 1e-9  # of log T
 
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
 
@@ -237,76 +234,6 @@ class MemberTemperatures(Calibration):
         return [f"member {i}: {remark}" for i, t in enumerate(self.members) for remark in t.remarks()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BudgetTemperature(SingleTemperature):
-    """A T above the one with the least NLL."""
-
-    kind: ClassVar[str] = "budget"
-
-    best: Temperature  # the one with the least NLL
-    budget: float  # the share by which the NLL may rise
-    nll_best: float  # unclipped, on the validation data
-    nll_used: float
-    at_bound: bool = False  # the budget allows any T: the end of the search was taken
-
-    @property
-    def n(self) -> int:
-        """Of the fit of the best T."""
-        return self.best.n
-
-    @property
-    def label_kind(self) -> LabelKind:
-        """Of the fit of the best T."""
-        return self.best.label_kind
-
-    @property
-    def classes(self) -> int:
-        """Of the fit of the best T."""
-        return self.best.classes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, with those of the best T."""
-        return super().to_dict() | {"best": self.best.to_dict()}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values."""
-        return cls(
-            temperature=positive(document, "temperature"),
-            best=Temperature.from_dict(document["best"]),
-            budget=not_negative(document, "budget"),
-            nll_best=not_negative(document, "nll_best"),
-            nll_used=not_negative(document, "nll_used"),
-            at_bound=bool(document["at_bound"]),
-            evidence=evidence_from(document),
-        )
-
-    def details(self) -> dict[str, float]:
-        """The best T."""
-        return {"least NLL at T =": self.best.temperature}
-
-    def lines(self) -> list[str]:
-        """The T that is used, then the best one."""
-        share = f"at most {100 * self.budget:.3g}% above the least"
-        used = f"T = {self.temperature:.5g}, NLL {self.nll_used:.5g}: {share}"
-        return [used, *(f"least NLL {self.nll_best:.5g} at {line}" for line in self.best.lines())]
-
-    def remarks(self) -> list[str]:
-        """Warnings about the budget and about the best T."""
-        remarks = [f"best T: {remark}" for remark in self.best.remarks()]
-        if self.best.at_bound:
-            remarks.insert(
-                0, "there is no best T to start from, so the fitted T was taken and no budget used"
-            )
-        elif self.at_bound:
-            remarks.insert(
-                0,
-                f"any T, however large, is within the budget of {100 * self.budget:.3g}%: T = "
-                f"{self.temperature:.3g} is only where the search ends; take a smaller budget",
-            )
-        return remarks
-
-
 class FittedModule(nn.Module):
     """A module that keeps its own buffers, the fitted numbers, in full precision when it is moved or cast."""
 
@@ -404,47 +331,3 @@ def at_least_one(fitted: Temperature) -> Temperature:
     if fitted.temperature >= 1:
         return fitted
     return replace(fitted, temperature=1.0, declined=fitted.temperature)
-
-
-def fit_budget_temperature(val: Predictions, budget: float = BUDGET) -> BudgetTemperature:
-    """The largest T that costs at most the share `budget` of the least NLL of `val`, exact to 1e-6.
-
-    T = max {T : NLL(z / T) <= (1 + budget) min_T NLL(z / T)}, NLL unclipped, members averaged first. The
-    NLL is convex in 1/T, so above the best T it only rises and there is one such T. Where there is no best T
-    (all labels predicted correctly, or all logits of each row equal), the T of `fit_temperature` is taken.
-
-    >>> fitted = fit_budget_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
-    >>> round(fitted.best.temperature, 4), round(fitted.temperature, 4)
-    (3.641, 5.2539)
-    """
-    if not (math.isfinite(budget) and budget >= 0):
-        raise InputError(f"budget is {budget}; allowed: a number from 0, as 0.02 for two percent")
-    labelled = only_labelled(val)
-    best = fit_temperature(labelled)
-    least = mean_nll(labelled, 1 / best.temperature)
-    temperature, at_bound = best.temperature, False
-    if not best.at_bound:
-        temperature, at_bound = _largest_within(labelled, best.temperature, (1 + budget) * least)
-    return BudgetTemperature(
-        temperature=temperature,
-        best=best,
-        budget=float(budget),
-        nll_best=least,
-        nll_used=mean_nll(labelled, 1 / temperature),
-        at_bound=at_bound,
-    )
-
-
-def _largest_within(labelled: Predictions, best: float, limit: float) -> tuple[float, bool]:
-    """The largest T whose NLL is at most `limit`, and whether the search ended before it."""
-    largest = 1 / search_bounds(labelled)[0]
-
-    def excess(log_t: float) -> float:
-        return mean_nll(labelled, math.exp(-log_t)) - limit
-
-    if excess(math.log(largest)) <= 0:
-        return largest, True
-    if excess(math.log(best)) >= 0:  # no budget, or one too small for float64
-        return best, False
-    root = float(brentq(excess, math.log(best), math.log(largest), xtol=TOLERANCE / 2))
-    return max(best, math.exp(root - TOLERANCE)), False  # on the side that is within the budget

@@ -1,7 +1,8 @@
 """`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ from surefoot.cli.inputs import (
     refuse_missing,
     streaming_engine,
 )
-from surefoot.errors import InputError
+from surefoot.errors import InputError, is_numeric, refuse_unknown
 from surefoot.io import refuse_same_file
 from surefoot.text import count_of
 
@@ -30,6 +31,18 @@ def calibrate(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the calibration (JSON).")],
     method: Annotated[str, typer.Option(help="See 'surefoot ls calibrators'.")] = "temperature",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="With --method budget: how far the NLL may rise above its least, such as 5% or 0.05; "
+            "or surplus: up to the least NLL of --reference.",
+            show_default="2%",
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="With --budget surplus: the plain model's predictions of the same rows."),
+    ] = None,
     group_by: Annotated[
         str | None, typer.Option(help="Column whose values are groups: the interval is clustered by them.")
     ] = None,
@@ -39,17 +52,20 @@ def calibrate(
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
-    refuse_missing(val)
+    refuse_missing(val, reference)
     from surefoot.calibrators import CALIBRATORS, Calibration, fit_calibration, save_calibration
     from surefoot.predictions.paths import files_named
 
-    CALIBRATORS.named(method)
+    options: dict[str, Any] = {"budget": budget_of(budget), "reference": reference}
+    options = {name: value for name, value in options.items() if value is not None}
+    refuse_unknown(f"option of method {method}:", options, CALIBRATORS.named(method).options)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
         )
     files = files_named(val)
-    for file in files:
+    reference_files = [] if reference is None else files_named(reference)
+    for file in (*files, *reference_files):
         refuse_same_file(file, output)
     if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
         from surefoot.cli.terminal import reading
@@ -62,8 +78,10 @@ def calibrate(
         from surefoot.cli.terminal import busy
 
         predictions = read_all(files, group_by)
+        if reference is not None:
+            options["reference"] = read_all(reference_files, None)
         with busy("fitting"):
-            fitted = fit_calibration(method, predictions)
+            fitted = fit_calibration(method, predictions, **options)
     save_calibration(fitted, output)
     for line in fitted.lines():
         typer.echo(line)
@@ -73,6 +91,25 @@ def calibrate(
     for remark in fitted.remarks():
         typer.echo(f"note: {remark}", err=True)
     typer.echo(f"calibration: {output}", err=True)
+
+
+def budget_of(text: str | None) -> float | str | None:
+    """A budget from the command line: `5%` and `0.05` are the same share, a word is itself.
+
+    >>> budget_of("5%"), budget_of("0.05"), budget_of("surplus")
+    (0.05, 0.05, 'surplus')
+    """
+    if text is None or text == "surplus":
+        return text
+    percent = text.endswith("%")
+    number = text.removesuffix("%")
+    share = float(number) / (100 if percent else 1) if is_numeric(number) else math.nan
+    if not 0 <= share < math.inf or (share > 1 and not percent):  # 5 more likely means 5% than 500%
+        raise InputError(
+            f"--budget is {text!r}; allowed: a percentage such as 5%, a share from 0 to 1 such as 0.05, "
+            "or surplus"
+        )
+    return share
 
 
 def apply(

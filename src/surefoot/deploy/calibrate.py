@@ -25,6 +25,8 @@ def calibrate(
     val: Any,
     *,
     method: str = "temperature",
+    budget: float | str | None = None,
+    reference: Any = None,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Calibrated:
     """The model with the temperature that is best on `val`, as a module that can replace it.
@@ -32,6 +34,9 @@ def calibrate(
     `val` is held-out data drawn like the training data: a loader of (x, y) or of mappings with `labels`, or
     one pair of arrays. Labels (n,) are class indices (of a scikit-learn classifier its own names); labels
     (n, classes) are 0 / 1 / -100 and mean a sigmoid each; one logit a sample is the log odds of class 1.
+
+    `budget` is for the method "budget": a share such as 0.05, or "surplus", which needs the `reference`, the
+    plain model; it is run on `val` too, so `val` gives the same samples twice, in the same order.
 
     The model runs in evaluation mode, without gradients, on the device of its weights; its modes are restored
     afterwards. `tick` is called with the number of rows of each batch.
@@ -47,7 +52,10 @@ def calibrate(
         wrong = f"method {method!r} does not fit one temperature" if known else f"unknown method {method!r}"
         raise InputError(f"{wrong}; allowed: {', '.join(allowed)}")
     predictions = predictions_of(model, val, tick)
-    fitted = fit_calibration(method, predictions)
+    options: dict[str, Any] = {} if budget is None else {"budget": budget}
+    if reference is not None:
+        options["reference"] = predictions_of(reference, val)
+    fitted = fit_calibration(method, predictions, **options)
     assert fitted.single_temperature is not None
     return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=Report.of(fitted))
 
