@@ -1,14 +1,16 @@
 """`surefoot calibrate --method`, in this process: what each method says, and that evaluate takes its file."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from surefoot import InputError, load_calibration, read_predictions, write_predictions
+from surefoot import InputError, fit_calibration, load_calibration, read_predictions, write_predictions
 from surefoot.cli.app import app
-from surefoot.metrics import nll
+from surefoot.metrics import nll, nll_unclipped
 from tests.conftest import draw_one_label
 
 WORDS = {
@@ -55,3 +57,82 @@ def test_novelty_scaling_asks_for_novelty(tmp_path):
     write_predictions(draw_one_label(), tmp_path / "val.npz")
     with pytest.raises(InputError, match="the predictions have no novelty; needed: "):
         surefoot("calibrate", tmp_path / "val.npz", "-o", tmp_path / "c.json", "--method", "novelty")
+
+
+@pytest.fixture
+def two_models(tmp_path, monkeypatch):
+    """Validation files of a good model and of a plain one, and other rows; in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    good, plain = draw_one_label(sharpness=2), draw_one_label(sharpness=2)
+    noise = torch.from_numpy(np.random.default_rng(1).standard_normal(plain.logits.shape))
+    write_predictions(good, "good.npz")
+    write_predictions(plain.with_logits(plain.logits + 2 * noise), "plain.parquet")
+    write_predictions(draw_one_label(seed=1), "other.npz")
+
+
+FIT = ("calibrate", "good.npz", "-o", "c.json")
+BUDGET = (*FIT, "--method", "budget")
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("2%", 0.02), ("5%", 0.05), ("10%", 0.1), ("0.05", 0.05), ("0", 0)]
+)
+def test_a_budget_is_a_percentage_or_a_share(text, share, two_models):
+    printed = surefoot(*BUDGET, "--budget", text)
+    assert f"at most {100 * share:g}% above the least" in printed
+    expected = fit_calibration("budget", read_predictions("good.npz"), budget=share)
+    assert load_calibration("c.json") == expected
+
+
+def test_the_surplus_over_a_reference_is_a_budget(two_models):
+    printed = surefoot(*BUDGET, "--budget", "surplus", "--reference", "plain.parquet")
+    assert "at most the reference's least, " in printed
+    good, plain = read_predictions("good.npz"), read_predictions("plain.parquet")
+    fitted = load_calibration("c.json")
+    assert fitted == fit_calibration("budget", good, budget="surplus", reference=plain)
+    assert fitted.temperature > fitted.best.temperature
+    surefoot("calibrate", "plain.parquet", "-o", "plain.json")
+    limit = load_calibration("plain.json").evidence.nll_after
+    assert nll_unclipped(fitted(good)) == pytest.approx(limit, rel=1e-6)
+    found = surefoot("evaluate", "good.npz", "--calibration", "c.json", "--format", "json", "--resamples", 0)
+    assert json.loads(found)["familiar"]["metrics"]["nll"]["value"] == pytest.approx(nll(fitted(good)))
+    surefoot("apply", "c.json", "good.npz", "-o", "out.npz")
+    assert np.array_equal(read_predictions("out.npz").logits, fitted(good).logits)
+
+
+ALLOWED = "allowed: a percentage such as 5%, a share from 0 to 1 such as 0.05, or surplus"
+REFUSED = {
+    "no percentage": ((*BUDGET, "--budget", "5"), f"--budget is '5'; {ALLOWED}"),
+    "negative": ((*BUDGET, "--budget=-1%"), f"--budget is '-1%'; {ALLOWED}"),
+    "a word": ((*BUDGET, "--budget", "all"), f"--budget is 'all'; {ALLOWED}"),
+    "without end": ((*BUDGET, "--budget", "inf%"), f"--budget is 'inf%'; {ALLOWED}"),
+    "not a number": ((*BUDGET, "--budget", "nan"), f"--budget is 'nan'; {ALLOWED}"),
+    "another method": (
+        (*FIT, "--budget", "5%"),
+        "unknown option of method temperature: 'budget'; have: none",
+    ),
+    "no reference": ((*BUDGET, "--budget", "surplus"), "budget is 'surplus' without a reference; needed: "),
+    "no surplus": (
+        (*BUDGET, "--reference", "plain.parquet"),
+        "a reference is given and budget is 0.02; allowed",
+    ),
+    "no file": ((*BUDGET, "--budget", "surplus", "--reference", "gone.npz"), "gone.npz: No such file"),
+    "other rows": (
+        (*BUDGET, "--budget", "surplus", "--reference", "other.npz"),
+        "the reference has other labels than the predictions; needed: the same rows in the same order",
+    ),
+    "streamed": (
+        ("calibrate", "plain.parquet", *BUDGET[2:], "--budget", "5%", "--stream"),
+        "method 'budget' cannot be streamed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_in_one_sentence(case, two_models, here):
+    arguments, message = REFUSED[case]
+    done = here(*arguments, check=2)
+    assert message in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert done.stdout == ""
+    assert not Path("c.json").exists()

@@ -50,6 +50,23 @@ def data(model, rows=400, seed=1):
     return x, torch.multinomial(z.softmax(1), 1, generator=generator).squeeze(1)
 
 
+def test_the_surplus_over_a_plain_model_is_a_budget():
+    """At the T that is found, the NLL is the least NLL of the plain model."""
+    model = network()
+    x, y = data(model)
+    plain = copy.deepcopy(model)
+    with torch.no_grad():
+        plain[0].weight += 0.2 * torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(0))
+    plain_t = surefoot.calibrate(plain, (x, y))
+    calibrated = surefoot.calibrate(model, (x, y), method="budget", budget="surplus", reference=plain)
+    assert calibrated.report.nll_after == pytest.approx(plain_t.report.nll_after, rel=1e-6)
+    assert calibrated.temperature > surefoot.calibrate(model, (x, y)).temperature
+    wider = surefoot.calibrate(model, (x, y), method="budget", budget=0.01).report
+    least = wider.calibration.nll_best
+    assert wider.nll_after == pytest.approx(1.01 * least, rel=1e-6)
+    assert calibrated.report.calibration.nll_best == least
+
+
 def best(nll):
     return float(np.exp(minimize_scalar(nll, bounds=(-4, 6), method="bounded", options={"xatol": 1e-9}).x))
 
@@ -402,6 +419,10 @@ def test_bad_models_are_refused_in_a_sentence(model):
         surefoot.calibrate(model, (X, Y), method="novelty")
     with pytest.raises(InputError, match=r"unknown method 'foo'; allowed: temperature, softening, budget$"):
         surefoot.calibrate(model, (X, Y), method="foo")
+    with pytest.raises(InputError, match="unknown option of method temperature: 'budget'; have: none"):
+        surefoot.calibrate(model, (X, Y), budget=0.05)
+    with pytest.raises(InputError, match="budget is 'surplus' without a reference"):
+        surefoot.calibrate(model, (X, Y), method="budget", budget="surplus")
     with pytest.raises(InputError, match="temperature is -1"):
         surefoot.Calibrated(model, -1)
     with pytest.raises(InputError, match="kind is 'softmax'; allowed: one_label, many_labels"):

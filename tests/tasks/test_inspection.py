@@ -1,18 +1,19 @@
 """What `surefoot data check` finds, and what it does not."""
 
 import time
+from math import comb
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from surefoot import InputError
+from surefoot import IGNORE, InputError, LabelKind
 from surefoot.images.decode import Size
 from surefoot.tasks.check import NEAR, attribute_counts, difference_hash, inspect, label_counts, near_pairs
 from surefoot.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
 from surefoot.tasks.letters import load_letters
 from surefoot.tasks.manifest import load_task
-from surefoot.tasks.task import Split, decode_readable_task, decode_task
+from surefoot.tasks.task import Samples, Split, Task, decode_readable_task, decode_task
 from surefoot.tasks.toy import load_toy
 from tests.tasks.trees import FACES, description, faces, picture, table
 
@@ -132,6 +133,63 @@ def test_labels_on_one_side_only_are_said(tmp_path):
     assert [(f.sentence, f.samples, f.serious) for f in findings] == [
         ("1 label never seen in test_unfamiliar", ("c",), False)
     ]
+
+
+def task_of(kind, names, train, test):
+    """A task in memory with these labels."""
+    splits = {}
+    for split, labels in ((TRAIN, train), (FAMILIAR, test), (VAL, test), (UNFAMILIAR, test)):
+        numbers = np.arange(len(labels)) + 10_000 * list(Split).index(split)
+        ids = np.asarray([f"{n}" for n in numbers])
+        splits[split] = Samples(ids, np.asarray(labels), numbers[:, None].astype(np.float64))
+    return Task("t", kind, names, splits)
+
+
+def different_shares(task):
+    return [finding for finding in inspect(task) if finding.name == "label_shares"]
+
+
+def one_label(train, test):
+    names = ("a", "b", "c")[: len(train)]
+    labels = [np.repeat(np.arange(len(names)), counts) for counts in (train, test)]
+    return different_shares(task_of(LabelKind.ONE_LABEL, names, *labels))
+
+
+def test_different_label_shares_are_a_note():
+    (finding,) = one_label([300, 600, 100], [550, 320, 130])
+    assert not finding.serious
+    assert finding.sentence == (
+        "label shares of train and test_familiar differ: b is 60.0% of train and 32.0% of test_familiar; "
+        'balance = "label" in [splits] makes them equal'
+    )
+    assert finding.samples == ("a is 30.0% of train and 55.0% of test_familiar",)
+
+
+def test_small_or_insignificant_differences_of_label_shares_are_not_reported():
+    assert one_label([5_400, 4_600], [5_000, 5_000]) == []  # 4 points
+    assert one_label([5, 15], [10, 10]) == []  # 25 points of 20 samples
+
+
+@pytest.mark.parametrize("count", range(20, 40))
+def test_label_shares_are_compared_by_the_exact_test(count):
+    """Of 100 in total, `count` of 50 in train are a, and 16 of 50 in test: p by enumeration of all tables."""
+    total = count + 16
+    ways = {a: comb(50, a) * comb(50, total - a) for a in range(max(0, total - 50), min(50, total) + 1)}
+    p = sum(each for each in ways.values() if each <= ways[count]) / comb(100, total)
+    assert bool(one_label([count, 50 - count], [16, 34])) == (p < 0.001 / 2)
+
+
+def test_label_shares_of_many_labels_leave_out_ignored_ones():
+    train = [[1, 0]] * 100 + [[0, 1]] * 200
+    test = [[1, 0]] * 200 + [[0, 1]] * 100
+    (finding,) = different_shares(task_of(LabelKind.MANY_LABELS, ("a", "b"), train, test))
+    assert "a is 33.3% of train and 66.7% of test_familiar; val and test as shares" in finding.sentence
+    assert finding.samples == ("b is 66.7% of train and 33.3% of test_familiar",)
+    train = [[1, 0]] * 100 + [[IGNORE, 1]] * 200
+    test = [[1, 0]] * 200 + [[IGNORE, 1]] * 100
+    (finding,) = different_shares(task_of(LabelKind.MANY_LABELS, ("a", "b"), train, test))
+    assert "differ: b is 66.7% of train" in finding.sentence
+    assert finding.samples == ()
 
 
 def test_serious_findings_come_first(task):

@@ -253,6 +253,68 @@ def test_each_picture_once(tmp_path):
     assert after.splits[Split.UNLABELLED].ids.tolist() == ["unlabelled/own.jpg"]
 
 
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("aabc"), st.sampled_from((30, 30, 70)), st.integers(0, 5)),
+        min_size=10,
+        max_size=60,
+    ),
+    st.sampled_from(("", "seed = 4\n", 'keep_together = "person"\n')),
+)
+def test_balanced_splits_are_the_plain_ones_without_some_rows(tmp_path, rows, keys):
+    rows = [(f"{i:02d}.jpg", label, age, f"p{person}") for i, (label, age, person) in enumerate(rows)]
+    rows += [(f"{label}{i}.jpg", label, 30, f"single{label}{i}") for label in "abc" for i in range(10)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    plain = load_task(description(tmp_path, FACES + keys))
+    task = load_task(description(tmp_path, FACES + keys + 'balance = "label"\n'))
+    remarks = iter(task.remarks)
+    for split, samples in plain.splits.items():
+        before, after = (Counter(each.labels.tolist()) for each in (samples, task.splits[split]))
+        assert after == dict.fromkeys(before, min(before.values()))
+        assert set(task.splits[split].ids.tolist()) <= set(samples.ids.tolist())
+        if left_out := before.total() - after.total():
+            remark = next(remarks)
+            assert remark.startswith(f"{split} has {min(before.values())} rows per label; ")
+            assert f" {left_out} rows are left out (" in remark
+            for label, count in (before - after).items():
+                assert f"{task.class_names[label]} {count}" in re.split(r"[(),] ?", remark)
+    assert next(remarks, None) is None
+    assert (task.identity == plain.identity) == (not task.remarks)
+    random.Random(0).shuffle(rows)
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    assert load_task(tmp_path / "task.toml").identity == task.identity
+
+
+def test_a_column_s_splits_are_balanced_after_repeated_pictures_and_come_back(tmp_path):
+    rows = [(f"{i}.jpg", "aab"[i % 3], "old" if i < 36 else "new") for i in range(54)]
+    names = ["train"] * 18 + ["val"] * 9 + ["test"] * 27
+    rows = [(*row, name) for row, name in zip(rows, names, strict=True)]
+    table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
+    for i in range(54):
+        picture(tmp_path / f"{i}.jpg", seed=i)
+    picture(tmp_path / "2.jpg", seed=29)  # a b in train that is also in test: train has 5 others
+    text = COLUMN + 'repeated_pictures = "once"\nbalance = "label"\n'
+    task = load_task(description(tmp_path, text))
+    counts = {split: task.class_counts(split).tolist() for split in task.splits}
+    assert counts == {TRAIN: [5, 5], VAL: [3, 3], FAMILIAR: [3, 3], UNFAMILIAR: [6, 6]}
+    assert task.remarks == (
+        "1 files whose picture occurs elsewhere too are left out",
+        "train has 5 rows per label; to balance the labels, 7 rows are left out (a 7)",
+        "val has 3 rows per label; to balance the labels, 3 rows are left out (a 3)",
+        "test_familiar has 3 rows per label; to balance the labels, 3 rows are left out (a 3)",
+        "test_unfamiliar has 6 rows per label; to balance the labels, 6 rows are left out (a 6)",
+    )
+    same(task, load_task(write_resolved(task, tmp_path / "split.csv")))
+    other = load_task(description(tmp_path, text + "seed = 1\n"))
+    assert other.splits[TRAIN].ids.tolist() != task.splits[TRAIN].ids.tolist()
+
+
+def test_several_labels_per_row_cannot_be_balanced(tmp_path):
+    with pytest.raises(InputError, match=r"splits.balance is 'label', but a row has several labels"):
+        read_description(description(tmp_path, MANY + 'balance = "label"\n'))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -279,6 +341,7 @@ def test_each_picture_once(tmp_path):
         ("val = 0.2", 'val = 0.2\nseed = "x"', "splits.seed is 'x'; allowed: a whole number"),
         ("val = 0.2", 'val = 0.2\ncolumn = "age"', "both splits.test and splits.column"),
         ("val = 0.2", 'val = 0.2\nrepeated_pictures = "no"', "allowed: as_given, once"),
+        ("val = 0.2", 'val = 0.2\nbalance = "group"', "splits.balance is 'group'; allowed: as_given, label"),
         ("[task]", '[unlabelled]\nfolder = "x"\n[task]', "unknown key of \\[unlabelled\\] 'folder'"),
         ("[familiar]", "[familiar", "not TOML"),
         ("below = 60", "below = 31", "class '.' has no training samples .1 in test_unfamiliar"),
@@ -335,6 +398,7 @@ def test_the_documented_keys_are_the_real_ones(tmp_path):
     assert [str(each) for each in result.familiar] == ["age at_least 18", "age below 60"]
     assert result.splits == ByShare(0.2, 0.4, 0, "person")
     assert result.drop_duplicates
+    assert result.balance
 
 
 def test_bad_split_values_and_columns_are_named(tmp_path):

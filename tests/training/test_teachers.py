@@ -83,7 +83,7 @@ def test_a_view_set_holds_the_teachers_mean_for_its_views(kind, at_once, tmp_pat
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["0.npy", "3.npy"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Watched(Classification):
     """A loss that records the student's views and the targets at that time."""
 
@@ -106,7 +106,12 @@ def test_the_targets_are_those_of_the_student_s_views(kind, tmp_path):
         build_network("mlp", 3, generator=torch.Generator().manual_seed(9), inputs=3 * VIEW**2, hidden=(16,)),
         joined([each.inputs for each in parts]),
         labels,
-        Watched(kind, targets, recorded, SharedViews(parts, RECIPE.epochs, 1, targets)),
+        Watched(
+            kind,
+            targets=targets,
+            recorded=recorded,
+            views=SharedViews(parts, RECIPE.epochs, 1, targets),
+        ),
         RECIPE,
         seed=1,
         device=CPU,

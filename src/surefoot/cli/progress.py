@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,10 @@ from rich.text import Text
 
 from surefoot.cli.terminal import notes
 from surefoot.report.tables import Table
-from surefoot.text import count_of
+from surefoot.text import count_of, number_text
 
 if TYPE_CHECKING:
+    from surefoot.experiments.search import Entry
     from surefoot.store.files import StoredNetwork
     from surefoot.training.tune import EpochResult, Trial
     from surefoot.workers.jobs import Job, WorkOrder
@@ -188,6 +189,42 @@ def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
     rates = ", ".join(f"{trial.learning_rate:g}" for trial in others)
     of_error = f"{error:.4f} of error on {count_of(samples, 'validation sample')}"
     return f"within one standard error of the best ({of_error}): learning rate {rates}"
+
+
+def search_table(task: str, rungs: "Sequence[Sequence[Entry]]") -> Table:
+    """Every candidate of every rung, the best first."""
+    from surefoot.experiments.search import SCORES
+
+    rows = []
+    for entry in (entry for entries in rungs for entry in entries):
+        numbers = [number_text(entry.mean(name)) for name in SCORES]
+        epochs = str(entry.trials[0].spec.recipe.epochs)
+        count = str(len(entry.trials))
+        rows.append((str(entry.rung), entry.candidate.name, epochs, count, *numbers, entry.verdict))
+    header = (
+        "rung",
+        "candidate",
+        "epochs",
+        "runs",
+        "NLL with T",
+        "T",
+        "NLL",
+        "error",
+        "compared with the best",
+    )
+    return Table.of_text(f"Found by 'surefoot tune {task} --search recipe' on validation", header, rows)
+
+
+def describe_not_worse(rungs: "Sequence[Sequence[Entry]]") -> list[str]:
+    """Which candidates are not significantly worse than the best, at the end and where they were dropped."""
+    lines = []
+    for entries, following in zip(rungs, [*rungs[1:], ()], strict=True):
+        still = {entry.candidate.name for entry in following}
+        names = [e.candidate.name for e in entries[1:] if not e.is_worse and e.candidate.name not in still]
+        if names:
+            where = f"dropped in rung {entries[0].rung}, but " if following else ""
+            lines.append(f"{where}not significantly worse: {'; '.join(names)}")
+    return lines
 
 
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:

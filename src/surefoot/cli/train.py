@@ -1,6 +1,7 @@
 """`surefoot train`, `surefoot tune` and `surefoot status`: the networks of a store."""
 
 import math
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,12 +9,14 @@ import typer
 
 from surefoot.cli.inputs import Cache, Device, StoreFolder, device_named, refuse_missing, stoppable, value_of
 from surefoot.errors import InputError
-from surefoot.io import refuse_unwritable
+from surefoot.io import refuse_unwritable, replacing, write_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
+    from surefoot.experiments.search import RecipeSearch
     from surefoot.recipes.recipe import Recipe
+    from surefoot.training.tune import TuneContext
 
 TaskName = Annotated[str, typer.Argument(help="A task's name (see 'surefoot ls tasks') or its TOML file.")]
 Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
@@ -57,9 +60,24 @@ def train(
     typer.echo(f"{count_of(members, 'network')} of {task} in {store}")
 
 
+class SearchName(StrEnum):
+    """What is searched: learning rate and epochs, or the best of several recipes."""
+
+    RATE = "rate"
+    RECIPE = "recipe"
+
+
+RATE_ONLY = ("rate", "most_epochs", "patience")
+RECIPE_ONLY = ("augmentation", "sharpness", "schedule", "length", "candidates", "runs", "store", "workers")
+
+
 def tune(
+    context: typer.Context,
     task: TaskName,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the recipe (TOML).")],
+    search: Annotated[
+        SearchName, typer.Option(help="Learning rate and epochs, or the best of several candidate recipes.")
+    ] = SearchName.RATE,
     root: Root = None,
     recipe: RecipeFile = None,
     values: Values = None,
@@ -74,47 +92,147 @@ def tune(
     patience: Annotated[
         int, typer.Option(min=1, help="Stop after this many epochs without improvement.")
     ] = 5,
+    augmentation: Annotated[
+        list[str] | None,
+        typer.Option(help="An augmentation to try, repeat for more: inception, strong, none."),
+    ] = None,
+    sharpness: Annotated[
+        list[float] | None, typer.Option(help="A rho to try, repeat for more; by default 0, 0.05, 0.1, 0.2.")
+    ] = None,
+    schedule: Annotated[
+        list[str] | None, typer.Option(help="A schedule to try, repeat for more: cosine (default), step.")
+    ] = None,
+    length: Annotated[
+        list[float] | None,
+        typer.Option(help="A length to try, times the recipe's epochs, repeat for more; by default 1 and 2."),
+    ] = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Instead: a TOML file with a table of recipe values per candidate.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last rung.")] = 2,
+    store: StoreFolder = Path("runs"),
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
     cache: Cache = None,
     device: Device = "auto",
 ) -> None:
-    """Search learning rate and epochs on the task's validation split; unfamiliar data are never used."""
+    """Search a recipe on the task's validation split; unfamiliar data are never used."""
+    _refuse_options_of_the_other(search, context)
     for each in rate or ():
         if not 0 < each < math.inf:
             raise InputError(f"--rate is {each!r}; allowed: a positive number")
     _refuse_missing_files(task, recipe, weights)
-    import torch
-
-    from surefoot.cli.progress import describe_equivalent, describe_trials, watch_trials
-    from surefoot.images.cache import default_cache
-    from surefoot.recipes.recipe import write_recipe
-    from surefoot.tasks import task_named
-    from surefoot.tasks.task import Split
-    from surefoot.training.data import task_inputs
-    from surefoot.training.tune import TuneContext
-    from surefoot.training.tune import tune as search
-
+    refuse_missing(candidates)
     refuse_unwritable(output)
     base = _recipe(recipe, values, weights)
+    import torch
+
+    from surefoot.tasks import task_named
+
+    chosen = device_named(device)
+
     loaded = task_named(task, root=root)
-    inputs = task_inputs(loaded, base, cache=cache or default_cache())
-    with watch_trials() as on_event:
-        context = TuneContext(
-            loaded, inputs, base, torch.device(device_named(device)), weights, patience, most_epochs, on_event
+    if search is SearchName.RATE:
+        from surefoot.images.cache import default_cache
+        from surefoot.training.data import task_inputs
+        from surefoot.training.tune import TuneContext
+
+        inputs = task_inputs(loaded, base, cache=cache or default_cache())
+        device_used = torch.device(chosen)
+        limited = TuneContext(loaded, inputs, base, device_used, weights, patience, most_epochs)
+        _tune_rate(limited, tuple(rate or ()), output)
+        return
+    from surefoot.experiments.search import RecipeSearch, read_candidates
+    from surefoot.experiments.search import candidates as grid
+    from surefoot.workers.jobs import WorkOrder
+    from surefoot.workers.local import default_workers
+
+    axes = {"augmentations": augmentation, "sharpness": sharpness, "schedules": schedule, "lengths": length}
+    given = {name: tuple(axis) for name, axis in axes.items() if axis}
+    if candidates is not None and given:
+        raise InputError(
+            "--candidates names every recipe; allowed: "
+            "without --augmentation, --sharpness, --schedule and --length"
         )
-        best, trials = search(context, tuple(rate or ()))
-    comment = describe_trials(loaded.name, trials)
+    found = grid(base, loaded, **given) if candidates is None else read_candidates(candidates, base)
+    order = WorkOrder(
+        task=task,
+        root=None if root is None else str(root),
+        jobs=(),
+        store=str(store),
+        cache=None if cache is None else str(cache),
+        weights=None if weights is None else str(weights),
+        device=chosen,
+    )
+    _tune_recipe(RecipeSearch(loaded, found, order, runs), base, workers or default_workers(chosen), output)
+
+
+def _refuse_options_of_the_other(search: SearchName, context: typer.Context) -> None:
+    """Refuse an option that was given and that this search does not use."""
+    other, names = (
+        (SearchName.RECIPE, RECIPE_ONLY) if search is SearchName.RATE else (SearchName.RATE, RATE_ONLY)
+    )
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"--{name.replace('_', '-')} is not used by --search {search}; allowed: with --search {other}"
+            )
+
+
+def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -> None:
+    from dataclasses import replace
+
+    from surefoot.cli.progress import describe_equivalent, describe_trials, watch_trials
+    from surefoot.recipes.recipe import write_recipe
+    from surefoot.tasks.task import Split
+    from surefoot.training.tune import tune as search
+
+    task = context.task
+    with watch_trials() as on_event:
+        best, trials = search(replace(context, on_event=on_event), rates)
+    comment = describe_trials(task.name, trials)
     typer.echo(comment)  # first, so that the result is not lost if the file cannot be written
     write_recipe(best, output, comment=comment)
     typer.echo(
         f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}"
     )
-    one_label = loaded.kind is LabelKind.ONE_LABEL  # with many labels the error is no share of samples
-    if one_label and (equivalent := describe_equivalent(trials, len(loaded.splits[Split.VAL]))):
+    one_label = task.kind is LabelKind.ONE_LABEL  # with many labels the error is no share of samples
+    if one_label and (equivalent := describe_equivalent(trials, len(task.splits[Split.VAL]))):
         typer.echo(equivalent)
     tried = [trial.learning_rate for trial in trials]
     if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
         end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)
         typer.echo(f"this is the {end} rate tried; --rate {best.learning_rate * further:.1g} may be better")
+
+
+def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: Path) -> None:
+    from surefoot.cli.progress import Log, describe_not_worse, search_table, watch
+    from surefoot.cli.terminal import print_long_tables
+    from surefoot.experiments.search import recipe_document, trials_csv
+    from surefoot.report.tables import to_markdown
+
+    trials = output.with_suffix(".csv")
+    if output.suffix == ".csv":
+        raise InputError(
+            f"the output is {output}, where the trials are written; allowed: another suffix, such as .toml"
+        )
+    refuse_unwritable(trials)
+    log = Log()
+    with stoppable():
+        rungs = search.run(
+            workers=workers,
+            watch=lambda order, title, done: watch(order, title=title, done_before=done, log=log),
+        )
+    table, remarks = search_table(search.task.name, rungs), describe_not_worse(rungs)
+    print_long_tables([table])  # first, so that the result is not lost if the file cannot be written
+    winner = rungs[-1][0].candidate
+    comment = "\n".join([to_markdown([table]).rstrip(), "", f"best: {winner.name}", *remarks])
+    write_toml(recipe_document(winner, base), output, comment=comment)
+    with replacing(trials) as temporary:
+        temporary.write_text(trials_csv(rungs), encoding="utf-8")
+    typer.echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
+    for line in remarks:
+        typer.echo(line)
 
 
 def status(

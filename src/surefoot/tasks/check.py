@@ -13,7 +13,7 @@ from PIL import Image
 from surefoot.errors import is_number
 from surefoot.images.cache import reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, decode, in_parallel
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
 
@@ -24,6 +24,8 @@ FLAT = 10  # grey values: an image that varies less cannot be compared
 BANDS = 4
 NEAR = BANDS - 1  # bits: two hashes that differ in no more agree in at least one of BANDS bands
 MOST_VALUES = 12  # of an attribute that are counted one by one
+SHARES_DIFFER = 0.05  # least difference of a label's share that is reported, if it is significant
+SIGNIFICANT = 0.001  # divided by the number of labels (Bonferroni)
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
 
@@ -62,6 +64,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
         *_unreadable(task, prints),
         *_shared(task, prints),
         *_missing(task),
+        *_different_shares(task),
         *_repeated(task, prints),
         *_similar(task, prints),
     ]
@@ -254,6 +257,39 @@ def _missing(task: Task) -> Iterator[Finding]:
             if empty:
                 sentence = f"{count_of(len(empty), 'label')} never seen in {split}"
                 yield Finding("one_sided_label", sentence, tuple(empty))
+
+
+def _different_shares(task: Task) -> Iterator[Finding]:
+    """Labels whose share of the familiar test set differs from that of train: by Fisher's exact test."""
+    if Split.TEST_FAMILIAR not in task.splits:
+        return
+    differences = []
+    for label, name in enumerate(task.class_names):
+        (count, total), (tested, of_tested) = (
+            _presence(task, task.splits[split], label) for split in (Split.TRAIN, Split.TEST_FAMILIAR)
+        )
+        if not total or not of_tested or abs(count / total - tested / of_tested) < SHARES_DIFFER:
+            continue
+        from scipy.stats import fisher_exact  # takes most of a second to import
+
+        p = fisher_exact(np.asarray([[count, total - count], [tested, of_tested - tested]])).pvalue
+        if p < SIGNIFICANT / len(task.class_names):
+            shares = count / total, tested / of_tested
+            text = f"{name} is {shares[0]:.1%} of train and {shares[1]:.1%} of {Split.TEST_FAMILIAR}"
+            differences.append((abs(shares[0] - shares[1]), text))
+    if differences:
+        first, *others = [text for _, text in sorted(differences, key=lambda each: -each[0])]
+        advice = 'balance = "label" in [splits] makes them equal'
+        if task.kind is LabelKind.MANY_LABELS:
+            advice = "val and test as shares in [splits], instead of a column, draw both alike"
+        sentence = f"label shares of train and {Split.TEST_FAMILIAR} differ: {first}; {advice}"
+        yield Finding("label_shares", sentence, tuple(others))
+
+
+def _presence(task: Task, samples: Samples, label: int) -> tuple[int, int]:
+    """The number of samples with the label, and of those where it is not ignored."""
+    labels = samples.labels if task.kind is LabelKind.ONE_LABEL else samples.labels[:, label]
+    return int(task.has_label(samples, label).sum()), int((labels != IGNORE).sum())
 
 
 def _repeated(task: Task, prints: Fingerprints) -> Iterator[Finding]:

@@ -175,7 +175,7 @@ def unlabelled_samples(source: Unlabelled, kind: LabelKind, classes: int) -> Sam
 TABLES = ("task", "familiar", "splits", "unlabelled")
 TEXT_KEYS = ("name", "manifest", "images", "label", "labels", "ignored", "path", "id", "groups", "identity")
 TASK_KEYS = (*TEXT_KEYS, "classes")
-SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", "repeated_pictures")
+SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", "repeated_pictures", "balance")
 UNLABELLED_KEYS = ("images", "limit", "seed")
 
 
@@ -224,6 +224,7 @@ class Description:
     familiar: tuple[Condition, ...]
     splits: ByShare | ByColumn | Resolved
     drop_duplicates: bool  # of files with the same content, only one is used
+    balance: bool  # each split has the same number of rows per label
     unlabelled: Unlabelled | None
 
     def columns(self) -> list[str]:
@@ -269,6 +270,10 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         raise InputError("no [familiar] table; needed: a condition, such as age = { at_least = 18 }")
     duplicates = splits.get("repeated_pictures", "as_given")
     one_of("splits.repeated_pictures", duplicates, ("as_given", "once"))
+    balance = splits.get("balance", "as_given")
+    one_of("splits.balance", balance, ("as_given", "label"))
+    if balance == "label" and texts["label"] is None:
+        raise InputError("splits.balance is 'label', but a row has several labels; needed: task.label")
     return Description(
         name=texts["name"] or "",
         manifest=folder / (texts["manifest"] or ""),
@@ -284,6 +289,7 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         familiar=parse_conditions(familiar),
         splits=rule,
         drop_duplicates=duplicates == "once",
+        balance=balance == "label",
         unlabelled=_unlabelled(unlabelled, folder) if unlabelled else None,
     )
 

@@ -22,7 +22,14 @@ from surefoot.tasks.description import (
     rows_where,
     unlabelled_samples,
 )
-from surefoot.tasks.split import Assignment, assign, contents_of, drop_duplicates, without_contents
+from surefoot.tasks.split import (
+    Assignment,
+    assign,
+    balance_labels,
+    contents_of,
+    drop_duplicates,
+    without_contents,
+)
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved split
@@ -124,6 +131,10 @@ def _build(description: Description, table: pa.Table) -> Task:
         splits, unlabelled, left_out = _without_duplicates(samples, splits, unlabelled)
         if left_out:
             remarks += (f"{left_out:,} files whose picture occurs elsewhere too are left out",)
+    if description.balance and not isinstance(description.splits, Resolved):
+        seed = description.splits.seed
+        splits, more = balance_labels(splits, labels.strata, samples.groups, ids=ids, seed=seed)
+        remarks += more
     order = np.argsort(samples.ids, kind="stable")  # so that the order of the manifest does not matter
     sorted_splits = np.asarray([split or "" for split in splits], dtype=np.str_)[order]
     by_split = {split: samples.take(order[sorted_splits == split]) for split in Split if split in splits}

@@ -3,6 +3,7 @@
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from surefoot.tasks.task import ImageFiles, Samples, Split, shuffled
 
 GIVEN = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST_FAMILIAR}
 PREFERRED = (Split.TEST_UNFAMILIAR, Split.TEST_FAMILIAR, Split.VAL, Split.TRAIN)
+
+MOST_LABELS = 12  # that a remark lists
 
 Assignment = list[Split | None]  # a split per row; None where the row is left out
 
@@ -183,6 +186,60 @@ def drop_duplicates(
                 if disagree or row != best:
                     result[row] = None
     return result
+
+
+def balance_labels(
+    splits: Assignment,
+    labels: Sequence[str],
+    groups: NDArray[np.str_] | None,
+    *,
+    ids: Sequence[str],
+    seed: int,
+) -> tuple[Assignment, tuple[str, ...]]:
+    """The same number of rows per label in each split, and a remark per split on the rows left out.
+
+    A split's number is that of its rarest label; a label without any rows in a split does not count there.
+    Within a label every group gives the same number, or all rows that it has if those are fewer. Rows are
+    left out, never moved, so rows of one key stay in one split. The order of the rows does not matter.
+    """
+    rows_of: dict[tuple[Split, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(range(len(ids)), key=lambda row: ids[row]):
+        split = splits[row]
+        if split is not None:
+            rows_of[split, labels[row]]["" if groups is None else str(groups[row])].append(row)
+    result, remarks = list(splits), []
+    for split in Split:
+        drawn = {
+            label: _in_turns(by_group, random.Random(f"surefoot balance {seed} {split} {label}"))
+            for (of_split, label), by_group in sorted(rows_of.items())
+            if of_split is split
+        }
+        count = min((len(rows) for rows in drawn.values()), default=0)
+        surplus = {label: rows[count:] for label, rows in drawn.items() if len(rows) > count}
+        for rows in surplus.values():
+            for row in rows:
+                result[row] = None
+        if surplus:
+            remarks.append(_balance_remark(split, count, {label: len(surplus[label]) for label in surplus}))
+    return result, tuple(remarks)
+
+
+def _in_turns(by_group: Mapping[str, list[int]], generator: random.Random) -> list[int]:
+    """All rows, one of every group in each turn; the groups and the rows of each are in a random order."""
+    queues = [shuffled(by_group[group], generator) for group in shuffled(sorted(by_group), generator)]
+    return [row for turn in zip_longest(*queues) for row in turn if row is not None]
+
+
+def _balance_remark(split: Split, count: int, left_out: Mapping[str, int]) -> str:
+    largest = sorted(left_out, key=lambda label: (-left_out[label], label))
+    listed = [f"{label} {left_out[label]:,}" for label in largest[:MOST_LABELS]]
+    if len(largest) > MOST_LABELS:
+        rest = sum(left_out[label] for label in largest[MOST_LABELS:])
+        listed.append(f"{len(largest) - MOST_LABELS:,} other labels {rest:,}")
+    return (
+        f"{split} has {count:,} rows per label; to balance the labels, {sum(left_out.values()):,} rows are "
+        f"left out ({', '.join(listed)})"
+    )
 
 
 def without_contents(samples: Samples, contents: set[str]) -> Samples:

@@ -16,9 +16,22 @@ from surefoot.images.cache import Decoded
 from surefoot.images.decode import Size
 from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.task import ImageFiles, Split, Task, decode_task
-from surefoot.training.augment import DRAWS, Crops, centre_crops, normalise, random_crops, resample
+from surefoot.training.augment import (
+    DRAWS,
+    STRONG_DRAWS,
+    Crops,
+    centre_crops,
+    erase,
+    jitter,
+    normalise,
+    random_changes,
+    random_crops,
+    resample,
+    rotate,
+)
 
 LARGEST_FIXED_VIEWS = 2**27  # float32 numbers of views that are computed once: 512 MiB
+DRAWS_PER_VIEW = {"none": 0, "inception": DRAWS, "strong": DRAWS + STRONG_DRAWS}
 SHARE_OF_MEMORY = 0.4  # of a device's free memory for a split's pixels; larger ones are streamed
 
 
@@ -63,7 +76,7 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Samples that are images, padded to one shape; a view is a crop, resized, mirrored, normalised."""
+    """Samples that are images, padded to one shape; a view is a crop, resized, augmented, normalised."""
 
     pixels: Tensor  # (n, channels, height, width) uint8, the image at the top left
     heights: Tensor  # (n,)
@@ -113,16 +126,20 @@ class Images:
         return self.pixels[rows.cpu()].pin_memory().to(device, non_blocking=True)
 
     def draws(self, steps: int, batch: int, random: torch.Generator) -> Tensor:
-        """The random numbers of an epoch's views: (steps, DRAWS, batch), drawn on the host."""
-        return torch.rand(steps, DRAWS if self.augmentation == "inception" else 0, batch, generator=random)
+        """The random numbers of an epoch's views: (steps, numbers, batch), drawn on the host."""
+        return torch.rand(steps, DRAWS_PER_VIEW[self.augmentation], batch, generator=random)
 
     def training_views(self, raw: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-        """Random crops; centre crops without augmentation."""
+        """Random crops, changed where augmentation is strong; centre crops without augmentation."""
         if not self.has_random_views:
             return self.test_views(raw, rows)
-        make = _fused_views() if raw.is_cuda else _plain_views
-        crops = random_crops(self.heights[rows], self.widths[rows], draws)
-        return make(raw, crops.top, crops.left, crops.height, crops.width, crops.mirrored, self.view)
+        crops = random_crops(self.heights[rows], self.widths[rows], draws[:DRAWS])
+        box = (crops.top, crops.left, crops.height, crops.width, crops.mirrored)
+        if self.augmentation == "strong":
+            make = _fused(_strong_views) if raw.is_cuda else _strong_views
+            return make(raw, *box, draws, self.view)
+        make = _fused(_plain_views) if raw.is_cuda else _plain_views
+        return make(raw, *box, self.view)
 
     def test_views(self, raw: Tensor, rows: Tensor) -> Tensor:
         """Centre crops."""
@@ -194,16 +211,36 @@ def _plain_views(
     raw: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, mirrored: Tensor, view: int
 ) -> Tensor:
     """Crops of raw pixels, ready for the network."""
-    # Half precision holds 0..255 exactly, and is what the matrix units of a GPU take.
-    floating = raw.to(torch.float16 if raw.is_cuda else torch.float32)
-    views = normalise(resample(floating, Crops(top, left, height, width, mirrored), view))
+    views = normalise(resample(_floating(raw), Crops(top, left, height, width, mirrored), view))
     return views.contiguous(memory_format=torch.channels_last)
 
 
+def _strong_views(
+    raw: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    mirrored: Tensor,
+    draws: Tensor,
+    view: int,
+) -> Tensor:
+    """The same with the changes of strong augmentation, from the numbers that follow the crop's."""
+    changes = random_changes(draws[DRAWS : DRAWS + STRONG_DRAWS], view)
+    views = resample(_floating(raw), Crops(top, left, height, width, mirrored), view, changes.blur)
+    views = normalise(jitter(rotate(views, changes.angle), changes))
+    return erase(views, changes.erased).contiguous(memory_format=torch.channels_last)
+
+
+def _floating(raw: Tensor) -> Tensor:
+    """Half precision holds 0..255 exactly, and is what the matrix units of a GPU take."""
+    return raw.to(torch.float16 if raw.is_cuda else torch.float32)
+
+
 @cache
-def _fused_views() -> Callable[..., Tensor]:
+def _fused(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The same fused into a few kernels on a GPU, for each batch's size."""
-    return cast(Callable[..., Tensor], torch.compile(_plain_views, dynamic=False))
+    return cast(Callable[..., Tensor], torch.compile(make, dynamic=False))
 
 
 def task_inputs(

@@ -104,6 +104,9 @@ def _execute(order: WorkOrder, stop: Stop, send: Send) -> None:
             send_of_job("done")
         except ClaimedError:
             send_of_job("elsewhere")
+        except InputError as error:
+            send_of_job("failed", message=str(error))
+            raise
 
 
 if __name__ == "__main__":
