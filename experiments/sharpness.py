@@ -52,7 +52,7 @@ from surefoot.text import (
     signed_text,
 )
 from surefoot.variants import recipe_from, variant_of
-from surefoot.variants.held_out import HELD_OUT, HeldOut
+from surefoot.variants.held_out import FAMILIAR, HELD_OUT, HeldOut
 from surefoot.workers.jobs import STOPPED, Job, WorkOrder
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 PLAIN, FULL = "plain", "sharpness-aware"
 LISTS = "sharpness"  # the folder of the store with the lists of networks
 FOLDS = 4
-HELD_OUT_FAMILIAR = "held_out_familiar"  # a held-out network's predictions of the other validation data
 SEEDS = range(3)
 
 OWN_T = 0.0  # a budget of nothing: the T with the least NLL
@@ -218,10 +217,8 @@ def train(kind: str, chosen: argparse.Namespace) -> None:
                 print(work_table(rows, setup.task, store))
                 continue
             write_rows(kind, rows, store)
-            # A process reads its images once, with the augmentation of the first job.
-            for augmentation in dict.fromkeys(row.spec.recipe.augmentation for row in rows):
-                of_kind = [row.spec for row in rows if row.spec.recipe.augmentation == augmentation]
-                execute_specs(of_kind, part, store, device, chosen, title=f"{kind} of {setup.task.name}")
+            specs = [row.spec for row in rows]
+            execute_specs(specs, part, store, device, chosen, title=f"{kind} of {setup.task.name}")
 
 
 def execute_specs(
@@ -332,8 +329,8 @@ def rule_scores(rows: Sequence[Row], store: Store) -> Iterator[RuleScore]:
         assert isinstance(row.spec.recipe.variant, HeldOut)
         by_label[row.label][row.spec.recipe.variant.fold] = row.spec
     for fold, spec in by_label[FULL].items():
-        val, held_out = (store.predictions(spec, split) for split in (HELD_OUT_FAMILIAR, HELD_OUT))
-        reference = store.predictions(by_label[PLAIN][fold], HELD_OUT_FAMILIAR)
+        val, held_out = (store.predictions(spec, split) for split in (FAMILIAR, HELD_OUT))
+        reference = store.predictions(by_label[PLAIN][fold], FAMILIAR)
         if not same_rows(val, reference):
             raise InputError(f"{spec.task}: the networks of fold {fold} hold out different subgroups")
         own_reference = fit_budget_temperature(reference, OWN_T)(reference)
@@ -385,17 +382,17 @@ class RuleChoice:
         return not any(self.costs_more(task, rule) for task in self.tasks)
 
     @property
-    def best(self) -> str | None:
-        """The eligible rule with the lowest mean; None where no rule is eligible."""
-        return min(filter(self.is_eligible, RULES), key=self.mean_log_ratio, default=None)
+    def best(self) -> str:
+        """The eligible rule with the lowest mean; surplus where none is eligible."""
+        eligible = [rule for rule in RULES if RULES[rule] != OWN_T and self.is_eligible(rule)]
+        return min(eligible, key=self.mean_log_ratio, default=SURPLUS)
 
     @property
     def sentence(self) -> str:
         """The choice in words."""
-        if self.best is None:
-            return "No rule is eligible: each has a higher familiar NLL than the plain network on some task."
         change = 100 * math.expm1(self.mean_log_ratio(self.best))
-        return f"Chosen: {self.best}, which changes the held-out NLL by {change:+.1f}% on average."
+        why = "" if self.is_eligible(self.best) else "; no rule is eligible on all tasks, so it is surplus"
+        return f"Chosen: {self.best}, which changes the held-out NLL by {change:+.1f}% on average{why}."
 
 
 def rule_choice(lists: Mapping[str, Sequence[Row]], store: Store) -> RuleChoice:

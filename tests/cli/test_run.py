@@ -370,7 +370,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(case, tmp_path, here, monkeyp
     [
         (
             ["--set", "epochs=3"],
-            "a report cannot change 'epochs'; it can change: methods, metrics, resamples",
+            "a report cannot change 'epochs'; it can change: methods, metrics, resamples, budget",
         ),
         (
             ["--method", "bayesian"],

@@ -8,14 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from surefoot.calibrators.calibration import require_budget
 from surefoot.errors import InputError, refuse_unknown, require_number
-from surefoot.experiments.methods import (
-    FOLDS,
-    METHODS,
-    require_budget,
-    sharpness_aware_changes,
-    sharpness_aware_recipe,
-)
+from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes, sharpness_aware_recipe
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path

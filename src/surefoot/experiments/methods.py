@@ -1,11 +1,11 @@
 """The rows of the paper's table and a few more: which networks a method uses, and what it fits."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from surefoot.errors import refuse_unknown, require_number
+from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
+from surefoot.errors import refuse_unknown
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
 from surefoot.registry import Registry
 from surefoot.tasks.task import Split, Task
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 UNLABELLED_SHARE = 0.25  # of G to F-train in an epoch
-SURPLUS = "surplus"  # the budget that is what a network gained on a plain one
-BUDGET = 0.02  # the share by which NLL may rise, where a method does not say
 SHARPNESS_AWARE_BUDGET: float | str = SURPLUS
 
 # What a sharpness-aware recipe changes in the plain one, where an experiment does not say.
@@ -55,13 +53,6 @@ def sharpness_aware_recipe(recipe: Recipe, changes: Mapping[str, Any] | None = N
     chosen = sharpness_aware_changes(recipe) if changes is None else dict(changes)
     refuse_unknown("value of sharpness_aware", chosen, set(CHANGEABLE))
     return recipe_from(chosen, base=recipe)
-
-
-def require_budget(budget: float | str) -> None:
-    """Refuse what is no rule for a T."""
-    if budget != SURPLUS:
-        allowed = f"a number from 0, as 0.02 for two percent, or {SURPLUS!r}"
-        require_number("budget", budget, lambda v: 0 <= v < math.inf, allowed)
 
 
 def _limit(budget: float | str) -> str:

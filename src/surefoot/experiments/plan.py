@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
-from surefoot.experiments.methods import METHODS, SURPLUS, Method, Setup, held_out_networks, obstacle
+from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.variants import recipe_from
