@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from session import HERE, ROOTS, WEIGHTS
 
+from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
 from surefoot.experiments.experiment import Part, experiment_named, overridden
-from surefoot.experiments.methods import SURPLUS, Setup, held_out_networks
+from surefoot.experiments.methods import Setup, held_out_networks
 from surefoot.experiments.plan import Plan
 from surefoot.experiments.run import resolved
 from surefoot.io import make_folder, replacing
@@ -312,11 +313,6 @@ class RuleScore:
     held_out_images: int
     familiar_images: int
 
-    @property
-    def log_ratio(self) -> float:
-        """The change of the held-out NLL by the rule."""
-        return math.log(self.held_out / self.held_out_own)
-
 
 def rule_scores(rows: Sequence[Row], store: Store) -> Iterator[RuleScore]:
     """Every rule on every fold, for the sharpness-aware network."""
@@ -368,9 +364,14 @@ class RuleChoice:
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(task for task, _ in self.scores))
 
+    def log_ratio(self, task: str, rule: str) -> float:
+        """Of the held-out NLL to that at the network's own T, both averaged over folds."""
+        scores = self.scores[task, rule]
+        return math.log(mean_of(scores, "held_out") / mean_of(scores, "held_out_own"))
+
     def mean_log_ratio(self, rule: str) -> float:
-        """The mean over tasks of the mean over folds."""
-        return float(np.mean([mean_of(self.scores[task, rule], "log_ratio") for task in self.tasks]))
+        """The mean over tasks."""
+        return float(np.mean([self.log_ratio(task, rule) for task in self.tasks]))
 
     def costs_more(self, task: str, rule: str) -> bool:
         """Whether the mean familiar NLL is above the plain network's."""
@@ -409,7 +410,7 @@ def rules_markdown(choice: RuleChoice) -> str:
     from surefoot.report.tables import Column, Section, Table, TableCell, to_markdown
 
     def row(rule: str, *texts: str) -> tuple[TableCell, ...]:
-        return tuple(TableCell(text, bold=rule == choice.best) for text in (rule, *texts))
+        return tuple(TableCell(text, bold=bool(text) and rule == choice.best) for text in (rule, *texts))
 
     def percent(log_ratio: float) -> str:
         return f"{100 * math.expm1(log_ratio):+.1f}%"
@@ -420,7 +421,7 @@ def rules_markdown(choice: RuleChoice) -> str:
         for rule in RULES:
             scores = choice.scores[task, rule]
             texts = [number_text(mean_of(scores, name)) for name in ("held_out", "familiar", "reference")]
-            change, higher = percent(mean_of(scores, "log_ratio")), choice.costs_more(task, rule)
+            change, higher = percent(choice.log_ratio(task, rule)), choice.costs_more(task, rule)
             temperature = number_text(mean_of(scores, "temperature"), 2)
             lines.append(row(rule, temperature, texts[0], change, *texts[1:], "no" if higher else "yes"))
         sections.append(Section(task, tuple(lines)))
@@ -433,7 +434,7 @@ def rules_markdown(choice: RuleChoice) -> str:
     columns = tuple(Column(name, align="right" if place else "left") for place, name in enumerate(header))
     notes = (
         "held-out NLL: on familiar subgroups left out of training, the mean over folds",
-        "change: of the held-out NLL from that at the network's own T, the geometric mean over folds",
+        "change: of the held-out NLL from that at the network's own T; its mean over tasks is that of logs",
         "familiar NLL: unclipped, on validation data of the other subgroups, on which T is fitted",
     )
     table = Table("Temperature rules on held-out familiar subgroups", columns, tuple(sections), notes)
@@ -446,8 +447,7 @@ def rules(chosen: argparse.Namespace) -> None:
     choice = rule_choice(read_rows("rotations", store), store)
     fields = [field.name for field in dataclasses.fields(RuleScore)]
     every = [score for scores in choice.scores.values() for score in scores]
-    lines = [[*dataclasses.astuple(score), score.log_ratio] for score in every]
-    write(chosen.out / "rules.csv", csv_text([*fields, "log_ratio"], lines))
+    write(chosen.out / "rules.csv", csv_text(fields, map(dataclasses.astuple, every)))
     write(chosen.out / "rules.md", rules_markdown(choice))
     print(rules_markdown(choice))
 
