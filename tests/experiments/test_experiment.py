@@ -24,6 +24,7 @@ from surefoot.experiments.experiment import (
 )
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import paper_value
+from surefoot.experiments.run import plans_for
 from surefoot.metrics import METRICS
 from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.tasks import TASKS
@@ -158,13 +159,66 @@ def test_the_digest_is_of_every_value():
         "folds": 3,
         "metrics": ("nll",),
         "resamples": 3,
+        "budget": 0.05,
         "about": "x",
         "plugins": ("x",),
         "parts": (replace(ONE.parts[0], root="x"),),
     }
     assert set(changed) == {field.name for field in dataclasses.fields(Experiment)}
     digests = [replace(ONE, **{name: value}).digest for name, value in changed.items()]
-    assert len({ONE.digest, *digests}) == len(changed) + 1
+    own = replace(ONE.parts[0], sharpness_aware={"sharpness": 0.2})
+    assert len({ONE.digest, replace(ONE, parts=(own,)).digest, *digests}) == len(changed) + 2
+
+
+def test_what_is_not_said_is_not_written_and_leaves_the_digest():
+    assert not {"budget", "plugins"} & set(ONE.as_dict())
+    assert "sharpness_aware" not in ONE.as_dict()["parts"][0]
+
+
+def sharpness_aware_of(experiment):
+    (plan,) = plans_for(replace(experiment, methods=("sharpness-aware",), runs=1))
+    return plan.methods[0].runs[0][0].recipe
+
+
+def test_the_sharpness_aware_recipe_is_the_plain_one_with_changes():
+    augmented = sharpness_aware_of(ONE)
+    changes = {"sharpness": 0.1, "schedule": "cosine", "weight_average": 0.99, "weight_decay": 0.0005}
+    assert augmented == replace(RECIPE, **changes, augmentation="strong")
+    for augmentation in ("none", "strong"):
+        recipe = replace(RECIPE, augmentation=augmentation)
+        part = replace(ONE.parts[0], recipe=recipe)
+        assert sharpness_aware_of(replace(ONE, parts=(part,))) == replace(recipe, **changes)
+        part = replace(part, sharpness_aware={"sharpness": 0.2, "epochs": 3})
+        assert sharpness_aware_of(replace(ONE, parts=(part,))) == replace(recipe, sharpness=0.2, epochs=3)
+
+
+@pytest.mark.parametrize("table", [{"sharpness": 0.2, "schedule": "cosine"}, {}, None])
+def test_its_changes_come_back_from_a_file(tmp_path, table):
+    experiment = replace(ONE, parts=(replace(ONE.parts[0], sharpness_aware=table),) * 2, budget="surplus")
+    result = again(experiment, tmp_path)
+    assert (result, result.digest) == (experiment, experiment.digest)
+    assert result.parts[0].sharpness_aware == table
+    one = 'task = "toy"\nbudget = 0.05\n[recipe]\nwidth = 8\n[sharpness_aware]\nsharpness = 0.3\n'
+    (tmp_path / "one.toml").write_text(one)
+    read = read_experiment(tmp_path / "one.toml")
+    assert (read.parts[0].sharpness_aware, read.budget) == ({"sharpness": 0.3}, 0.05)
+
+
+def test_a_replaced_recipe_value_holds_for_both_recipes():
+    for own in (None, {"weight_decay": 0.001, "sharpness": 0.2}):
+        part = replace(ONE.parts[0], sharpness_aware=own)
+        experiment = overridden(replace(ONE, parts=(part,)), {"epochs": 5, "weight_decay": 0.3})
+        before, after = sharpness_aware_of(replace(ONE, parts=(part,))), sharpness_aware_of(experiment)
+        assert after == replace(before, epochs=5, weight_decay=0.3), "the other changes stay"
+        assert experiment.parts[0].recipe == replace(RECIPE, epochs=5, weight_decay=0.3)
+    for augmentation in ("none", "inception"):
+        assert (
+            sharpness_aware_of(overridden(ONE, {"augmentation": augmentation})).augmentation == augmentation
+        )
+    for values in ({"epochs": 5}, {"augmentation": "none"}, {"budget": 0.1}):
+        assert overridden(ONE, values).parts[0].sharpness_aware is None, "still the default changes"
+    table = overridden(ONE, {"sharpness_aware": {"sharpness": 0.2}, "epochs": 5})
+    assert sharpness_aware_of(table) == replace(RECIPE, epochs=5, sharpness=0.2)
 
 
 MISTAKES = {
@@ -203,6 +257,13 @@ MISTAKES = {
     "name is long": ({"task": "toy", "name": "x" * 61}, "; allowed: a word that can be a folder's name"),
     "about is a number": ({"task": "toy", "about": 3}, "about is 3; allowed: text"),
     "bad recipe": ({"task": "toy", "recipe": {"epochs": "many"}}, "epochs is 'many'; allowed: "),
+    "bad budget": ({"task": "toy", "budget": "all"}, "budget is 'all'; allowed: a number from 0, as 0.02 for two percent, or 'surplus'"),
+    "budget below 0": ({"task": "toy", "budget": -0.1}, "budget is -0.1; allowed: a number from 0"),
+    "budget is true": ({"task": "toy", "budget": True}, "budget is True; allowed: a number from 0"),
+    "changes are no table": ({"task": "toy", "sharpness_aware": 0.1}, "sharpness_aware is 0.1; allowed: a table of recipe values"),
+    "unknown change": ({"task": "toy", "sharpness_aware": {"rho": 0.1}}, "unknown value of sharpness_aware 'rho'; have: "),
+    "another network": ({"parts": [{"task": "toy", "sharpness_aware": {"view": 8}}]}, "unknown value of sharpness_aware 'view'; have: "),
+    "a bad change": ({"task": "toy", "sharpness_aware": {"sharpness": -1}}, "sharpness is -1; allowed: at least 0"),
     "bad variant": ({"task": "toy", "recipe": {"variant": {"kind": "x"}}}, "unknown training variant 'x'; have: distilled, "),
 }  # fmt: skip
 

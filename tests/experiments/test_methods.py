@@ -1,6 +1,7 @@
 """Every method keeps the contract: sound probabilities, nothing learnt from tests, the same again, saved and loaded."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,10 +9,13 @@ import pytest
 import torch
 
 from surefoot.calibrators import load_calibration, save_calibration
+from surefoot.calibrators.budget import fit_budget_temperature
+from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Setup, held_out_networks, obstacle
 from surefoot.experiments.plan import plan_from, plan_of
 from surefoot.experiments.results import Reader
+from surefoot.metrics import nll_unclipped
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.store.store import Store
@@ -237,6 +241,97 @@ def test_held_out_networks_predict_every_group_that_can_be_spared(made):
         familiar = set(task.splits[Split.TRAIN].ids.tolist()) | set(task.splits[Split.VAL].ids.tolist())
         assert set(outputs.ids.tolist()) <= familiar
     assert len(result) == len(set(result)) > 100
+
+
+def test_held_out_networks_predict_the_rest_of_val_too(made):
+    task, reader = made
+    val = task.splits[Split.VAL]
+    for recipe, seed in held_out_networks(reader.setup):
+        spec = reader.setup.spec(recipe, seed)
+        held_out, familiar = (
+            reader.store.predictions(spec, name) for name in ("held_out", "held_out_familiar")
+        )
+        rest = [row for row in val.ids.tolist() if row not in set(held_out.ids.tolist())]
+        assert familiar.ids.tolist() == rest
+        assert not set(familiar.groups.tolist()) & set(held_out.groups.tolist())
+        labels = dict(zip(val.ids.tolist(), val.labels.tolist(), strict=True))
+        assert familiar.labels.tolist() == [labels[row] for row in rest]
+
+
+def test_both_recipes_have_the_same_folds():
+    for groups in (False, True):
+        setup = Setup(small_task(LabelKind.ONE_LABEL, groups=groups), RECIPE, members=2, runs=2, folds=2)
+        plain, aware = held_out_networks(setup), held_out_networks(setup, sharpness_aware=True)
+        assert [(recipe.variant, seed) for recipe, seed in plain] == [(r.variant, seed) for r, seed in aware]
+        assert {replace(recipe, variant=None) for recipe, _ in aware} == {setup.sharpness_aware}
+        if not groups:
+            assert {recipe.variant.teachers for recipe, _ in aware} == {Teachers(RECIPE, (0,))}
+
+
+def test_a_surplus_is_measured_from_the_plain_network_of_the_same_seed(made):
+    """Reversed, the runs of a plan have the same T: the reference goes with the network, not with its place."""
+    _, reader = made
+    method = METHODS.named("sharpness-aware-budget-t").with_budget("surplus")
+    (planned,) = plan_of(reader.setup, [method]).methods
+    result = reader.reader.result(planned)
+    for run in result.runs:
+        plain = reader.store.predictions(reader.setup.spec(RECIPE, run.run), Split.VAL)
+        own = reader.store.predictions(reader.setup.spec(reader.setup.sharpness_aware, run.run), Split.VAL)
+        assert run.calibration == fit_budget_temperature(own, "surplus", reference=plain)
+        least = fit_temperature(plain)(plain)
+        assert run.calibration.nll_limit == pytest.approx(nll_unclipped(least))
+    reverse = reader.reader.result(replace(planned, runs=planned.runs[::-1]))
+    fitted = [run.calibration for run in result.runs]
+    assert [run.calibration for run in reverse.runs] == fitted[::-1]
+    assert fitted[0].nll_limit != fitted[1].nll_limit, "so that this can fail"
+    shares = [reader.result(method.with_budget(budget)).runs[0].calibration for budget in (0.02, 0.1)]
+    assert [each.budget for each in shares] == [0.02, 0.1]
+    seconds = {each: reader.result(method.with_budget(each)).seconds_training for each in (0.02, "surplus")}
+    assert seconds["surplus"] > seconds[0.02], "with the plain network's training"
+
+
+def test_a_surplus_needs_the_plain_network(made, tmp_path):
+    _, reader = made
+    store = Store(tmp_path)
+    aware = reader.setup.spec(reader.setup.sharpness_aware, 0)
+    shutil.copytree(reader.store.folder(aware), store.folder(aware))
+    lacking = Made(replace(reader.setup, runs=1), Reader(store))
+    method = METHODS.named("sharpness-aware-budget-t")
+    result = lacking.result(method.with_budget("surplus"))
+    assert (result.runs, result.missing) == ((), ("plain network of toy/small, seed 0",))
+    assert len(lacking.result(method.with_budget(0.02)).runs) == 1
+    empty = Made(lacking.setup, Reader(Store(tmp_path / "empty")))
+    assert empty.result(method.with_budget(0.02)).missing == ("sharpness-aware network of toy/small, seed 0",)
+
+
+def test_the_formula_and_the_cost_follow_the_rule_for_t():
+    method = METHODS.named("sharpness-aware-budget-t")
+    rules = {budget: method.with_budget(budget) for budget in (0.05, "surplus", 0.02)}
+    ends = {budget: each.formula.partition("<= ")[2] for budget, each in rules.items()}
+    assert ends == {
+        0.05: "1.05 min NLL_val",
+        "surplus": "the plain network's min NLL_val",
+        0.02: "1.02 min NLL_val",
+    }
+    assert {budget: each.training for budget, each in rules.items()} == {
+        0.05: "2",
+        "surplus": "2 + 1",
+        0.02: "2",
+    }
+    assert rules["surplus"].with_budget(0.02) == rules[0.02]
+    assert METHODS.named("budget-t").with_budget("surplus").training == "1", "it is the plain network itself"
+    assert METHODS.named("single-t").with_budget(0.05) is METHODS.named("single-t")
+    assert method.with_budget(None) is method
+    with pytest.raises(InputError, match="budget is -1; allowed: a number from 0"):
+        method.with_budget(-1)
+
+
+def test_a_student_of_sharpness_aware_teachers_has_their_recipe():
+    setup = Setup(small_task(LabelKind.ONE_LABEL, groups=False), RECIPE, members=2, runs=2)
+    student = replace(METHODS.named("distill"), sharpness_aware=True)
+    ((recipe, seed),) = student.networks(setup, 1)
+    assert (replace(recipe, variant=None), seed) == (setup.sharpness_aware, 1)
+    assert recipe.variant.teachers == Teachers(setup.sharpness_aware, (0, 1))
 
 
 def test_missing_networks_are_named_and_not_averaged_in(made, tmp_path):

@@ -33,8 +33,8 @@ def test_every_network_is_made_once(plan):
     keys = [plan.spec(job).key for job in jobs]
     assert len(set(keys)) == len(keys)
     kinds = [type(job.recipe.variant) for job in jobs]
-    # 3 members; 2 runs distilled on F and 2 on F and G; 2 Bayesian; one average of 3; 2 folds
-    counts = {type(None): 3, Distilled: 4, Bayesian: 2, Averaged: 1, HeldOut: 2}
+    # 3 members of each recipe; 2 runs distilled on F and 2 on F and G; 2 Bayesian; one average of 3; 2 folds
+    counts = {type(None): 6, Distilled: 4, Bayesian: 2, Averaged: 1, HeldOut: 2}
     assert {kind: kinds.count(kind) for kind in kinds} == counts
 
 
@@ -86,8 +86,8 @@ def test_it_comes_back_from_json(plan):
 
 def test_a_recipe_is_written_once(plan):
     text = json.dumps(plan.as_dict())
-    assert len(plan.as_dict()["recipes"]) == 7, "plain, two distilled, Bayesian, average, two folds"
-    assert len(text) < 20_000
+    assert len(plan.as_dict()["recipes"]) == 8, "two plain, two distilled, Bayesian, average, two folds"
+    assert len(text) < 25_000
 
 
 def test_a_method_that_does_not_apply_is_left_out_and_why_is_said(setup):
@@ -106,6 +106,55 @@ def test_other_methods_of_the_same_networks_can_be_had(setup):
     assert other.methods == plan_of(setup, named("t-of-ensemble", "budget-t", "single")).methods
 
 
+def test_a_surplus_brings_the_plain_network_of_each_run_s_first_seed(setup):
+    four = replace(setup, members=2, runs=4)
+    (planned,) = plan_of(four, named("sharpness-aware-budget-t")).methods
+    assert [run[0].recipe for run in planned.runs] == [setup.sharpness_aware] * 4
+    assert [planned.reference(run) for run in planned.runs] == [setup.spec(RECIPE, seed) for seed in range(4)]
+    jobs = plan_of(four, named("sharpness-aware-budget-t")).jobs()
+    assert sorted((job.recipe.sharpness, job.seed) for job in jobs) == [
+        (rho, seed) for rho in (0.0, 0.1) for seed in range(4)
+    ]
+    of_ensembles = replace(METHODS.named("ensemble-of-sharpness-aware-t"), fit="budget").with_budget(
+        "surplus"
+    )
+    (planned,) = plan_of(four, [of_ensembles]).methods
+    assert [planned.reference(run) for run in planned.runs] == [setup.spec(RECIPE, seed) for seed in (0, 2)]
+    (planned,) = plan_of(four, [METHODS.named("sharpness-aware-budget-t").with_budget(0.05)]).methods
+    assert (planned.plain, len(list(planned.specs()))) == (None, 4), "a share needs no other network"
+
+
+def test_the_rule_for_t_comes_back_from_json_and_a_plan_without_one_has_the_method_s_own(setup):
+    rows = named("budget-t", "single", "sharpness-aware-budget-t")
+    plan = plan_of(setup, [method.with_budget(0.05) for method in rows])
+    document = json.loads(json.dumps(plan.as_dict()))
+    assert plan_from(document) == plan
+    assert [planned.method.budget for planned in plan_from(document).methods] == [0.05, None, 0.05]
+    for each in document["methods"]:
+        each.pop("budget", None)  # as plans were written before there was a choice
+    assert plan_from(document) == plan_of(setup, rows)
+
+
+def test_a_plan_with_another_rule_for_t_reads_the_same_networks(setup):
+    rows = named("budget-t", "single", "sharpness-aware-budget-t")
+    plan = plan_of(setup, rows)
+    for budget in (0.1, "surplus"):
+        assert plan.with_budget(budget) == plan_of(setup, [method.with_budget(budget) for method in rows])
+    stored = plan.with_budget(0.1)
+    again, _ = replanned(stored, rows)
+    assert [planned.method.budget for planned in again.methods] == [0.1, None, 0.1], (
+        "the rule it was run with"
+    )
+
+
+def test_sharpness_aware_networks_are_not_taken_for_plain_ones(setup):
+    plan = plan_of(setup, named("single", "sharpness-aware"))
+    rows = named("single-t", "sharpness-aware-budget-t", "ensemble-of-sharpness-aware-t")
+    other, without = replanned(plan, rows)
+    assert without == ("ensemble-of-sharpness-aware-t",)
+    assert other.methods == plan_of(setup, rows[:2]).methods
+
+
 def _damage(plan, change):
     document = json.loads(json.dumps(plan.as_dict()))
     return change(document) or document
@@ -122,6 +171,7 @@ DAMAGES = {
     "runs of numbers": lambda d: d["methods"][0].update(runs=[[1]]),
     "a seed in words": lambda d: d["methods"][0]["runs"][0][0].update(seed="one"),
     "unknown kind": lambda d: d.update(kind="some labels"),
+    "a bad budget": lambda d: d["methods"][12].update(budget="all of it"),
     "a bad recipe": lambda d: d["recipe"].update(epochs=-1),
 }
 

@@ -7,16 +7,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.optimize import brentq
 
-from surefoot.calibrators.calibration import evidence_from, not_negative, positive
+from surefoot.calibrators.calibration import (
+    BUDGET,
+    SURPLUS,
+    evidence_from,
+    not_negative,
+    positive,
+    require_budget,
+)
 from surefoot.calibrators.search import mean_nll, search_bounds
 from surefoot.calibrators.temperature import SingleTemperature, Temperature, fit_temperature, only_labelled
-from surefoot.errors import InputError, require, require_number
+from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 
-BUDGET = 0.02
-SURPLUS = "surplus"
-ALLOWED = f"a number from 0, as 0.02 for two percent, or {SURPLUS!r}"
 TOLERANCE = 1e-9  # of log T
 
 
@@ -169,10 +173,7 @@ def fit_budget_temperature(
 
 def _check(val: Predictions, budget: float | str, reference: Predictions | None) -> None:
     """Refuse a wrong budget, and a reference that is missing, not needed, or of other rows."""
-    if isinstance(budget, str):
-        require(budget == SURPLUS, "budget", budget, ALLOWED)
-    else:
-        require_number("budget", budget, lambda b: math.isfinite(b) and b >= 0, ALLOWED)
+    require_budget(budget)
     if reference is None:
         if budget == SURPLUS:
             raise InputError(

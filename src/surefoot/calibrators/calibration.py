@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
 
 if TYPE_CHECKING:
     from torch import nn
 
     from surefoot.predictions.predictions import Predictions
+
+
+BUDGET = 0.02  # of a risk-budget temperature: the share by which the NLL may rise
+SURPLUS = "surplus"  # or what a network gained on a plain one
+
+
+def require_budget(budget: object) -> None:
+    """Refuse what is neither a share nor the word for a surplus."""
+    if not isinstance(budget, str) or budget != SURPLUS:
+        allowed = f"a number from 0, as 0.02 for two percent, or {SURPLUS!r}"
+        require_number("budget", budget, lambda value: 0 <= value < math.inf, allowed)
 
 
 class PredictionsLike(Protocol):

@@ -319,16 +319,18 @@ def _report(
 def _narrowed(
     experiment: "Experiment", plans: "tuple[Plan, ...]", values: list[str] | None, method: list[str] | None
 ) -> tuple["Experiment", "tuple[Plan, ...]"]:
-    """With other metrics, resamples or methods than it was run with; the networks stay the same."""
+    """With other metrics, resamples, methods or budget than it was run with; the networks stay the same."""
     from surefoot.experiments.experiment import overridden
     from surefoot.experiments.run import with_methods
 
     given = dict(value_of(text) for text in values or ())
-    allowed = ("methods", "metrics", "resamples")
+    allowed = ("methods", "metrics", "resamples", "budget")
     for name in given:
         if name not in allowed:
             raise InputError(f"a report cannot change {name!r}; it can change: {', '.join(allowed)}")
     changed = overridden(experiment, given | ({"methods": method} if method else {}))
+    if "budget" in given:
+        plans = tuple(plan.with_budget(given["budget"]) for plan in plans)
     if changed.methods == experiment.methods:
         return changed, plans
     return with_methods(changed, plans, changed.methods)

@@ -181,7 +181,7 @@ class Chosen:
 
 def chosen_method(opened: Opened, method: str, *, task: str | None, network: str | None) -> Chosen:
     """The one task that fits, and the method's networks on it; a method that cannot be bundled is refused."""
-    entry = METHODS.named(method)
+    entry = METHODS.named(method).with_budget(opened.experiment.budget)
     part, plan = _chosen_part(opened, task, network)
     of_method, without = replanned(plan, [entry])
     if without:

@@ -13,7 +13,6 @@ from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, difference, s
 from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.experiment import Experiment
-from surefoot.experiments.methods import METHODS
 from surefoot.experiments.plan import Plan, replanned
 from surefoot.experiments.results import results_of
 from surefoot.experiments.run import read_folder
@@ -228,7 +227,7 @@ def _task_change(
     plans: Pair, stores: tuple[Store, Store], metrics: Sequence[Metric], resamples: int
 ) -> TaskChange:
     names = [[planned.method.name for planned in plan.methods] for plan in plans]
-    shared = [METHODS.named(name) for name in names[0] if name in names[1]]
+    shared = [planned.method for planned in plans[0].methods if planned.method.name in names[1]]
     results = [
         results_of(replanned(plan, shared)[0], store) for plan, store in zip(plans, stores, strict=True)
     ]

@@ -3,13 +3,14 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from surefoot.calibrators.calibration import require_budget
 from surefoot.errors import InputError, refuse_unknown, require_number
-from surefoot.experiments.methods import FOLDS, METHODS
+from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes, sharpness_aware_recipe
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path
@@ -31,6 +32,8 @@ class Part:
     root: str | None = None  # the folder of the task's published files
     weights: str | None = None  # the pretrained weights' file
     paper: str | None = None  # the paper's task whose numbers are listed for comparison
+    # What the sharpness-aware recipe changes in the other; None: the default changes
+    sharpness_aware: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not self.task:
@@ -39,11 +42,18 @@ class Part:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InputError(f"{name} is {value!r}; allowed: text")
+        if self.sharpness_aware is not None and not isinstance(self.sharpness_aware, Mapping):
+            raise InputError(
+                f"sharpness_aware is {self.sharpness_aware!r}; allowed: a table of recipe values"
+            )
+        sharpness_aware_recipe(self.recipe, self.sharpness_aware)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values; the changes of the sharpness-aware recipe only where there are any."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**values, "recipe": self.recipe.as_dict()}
+        changes = values.pop("sharpness_aware")
+        plain = {**values, "recipe": self.recipe.as_dict()}
+        return plain if changes is None else {**plain, "sharpness_aware": dict(changes)}
 
 
 NUMBERS = (("members", 1), ("runs", 1), ("ensembles", 1), ("folds", 2), ("resamples", 0))  # and the least
@@ -62,6 +72,7 @@ class Experiment:
     folds: int = FOLDS
     metrics: tuple[str, ...] = HEADLINES
     resamples: int = 1000
+    budget: float | str | None = None  # of every risk-budget T; None: each method's own
     about: str = ""
     plugins: tuple[str, ...] = ()  # modules, or paths of .py files, that register what the experiment uses
 
@@ -79,6 +90,8 @@ class Experiment:
         for name, least in NUMBERS:
             is_whole = partial(_is_at_least, least)
             require_number(name, getattr(self, name), is_whole, f"a whole number of at least {least}")
+        if self.budget is not None:
+            require_budget(self.budget)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -86,6 +99,8 @@ class Experiment:
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         if not self.plugins:
             del plain["plugins"]
+        if self.budget is None:
+            del plain["budget"]
         return {**plain, "parts": [part.as_dict() for part in self.parts]}
 
     @property
@@ -140,7 +155,10 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
 
 
 def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """Some values replaced; one of the recipe or of the part is replaced in every part."""
+    """Some values replaced; one of the recipe or of the part is replaced in every part.
+
+    One of the recipe holds for the sharpness-aware recipe too.
+    """
     of_recipe = {field.name for field in dataclasses.fields(Recipe)}
     of_part = {field.name for field in dataclasses.fields(Part)} - {"recipe"}
     of_experiment = {field.name for field in dataclasses.fields(Experiment)} - {"parts"}
@@ -158,10 +176,18 @@ def overridden(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     if "plugins" in own:
         own["plugins"] = tuple(plugin_path(plugin, Path.cwd()) for plugin in own["plugins"])
         _load_plugins(own["plugins"])
-    parts = tuple(
-        replace(each, recipe=recipe_from(recipe, base=each.recipe), **part) for each in experiment.parts
-    )
+    parts = tuple(_with_recipe_values(replace(each, **part), recipe) for each in experiment.parts)
     return replace(experiment, parts=parts, **own)
+
+
+def _with_recipe_values(part: Part, values: dict[str, Any]) -> Part:
+    """With values of both recipes replaced: the sharpness-aware one no longer changes them."""
+    recipe, changes = recipe_from(values, base=part.recipe), part.sharpness_aware
+    before = sharpness_aware_changes(part.recipe) if changes is None else changes
+    after = {name: value for name, value in before.items() if name not in values}
+    if changes is None and after == sharpness_aware_changes(recipe):
+        return replace(part, recipe=recipe)
+    return replace(part, recipe=recipe, sharpness_aware=after)
 
 
 def experiment_named(name: str) -> Experiment:

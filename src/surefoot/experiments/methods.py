@@ -1,13 +1,15 @@
 """The rows of the paper's table and a few more: which networks a method uses, and what it fits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
+from surefoot.errors import refuse_unknown
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
 from surefoot.registry import Registry
 from surefoot.tasks.task import Split, Task
-from surefoot.variants import Averaged, Bayesian, Distilled, Variant
+from surefoot.variants import Averaged, Bayesian, Distilled, Variant, recipe_from
 from surefoot.variants.held_out import all_folds
 
 if TYPE_CHECKING:
@@ -16,6 +18,46 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 UNLABELLED_SHARE = 0.25  # of G to F-train in an epoch
+SHARPNESS_AWARE_BUDGET: float | str = SURPLUS
+
+# What a sharpness-aware recipe changes in the plain one, where an experiment does not say.
+SHARPNESS_AWARE: Mapping[str, Any] = {
+    "sharpness": 0.1,
+    "schedule": "cosine",
+    "weight_average": 0.99,
+    "weight_decay": 0.0005,
+    "augmentation": "strong",  # only where the plain recipe's is "inception"
+}
+# What it may change: both kinds of networks read the same inputs and have the same layers.
+CHANGEABLE = (
+    "learning_rate",
+    "epochs",
+    "batch",
+    "momentum",
+    "dropout",
+    *SHARPNESS_AWARE,
+    "label_smoothing",
+    "mixup",
+    "regmixup",
+)
+
+
+def sharpness_aware_changes(recipe: Recipe) -> dict[str, Any]:
+    """What the sharpness-aware recipe changes in a plain one, where an experiment does not say."""
+    is_augmented = recipe.augmentation == "inception"
+    return {name: value for name, value in SHARPNESS_AWARE.items() if is_augmented or name != "augmentation"}
+
+
+def sharpness_aware_recipe(recipe: Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The plain recipe with changes; None: the default ones."""
+    chosen = sharpness_aware_changes(recipe) if changes is None else dict(changes)
+    refuse_unknown("value of sharpness_aware", chosen, set(CHANGEABLE))
+    return recipe_from(chosen, base=recipe)
+
+
+def _limit(budget: float | str) -> str:
+    """The NLL that a rule allows, in a formula."""
+    return "the plain network's min NLL_val" if budget == SURPLUS else f"{1 + float(budget):.6g} min NLL_val"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +70,12 @@ class Setup:
     runs: int
     folds: int = FOLDS
     ensembles: int = 1  # at least
+    changes: Mapping[str, Any] | None = None  # of the recipe, for sharpness-aware networks; None: the default
+
+    @property
+    def sharpness_aware(self) -> Recipe:
+        """The recipe of a sharpness-aware network."""
+        return sharpness_aware_recipe(self.recipe, self.changes)
 
     @property
     def networks(self) -> int:
@@ -50,6 +98,7 @@ class FitData:
 
     val: "Predictions"
     held_out: "Predictions | None" = None
+    reference: "Predictions | None" = None  # the plain network's, of validation data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +109,11 @@ class Method:
     title: str
     is_ensemble: bool = False  # a run uses all members of an ensemble; else each run is a network of its own
     variant: Callable[[Setup, int], Variant] | None = None  # of a run's one network; None: plain networks
+    sharpness_aware: bool = False  # its networks have the sharpness-aware recipe
     fit: str | None = None  # the calibrator's name; None: the networks' probabilities as they are
+    budget: float | str | None = (
+        None  # of a risk-budget T: a share of NLL, or "surplus"; None: the calibrator's
+    )
     novelty: str | None = None  # the score that the calibrator needs
     held_out: bool = False  # fitted on held-out subgroups instead of validation data
     paper: str | None = None  # the row's name in the paper's table
@@ -95,17 +148,34 @@ class Method:
         """How many runs there are."""
         return setup.networks // setup.members if self.is_ensemble else setup.runs
 
+    def own_setup(self, setup: Setup) -> Setup:
+        """The setup with the recipe that its networks have, be they members, teachers or students."""
+        return replace(setup, recipe=setup.sharpness_aware, changes={}) if self.sharpness_aware else setup
+
     def networks(self, setup: Setup, run: int) -> tuple[tuple[Recipe, int], ...]:
         """The recipe and seed of each network of a run."""
+        setup = self.own_setup(setup)
         if self.variant is not None:
             return ((replace(setup.recipe, variant=self.variant(setup, run)), run),)
         seeds = setup.teachers(run).seeds if self.is_ensemble else (run,)
         return tuple((setup.recipe, seed) for seed in seeds)
 
     @property
-    def network_kind(self) -> tuple[object, bool]:
+    def network_kind(self) -> tuple[object, bool, bool]:
         """Equal for two methods whose runs use the same networks."""
-        return self.variant, self.is_ensemble
+        return self.variant, self.is_ensemble, self.sharpness_aware
+
+    def with_budget(self, budget: float | str | None) -> "Method":
+        """With another rule for its risk-budget T, if it has one; None: its own."""
+        if self.fit != "budget" or budget is None or budget == self.budget:
+            return self
+        require_budget(budget)
+        before = BUDGET if self.budget is None else self.budget
+        formula = self.formula.replace(_limit(before), _limit(budget))
+        training = self.training.removesuffix(PLAIN_TOO)
+        if self.sharpness_aware and budget == SURPLUS:
+            training += PLAIN_TOO
+        return replace(self, budget=budget, formula=formula, training=training)
 
     def calibration(self, data: FitData) -> "Calibration | None":
         """What the method fits."""
@@ -115,7 +185,9 @@ class Method:
             return None
         predictions = data.held_out if self.held_out else data.val
         assert predictions is not None, "held-out predictions were not made"
-        return CALIBRATORS.named(self.fit).fit(predictions)
+        if self.budget is None:
+            return CALIBRATORS.named(self.fit).fit(predictions)
+        return CALIBRATORS.named(self.fit).fit(predictions, budget=self.budget, reference=data.reference)
 
 
 def _distilled(setup: Setup, _run: int) -> Variant:
@@ -145,7 +217,10 @@ WORTSMAN = "Wortsman et al., ICML 2022"
 SUN = "Sun et al., ICML 2022, for the score"
 LIU = "Liu et al., NeurIPS 2020, for the score"
 HENDRYCKS = "Hendrycks & Gimpel, ICLR 2017, for the score"
+FORET = "Foret et al., ICLR 2021"
 OURS = "this package"
+
+PLAIN_TOO = " + 1"  # in the cost of training: the plain network that a surplus is measured from
 
 # fmt: off
 METHODS: Registry[Method] = Registry("method", (
@@ -197,9 +272,9 @@ METHODS: Registry[Method] = Registry("method", (
            formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
            inference="1 and samples of the head"),
     Method(name="budget-t", title="Single + risk-budget T",
-           fit="budget", not_in_paper=True,
+           fit="budget", budget=BUDGET, not_in_paper=True,
            reference=OURS, page="risk-budget-temperature",
-           formula="the largest T with NLL_val(T) <= 1.02 min NLL_val", training="1", inference="1"),
+           formula=f"the largest T with NLL_val(T) <= {_limit(BUDGET)}", training="1", inference="1"),
     Method(name="held-out-t", title="Single + held-out-group T", fit="temperature",
            held_out=True, not_in_paper=True,
            reference=OURS, page="held-out-group-temperature",
@@ -210,7 +285,7 @@ METHODS: Registry[Method] = Registry("method", (
            reference=WORTSMAN, page="weight-averaging",
            formula="the network of the members' mean weights, then T", training="M", inference="1"),
     Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", is_ensemble=True,
-           fit="budget", not_in_paper=True, variance_from="budget-t",
+           fit="budget", budget=BUDGET, not_in_paper=True, variance_from="budget-t",
            reference=OURS, page="risk-budget-temperature",
            formula="as risk-budget T, on the ensemble", training="M", inference="M"),
     Method(name="novelty-knn", title="Novelty scaling (neighbours)",
@@ -226,6 +301,24 @@ METHODS: Registry[Method] = Registry("method", (
            fit="novelty", novelty=MAX_PROBABILITY, not_in_paper=True,
            reference=HENDRYCKS, page="novelty-scaling",
            formula="as novelty scaling; 1 - max softmax(z)", training="1", inference="1"),
+    Method(name="sharpness-aware", title="Sharpness-aware", sharpness_aware=True, not_in_paper=True,
+           reference=FORET, page="sharpness-aware",
+           formula="softmax(z) of the weights w = argmin max_{|e| <= rho} loss(w + e)", training="2",
+           inference="1"),
+    Method(name="sharpness-aware-t", title="Sharpness-aware + T", sharpness_aware=True,
+           fit="temperature", not_in_paper=True,
+           reference=FORET, page="sharpness-aware",
+           formula="a sharpness-aware network, then T", training="2", inference="1"),
+    Method(name="sharpness-aware-budget-t", title="Sharpness-aware + risk-budget T", sharpness_aware=True,
+           fit="budget", budget=BUDGET, not_in_paper=True,
+           reference=f"{FORET}, and {OURS}", page="sharpness-aware",
+           formula=f"a sharpness-aware network, then the largest T with NLL_val(T) <= {_limit(BUDGET)}",
+           training="2", inference="1").with_budget(SHARPNESS_AWARE_BUDGET),
+    Method(name="ensemble-of-sharpness-aware-t", title="Ensemble of T-scaled sharpness-aware",
+           sharpness_aware=True, is_ensemble=True, fit="member-temperatures",
+           not_in_paper=True, variance_from="sharpness-aware-t",
+           reference=FORET, page="sharpness-aware",
+           formula="mean_m softmax(z_m / T_m), members sharpness-aware", training="2 M", inference="M"),
     Method(name="oracle-t", title="Single + T", fit="temperature",
            oracle=True,
            reference=PAPER, page="oracle",
@@ -242,22 +335,28 @@ METHODS: Registry[Method] = Registry("method", (
 # fmt: on
 
 
-def held_out_networks(setup: Setup) -> tuple[tuple[Recipe, int], ...]:
-    """The recipe and seed of the network of each fold of familiar subgroups."""
+def held_out_networks(setup: Setup, sharpness_aware: bool = False) -> tuple[tuple[Recipe, int], ...]:
+    """The recipe and seed of the network of each fold of familiar subgroups.
+
+    The folds are the same for both recipes: where the task names no subgroups, they are clusters of the plain
+    network's features.
+    """
+    recipe = setup.sharpness_aware if sharpness_aware else setup.recipe
     folds = all_folds(setup.recipe, setup.task, setup.folds)
-    return tuple((replace(setup.recipe, variant=variant), 0) for variant in folds)
+    return tuple((replace(recipe, variant=variant), 0) for variant in folds)
 
 
 def obstacle(method: Method, setup: Setup) -> str | None:
     """Why a method does not apply to a task, in a sentence; None where it does."""
-    task, recipe = setup.task, setup.recipe
+    task, own = setup.task, method.own_setup(setup)
+    recipe = own.recipe
     if method.is_ensemble and setup.members < 2:
         return f"{method.title} needs two members or more, and there is {setup.members}"
     if method.oracle and Split.TEST_UNFAMILIAR not in task.splits:
         return f"{method.title} is tuned on unfamiliar samples, and task {task.name!r} has none"
-    variants = [] if method.variant is None else [method.variant(setup, 0)]
+    variants = [] if method.variant is None else [method.variant(own, 0)]
     if method.held_out:
-        variants += all_folds(recipe, task, setup.folds)[:1]
+        variants += all_folds(setup.recipe, task, setup.folds)[:1]
     for variant in variants:
         if reason := variant.obstacle(recipe, task):
             return f"{method.title} {reason}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
 from surefoot.predictions.labels import LabelKind
@@ -19,11 +20,18 @@ class MethodPlan:
     method: Method
     runs: tuple[tuple[Spec, ...], ...]
     held_out: tuple[Spec, ...] = ()
+    plain: Recipe | None = None  # of the networks from which a surplus is measured
+
+    def reference(self, run: Sequence[Spec]) -> Spec | None:
+        """The plain network from which a run's surplus is measured: that of the run's first seed."""
+        return None if self.plain is None else replace(run[0], recipe=self.plain)
 
     def specs(self) -> Iterator[Spec]:
         """Every network that it reads."""
         for run in self.runs:
             yield from run
+            if (reference := self.reference(run)) is not None:
+                yield reference
         yield from self.held_out
 
 
@@ -54,6 +62,13 @@ class Plan:
                     scores[spec][planned.method.novelty] = None
         return tuple(Job(spec.recipe, spec.seed, tuple(names)) for spec, names in scores.items())
 
+    def with_budget(self, budget: float | str) -> "Plan":
+        """With another rule for every risk-budget T."""
+        methods = (
+            _planned(p.method.with_budget(budget), p.runs, p.held_out, self.recipe) for p in self.methods
+        )
+        return replace(self, methods=tuple(methods))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values; a recipe is written once, however many networks have it."""
         recipes = {spec.recipe.digest: spec.recipe.as_dict() for p in self.methods for spec in p.specs()}
@@ -73,6 +88,7 @@ class Plan:
                     "name": planned.method.name,
                     "runs": [[short(spec) for spec in run] for run in planned.runs],
                     "held_out": [short(spec) for spec in planned.held_out],
+                    **({} if planned.method.budget is None else {"budget": planned.method.budget}),
                 }
                 for planned in self.methods
             ],
@@ -89,8 +105,9 @@ def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
             tuple(setup.spec(*network) for network in method.networks(setup, run))
             for run in range(method.count(setup))
         )
-        held_out = tuple(setup.spec(*each) for each in held_out_networks(setup)) if method.held_out else ()
-        planned.append(MethodPlan(method, runs, held_out))
+        folds = held_out_networks(setup, method.sharpness_aware) if method.held_out else ()
+        held_out = tuple(setup.spec(*each) for each in folds)
+        planned.append(_planned(method, runs, held_out, setup.recipe))
     return Plan(
         task=setup.task.name,
         task_identity=setup.task.identity,
@@ -102,6 +119,12 @@ def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
     )
 
 
+def _planned(
+    method: Method, runs: tuple[tuple[Spec, ...], ...], held_out: tuple[Spec, ...], plain: Recipe
+) -> MethodPlan:
+    return MethodPlan(method, runs, held_out, plain if method.budget == SURPLUS else None)
+
+
 def plan_from(document: Mapping[str, Any]) -> Plan:
     """The plan that `as_dict` gave."""
     try:
@@ -111,11 +134,13 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             seed = int(short["seed"])
             return Spec(document["task"], document["task_identity"], recipes[short["recipe"]], seed)
 
+        plain = recipe_from(document["recipe"])
         methods = tuple(
-            MethodPlan(
-                METHODS.named(each["name"]),
+            _planned(
+                METHODS.named(each["name"]).with_budget(each.get("budget")),
                 tuple(tuple(spec(short) for short in run) for run in each["runs"]),
                 tuple(spec(short) for short in each["held_out"]),
+                plain,
             )
             for each in document["methods"]
         )
@@ -124,7 +149,7 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             document["task_identity"],
             LabelKind(document["kind"]),
             tuple(document["class_names"]),
-            recipe_from(document["recipe"]),
+            plain,
             methods,
             tuple(document["skipped"]),
         )
@@ -143,7 +168,7 @@ def replanned(plan: Plan, methods: Sequence[Method]) -> tuple[Plan, tuple[str, .
         if method.name in known:
             planned.append(known[method.name])
         elif same:
-            planned.append(MethodPlan(method, same[0].runs))
+            planned.append(_planned(method, same[0].runs, (), plan.recipe))
         else:
             without.append(method.name)
     return replace(plan, methods=tuple(planned)), tuple(without)

@@ -60,7 +60,7 @@ class Reader:
 
     def _missing(self, planned: MethodPlan, specs: Sequence[Spec]) -> list[str]:
         """The networks, or else the scores, that a run needs and the store does not have."""
-        networks = [described_spec(s) for s in (*specs, *planned.held_out) if not self.store.is_done(s)]
+        networks = [described_spec(s) for s in _read_by(planned, specs) if not self.store.is_done(s)]
         if networks:
             return networks
         if planned.method.oracle:
@@ -94,7 +94,12 @@ class Reader:
         held_out = None
         if planned.held_out:
             held_out = concatenated([self.predictions(spec, HELD_OUT) for spec in planned.held_out])
-        return FitData(self._joined(planned.method, specs, Split.VAL), held_out)
+        reference = planned.reference(specs)
+        return FitData(
+            self._joined(planned.method, specs, Split.VAL),
+            held_out,
+            None if reference is None else self.predictions(reference, Split.VAL),
+        )
 
     def _joined(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
         """The predictions of all networks of a run as members, with the novelty that the method needs."""
@@ -115,13 +120,19 @@ class Reader:
         """
         training, per_sample = [], []
         for specs in runs:
-            needed = {each for spec in (*specs, *planned.held_out) for each in (spec, *spec.needs())}
+            needed = {each for spec in _read_by(planned, specs) for each in (spec, *spec.needs())}
             training.append(sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed))
             each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
             per_sample += [sum(each)] if all(each) else []
         # What a novelty score of its own pass takes is not measured.
         is_known = per_sample and planned.method.novelty not in SCORED_APART
         return float(np.median(training)), float(np.median(per_sample)) if is_known else None
+
+
+def _read_by(planned: MethodPlan, specs: Sequence[Spec]) -> tuple[Spec, ...]:
+    """Every network that a run reads: its own, those of the folds, the one its surplus is measured from."""
+    reference = planned.reference(specs)
+    return (*specs, *planned.held_out, *(() if reference is None else (reference,)))
 
 
 def results_of(plan: Plan, store: Store) -> tuple[MethodRuns, ...]:
@@ -151,4 +162,6 @@ def without_absent_lenders(methods: Sequence[MethodRuns]) -> list[MethodRuns]:
 
 def described_spec(spec: Spec) -> str:
     """A network in words."""
-    return f"{variant_of(spec.recipe).label} network of {spec.task}, seed {spec.seed}"
+    is_sharpness_aware = spec.recipe.variant is None and spec.recipe.sharpness > 0
+    label = "sharpness-aware" if is_sharpness_aware else variant_of(spec.recipe).label
+    return f"{label} network of {spec.task}, seed {spec.seed}"

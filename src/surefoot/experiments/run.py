@@ -66,7 +66,7 @@ def _with_weights(part: Part) -> Part:
 
 def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
     """A plan per part; an error says which data a task needs."""
-    methods = [METHODS.named(name) for name in experiment.methods]
+    methods = [METHODS.named(name).with_budget(experiment.budget) for name in experiment.methods]
     plans = []
     for part in experiment.parts:
         task = task_named(part.task, root=None if part.root is None else Path(part.root))
@@ -79,6 +79,7 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
             runs=experiment.runs,
             ensembles=experiment.ensembles,
             folds=experiment.folds,
+            changes=part.sharpness_aware,
         )
         plan = plan_of(setup, methods)
         if not plan.methods:
@@ -155,7 +156,7 @@ def with_methods(
     A part without networks for any of them is left out; a method without networks in any part is refused.
     """
     requested = replace(experiment, methods=tuple(names))
-    methods = [METHODS.named(name) for name in requested.methods]
+    methods = [METHODS.named(name).with_budget(requested.budget) for name in requested.methods]
     changed = [replanned(plan, methods) for plan in plans]
     for name in requested.methods:
         if all(name in without for _, without in changed):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from surefoot.runtime import derive_seed
 from surefoot.store.draft import Draft
 from surefoot.store.store import Store
 from surefoot.tasks.task import Samples, Split, Task
-from surefoot.training.data import Inputs, joined
+from surefoot.training.data import Images, Inputs, joined
 from surefoot.training.initial import drawn_network, initial_network
 from surefoot.training.loop import Hooks, Progress, Unlabelled, train
 from surefoot.training.predict import predict
@@ -69,6 +69,14 @@ class TaskContext:
     def joined(self, splits: Sequence[Split]) -> Inputs:
         """The samples of several splits, in this order."""
         return joined([self.inputs[split] for split in splits])
+
+    def for_recipe(self, recipe: Recipe) -> "TaskContext":
+        """With the recipe's own augmentation: networks of one order may differ in it."""
+        inputs = {
+            split: replace(each, augmentation=recipe.augmentation) if isinstance(each, Images) else each
+            for split, each in self.inputs.items()
+        }
+        return replace(self, inputs=inputs)
 
     def restored(self, spec: Spec, weights: dict[str, Tensor]) -> Network:
         """A network with these weights, on the device, in evaluation mode, without gradients."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from surefoot.variants.build import Build
 
 HELD_OUT = "held_out"  # the name of their predictions
+FAMILIAR = "held_out_familiar"  # of validation samples whose subgroups were trained on
 SPLITS = (Split.TRAIN, Split.VAL)
 NEVER = -1  # the fold of groups that cannot be held out
 CLUSTER_STEPS = 50
@@ -60,7 +61,7 @@ class HeldOut(Variant):
         return 1
 
     def produce(self, build: "Build") -> dict[str, Any]:
-        """Train on train less one fold's subgroups; predict those subgroups' samples of train and val."""
+        """Train on train less one fold's subgroups; predict their samples, and all other samples of val."""
         import torch
 
         from surefoot.variants.build import Phase, Training
@@ -77,18 +78,17 @@ class HeldOut(Variant):
                 "needed: at least two of every class"
             )
         inputs = build.context.joined(SPLITS)
-        trained, predicted = (np.flatnonzero(rows) for rows in (is_train & ~is_held_out, is_held_out))
+        trained = np.flatnonzero(is_train & ~is_held_out)
         phase = Phase("train", (Split.TRAIN,), ())
         network = Training(
             build, phase, inputs.take(torch.from_numpy(trained)), samples.labels[trained]
         ).trained_network()
-        predictions = build.predict(
-            network,
-            HELD_OUT,
-            inputs.take(torch.from_numpy(predicted)),
-            replace(samples, groups=groups).take(predicted),
-        )
-        build.draft.save_predictions(HELD_OUT, predictions)
+        grouped = replace(samples, groups=groups)
+        for name, is_predicted in ((FAMILIAR, ~is_train & ~is_held_out), (HELD_OUT, is_held_out)):
+            rows = np.flatnonzero(is_predicted)
+            if len(rows):
+                of_rows = inputs.take(torch.from_numpy(rows))
+                build.draft.save_predictions(name, build.predict(network, name, of_rows, grouped.take(rows)))
         return {}
 
     def _groups(self, build: "Build", samples: Samples) -> NDArray[np.str_]:

@@ -1,7 +1,6 @@
 """One network from its spec to its logits and novelty scores in the store; resumes where it was stopped."""
 
 import platform
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.errors import InputError
 from surefoot.novelty import Scale, fit_scale, novelty_scores
-from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.training.data import Images, task_inputs
+from surefoot.training.data import task_inputs
 from surefoot.variants.build import Build, Listener, TaskContext, phases
 from surefoot.workers.jobs import WorkOrder
 
@@ -27,15 +26,6 @@ def open_context(order: WorkOrder) -> TaskContext:
     task = task_named(order.task, root=None if order.root is None else Path(order.root))
     inputs = task_inputs(task, order.jobs[0].recipe, cache=order.cache_path)
     return TaskContext(task, inputs, torch.device(order.device), order.weights_path)
-
-
-def with_augmentation(context: TaskContext, recipe: Recipe) -> TaskContext:
-    """The same samples with a recipe's augmentation: the jobs of an order may differ in it."""
-    inputs = {
-        split: replace(each, augmentation=recipe.augmentation) if isinstance(each, Images) else each
-        for split, each in context.inputs.items()
-    }
-    return replace(context, inputs=inputs)
 
 
 def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[str, ...]) -> None:
@@ -92,7 +82,7 @@ def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listene
         if store.is_done(spec):  # by another process since the first check
             draft.discard()
             return
-        build = Build(spec, with_augmentation(context, spec.recipe), store, draft, listener)
+        build = Build(spec, context.for_recipe(spec.recipe), store, draft, listener)
         facts = build.variant.produce(build)
         draft.finish(_facts(spec, context, draft) | facts)
 

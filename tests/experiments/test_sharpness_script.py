@@ -1,0 +1,253 @@
+"""The script of the sharpness-aware study, end to end on small tasks, and its numbers against plain numpy."""
+
+import csv
+import importlib
+import json
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from surefoot.recipes.recipe import Protocol, Recipe
+from surefoot.store.store import Store
+from surefoot.tasks.task import Split
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+TINY = """
+name = "tiny"
+task = "toy"
+[recipe]
+network = "mlp"
+width = 8
+epochs = 1
+learning_rate = 0.05
+[sharpness_aware]
+sharpness = 0.05
+schedule = "cosine"
+weight_decay = 0.0005
+weight_average = 0.9
+epochs = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def script():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield importlib.import_module("sharpness")
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def store(script, tmp_path_factory):
+    """A store with the networks of both trainings, of two seeds."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "tiny.toml").write_text(TINY)
+    words = [str(folder / "tiny.toml"), "--store", str(folder / "runs"), "--device", "cpu", "--workers", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "SEEDS", range(2))
+        assert script.main(["ablation", *words]) == 0
+    assert script.main(["rotations", *words]) == 0
+    return Store(folder / "runs"), words
+
+
+def lines_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def nll(logits, labels, temperature, *, least=0.0):
+    """Mean -log p of the label, by numpy."""
+    scaled = logits.astype(np.float64) / temperature
+    top = scaled.max(axis=1, keepdims=True)
+    log_p = scaled - top - np.log(np.exp(scaled - top).sum(axis=1, keepdims=True))
+    p = np.exp(log_p[np.arange(len(labels)), labels])
+    return float(np.mean(-np.log(np.clip(p, least, 1 - least) if least else p)))
+
+
+def best_temperature(logits, labels):
+    found = minimize_scalar(
+        lambda log_t: nll(logits, labels, np.exp(log_t)),
+        bounds=(-6, 6),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    return float(np.exp(found.x))
+
+
+def arrays(store, spec, split):
+    predictions = store.predictions(spec, split)
+    return predictions.logits[0].numpy(), predictions.labels.numpy()
+
+
+PLAIN = Recipe(epochs=4, learning_rate=0.1)
+FULL = replace(
+    PLAIN,
+    epochs=8,
+    learning_rate=0.05,
+    sharpness=0.1,
+    schedule="cosine",
+    weight_decay=0.0005,
+    weight_average=0.99,
+    augmentation="strong",
+)
+
+
+def test_ablated_recipes_differ_by_one_ingredient(script):
+    recipes = script.ablated(PLAIN, FULL)
+    assert recipes.pop("plain, own length") == PLAIN
+    assert {recipe.epochs for recipe in recipes.values()} == {8}
+    assert recipes["full"] == FULL
+    assert recipes["plain"] == replace(PLAIN, epochs=8)
+    ingredients = {
+        "sharpness": {"sharpness"},
+        "strong augmentation": {"augmentation"},
+        "cosine, weight decay": {"schedule", "weight_decay"},
+        "weight average": {"weight_average"},
+        "learning rate": {"learning_rate"},  # not an ingredient of its own, but the recipes differ in it
+        "mixup 0.2": {"mixup"},
+        "RegMixup 10": {"regmixup"},
+        "label smoothing 0.1": {"label_smoothing"},
+    }
+
+    def differing(one, other):
+        return {name for name, value in one.as_dict().items() if other.as_dict()[name] != value}
+
+    for label, values in ingredients.items():
+        assert differing(recipes.pop(f"plain + {label}"), recipes["plain"]) == values
+        from_full = "without" if label in list(ingredients)[:5] else "+"
+        assert differing(recipes.pop(f"full {from_full} {label}"), FULL) == values
+    radii = [recipes.pop(f"full, rho {radius}") for radius in ("0.05", "0.1", "0.2", "0.4")]
+    assert radii == [replace(FULL, sharpness=radius) for radius in (0.05, 0.1, 0.2, 0.4)]
+    assert set(recipes) == {"plain", "full"}
+
+
+def test_the_cost_of_a_step(script):
+    assert script.step_cost(Recipe(view=112)) == 1
+    assert script.step_cost(Recipe(view=224, sharpness=0.1, regmixup=10.0)) == pytest.approx(4 * 2.1 * 2)
+
+
+def test_a_second_call_trains_nothing(script, store, capsys):
+    opened, words = store
+    before = {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")}
+    assert script.main(["rotations", *words]) == 0
+    assert {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")} == before
+    assert script.main(["rotations", "--dry-run", *words]) == 0
+    assert "| all | 0 | 0.00 | 0.0 |" in capsys.readouterr().out
+
+
+def test_ablation_networks_are_trained_on_train_only(script, store):
+    [rows] = script.read_rows("ablation", store[0]).values()
+    assert {row.spec.recipe.protocol for row in rows} == {Protocol.HOLDOUT}
+    assert {row.spec.seed for row in rows} == {0, 1}
+    assert all(row.label != "plain" or row.spec.recipe.epochs == 2 for row in rows)
+
+
+def test_ablation_table_has_the_scores_at_own_temperature(script, store, tmp_path):
+    opened, _ = store
+    assert script.main(["ablation-table", "--store", str(opened.root), "--out", str(tmp_path)]) == 0
+    [rows] = script.read_rows("ablation", opened).values()
+    expected = []
+    for row in (row for row in rows if row.label == "full without sharpness"):
+        temperature = best_temperature(*arrays(opened, row.spec, Split.VAL))
+        expected.append(nll(*arrays(opened, row.spec, Split.TEST_UNFAMILIAR), temperature, least=0.001))
+    [line] = [
+        line
+        for line in lines_of(tmp_path / "ablation.csv")
+        if (line["recipe"], line["side"], line["metric"]) == ("full without sharpness", "unfamiliar", "nll")
+    ]
+    assert [float(value) for value in line["values"].split()] == pytest.approx(expected, rel=1e-4)
+    assert float(line["mean"]) == pytest.approx(np.mean(expected), rel=1e-4)
+    assert float(line["standard_error"]) == pytest.approx(abs(np.subtract(*expected)) / 2, rel=1e-2)
+    assert "mean over tasks of the change from plain" in (tmp_path / "ablation.md").read_text()
+    assert "full without sharpness" in (tmp_path / "ablation.svg").read_text()
+
+
+def test_rules_are_fitted_on_familiar_data_and_scored_on_held_out_data(script, store, tmp_path, capsys):
+    opened, _ = store
+    assert script.main(["rules", "--store", str(opened.root), "--out", str(tmp_path)]) == 0
+    lines = lines_of(tmp_path / "rules.csv")
+    [rows] = script.read_rows("rotations", opened).values()
+    folds = len(rows) // 2
+    assert len(lines) == folds * len(script.RULES)
+    by_fold = {(row.label, row.spec.recipe.variant.fold): row.spec for row in rows}
+    for line in lines:
+        fold = int(line["fold"])
+        val = arrays(opened, by_fold["sharpness-aware", fold], "held_out_familiar")
+        plain = arrays(opened, by_fold["plain", fold], "held_out_familiar")
+        own = nll(*val, best_temperature(*val))
+        reference = nll(*plain, best_temperature(*plain))
+        used = float(line["temperature"])
+        assert float(line["familiar"]) == pytest.approx(nll(*val, used))
+        assert float(line["reference"]) == pytest.approx(reference)
+        held_out = arrays(opened, by_fold["sharpness-aware", fold], "held_out")
+        assert float(line["held_out"]) == pytest.approx(nll(*held_out, used, least=0.001))
+        limit = {"own T": own, "2%": 1.02 * own, "5%": 1.05 * own, "10%": 1.1 * own}
+        # However large T is, the NLL is at most that of equal probabilities.
+        expected = min(limit.get(line["rule"], max(own, reference)), np.log(2))
+        assert float(line["familiar"]) == pytest.approx(expected, rel=1e-3)
+    assert "Chosen: " in capsys.readouterr().out
+
+
+def choice_of(script, scores):
+    """From each rule's held-out and familiar NLL on two tasks; the plain network's familiar NLL is 1."""
+    own = scores["own T"][0]
+    return script.RuleChoice(
+        {
+            (task, rule): [
+                script.RuleScore(
+                    task, fold, rule, 1.0, held_out[place], own[place], familiar[place], 1.0, 9, 9
+                )
+                for fold in range(2)
+            ]
+            for rule, (held_out, familiar) in scores.items()
+            for place, task in enumerate("ab")
+        }
+    )
+
+
+def test_a_rule_above_the_plain_network_on_one_task_is_not_chosen(script):
+    scores = {
+        "own T": ([1.0, 2.0], [0.9, 0.9]),
+        "2%": ([0.9, 1.9], [0.92, 0.92]),
+        "5%": ([0.8, 1.8], [0.95, 0.95]),
+        "10%": ([0.5, 1.0], [0.99, 1.01]),
+        "surplus": ([0.7, 1.9], [1.0, 1.0]),
+    }
+    choice = choice_of(script, scores)
+    assert [rule for rule in scores if choice.is_eligible(rule)] == ["own T", "2%", "5%", "surplus"]
+    assert choice.mean_log_ratio("surplus") == pytest.approx((np.log(0.7) + np.log(1.9 / 2)) / 2)
+    assert choice.best == "surplus"  # log: -0.20; of 5%: -0.16
+    assert choice_of(script, scores | {"surplus": ([0.9, 1.9], [1.0, 1.0])}).best == "5%"
+    none = choice_of(script, {rule: (held_out, [1.1, 1.1]) for rule, (held_out, _) in scores.items()})
+    assert none.best == "surplus"
+    assert "no rule is eligible" in none.sentence
+
+
+def test_the_time_limit_interrupts_and_is_removed(script):
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(KeyboardInterrupt), script.time_limit(0.001):
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_what_is_missing_is_said_in_a_sentence(script, store, tmp_path, capsys):
+    out = ["--out", str(tmp_path)]
+    assert script.main(["rules", "--store", str(tmp_path), *out]) == 2
+    assert "has no networks of rotations" in capsys.readouterr().err
+    opened, _ = store
+    listed = opened.root / "sharpness" / "ablation-toy-wave.json"
+    rows = json.loads(listed.read_text())
+    (tmp_path / "sharpness").mkdir()
+    (tmp_path / "sharpness" / listed.name).write_text(json.dumps(rows))
+    assert script.main(["ablation-table", "--store", str(tmp_path), *out]) == 2
+    assert "not done; needed: all" in capsys.readouterr().err
+    assert script.main(["rotations", "gender", "--store", str(tmp_path)]) == 2
+    assert "needs --packs" in capsys.readouterr().err
