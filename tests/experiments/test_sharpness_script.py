@@ -11,11 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize_scalar
 
+from surefoot.experiments.run import open_folder
+from surefoot.metrics import METRICS
+from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Protocol, Recipe
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from tests.metrics import oracles
+from tests.report.studies import trained
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 TINY = """
@@ -251,3 +257,144 @@ def test_what_is_missing_is_said_in_a_sentence(script, store, tmp_path, capsys):
     assert "not done; needed: all" in capsys.readouterr().err
     assert script.main(["rotations", "gender", "--store", str(tmp_path)]) == 2
     assert "needs --packs" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module", params=list(LabelKind))
+def finished(request, script, tmp_path_factory):
+    """An experiment that was run: two runs, ensembles of two."""
+    made = trained(tmp_path_factory.mktemp("finished"), request.param, methods=script.EVALUATED)
+    return made, open_folder(made.experiment, [made.plan], made.store)
+
+
+def naive(name, ensemble, rows):
+    """A metric of the mean of the members' probabilities over rows drawn with repetition, by numpy."""
+    logits, labels = ensemble.logits.numpy().astype(np.float64)[:, rows], ensemble.labels.numpy()[rows]
+    if ensemble.kind is LabelKind.ONE_LABEL:
+        top = logits.max(axis=2, keepdims=True)
+        p = np.exp(logits - top)
+        p = (p / p.sum(axis=2, keepdims=True)).mean(axis=0)
+        confidence, correct = p.max(axis=1), p.argmax(axis=1) == labels
+        true = p[np.arange(len(rows)), labels]
+    else:
+        known = labels >= 0
+        p = (1 / (1 + np.exp(-logits))).mean(axis=0)[known]
+        labels = labels[known]
+        confidence, correct = np.maximum(p, 1 - p), (p > 0.5) == (labels == 1)
+        true = np.where(labels == 1, p, 1 - p)
+    if name == "nll":
+        return np.mean(-np.log(np.clip(true, 0.001, 0.999)))
+    return oracles.aurc(confidence, correct)
+
+
+def test_replicates_are_those_of_resampled_rows_and_networks(script, finished):
+    made, _ = finished
+    by_name = script.contenders(made.plan, made.store)["unfamiliar"]
+    metrics = [METRICS.named(name) for name in ("nll", "aurc")]
+    rng = np.random.default_rng(3)
+    for name in (script.OURS, script.PAPER_ENSEMBLE, "sharpness-aware, 10%"):
+        contender = by_name[name]
+        groups = contender.runs[0].groups
+        names, unit_of = np.unique(groups, return_inverse=True)
+        drawn = [rng.integers(len(names), size=len(names)) for _ in range(3)]
+        counts = np.stack([np.bincount(units, minlength=len(names)) for units in drawn]).astype(float)
+        picks = rng.integers(2, size=(3, 2))
+        got = contender.replicates(metrics, counts, unit_of, picks)
+        members = [run.member(i) for run in contender.runs for i in range(run.members)]
+        for resample in range(3):
+            rows = np.concatenate([np.flatnonzero(unit_of == unit) for unit in drawn[resample]])
+            picked = [members[pick] for pick in picks[resample]]
+            if name == script.PAPER_ENSEMBLE:
+                joined = picked[0].with_logits(torch.cat([each.logits for each in picked]))
+                expected = [naive(metric.name, joined, rows) for metric in metrics]
+            else:
+                expected = [np.mean([naive(m.name, each, rows) for each in picked]) for m in metrics]
+            assert got[resample] == pytest.approx(expected, rel=1e-6)
+
+
+def test_methods_of_the_same_networks_share_picks(script, finished):
+    made, _ = finished
+    by_name = script.contenders(made.plan, made.store)["familiar"]
+    assert by_name[script.OURS].specs == by_name[script.OWN_ENSEMBLE].specs
+    assert by_name[script.OURS].specs != by_name[script.PAPER_ENSEMBLE].specs
+    picks = script.picked_networks([c.specs for c in by_name.values()], 50, np.random.default_rng(0))
+    assert len(picks) == 2
+    assert {each.shape for each in picks.values()} == {(50, 2)}
+    assert {int(pick) for each in picks.values() for pick in each.flat} == {0, 1}
+
+
+def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value(script, finished):
+    made, _ = finished
+    by_side = script.contenders(made.plan, made.store)
+    changed = {
+        side: {**methods, script.OURS: methods[script.PAPER_ENSEMBLE]} for side, methods in by_side.items()
+    }
+    gaps = list(script.gaps("small", changed, resamples=30))
+    same = [gap for gap in gaps if (gap.method, gap.other) == (script.OURS, script.PAPER_ENSEMBLE)]
+    assert len(same) == 8
+    for gap in same:
+        undefined = np.isnan(gap.value)  # E99 where no prediction is that confident
+        assert gap.verdict == ("undefined" if undefined else "met")
+        assert undefined or (gap.difference, gap.low, gap.high) == (0, 0, 0)
+    for gap in (gap for gap in gaps if np.isfinite(gap.low)):
+        assert gap.low <= gap.value - gap.other_value <= gap.high
+        assert gap.difference == gap.value - gap.other_value
+        assert gap.limit == (1 if gap.other == script.PAPER_ENSEMBLE else 1.02)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "excess_low", "verdict"),
+    [
+        (0.5, 1.0, -0.2, "met"),
+        (0.4, 1.0, -0.2, "met"),
+        (0.505, 1.02, -0.2, "met"),
+        (0.52, 1.0, -0.1, "not met by 4.0%, not significant"),
+        (0.52, 1.0, 0.01, "not met"),
+        (0.561, 1.02, -0.1, "not met by 10.0%, not significant"),
+    ],
+)
+def test_verdicts(script, value, limit, excess_low, verdict):
+    numbers = (value, 0.5, value - 0.5, 0.0, 0.0, value / 0.5, 0.0, 0.0, limit, excess_low)
+    assert script.Gap("task", "ours", "other", "familiar", "nll", *numbers).verdict == verdict
+
+
+def test_evaluation_and_cost_are_written(script, finished, tmp_path, capsys):
+    made, folder = finished
+    out = ["--out", str(tmp_path)]
+    assert script.main(["evaluate", str(folder), "--resamples", "20", *out]) == 0
+    lines = lines_of(tmp_path / "evaluation.csv")
+    assert len(lines) == 2 * 6 * 8  # ensembles; the method and five rules; outcomes
+    comparison = made.study().parts[0].comparison
+    for line in (line for line in lines if line["method"] == script.OURS and line["metric"] == "nll"):
+        for name, column in ((script.OURS, "value"), (line["other"], "other_value")):
+            cell = comparison.method(name).cells[line["side"], "nll"]
+            assert float(line[column]) == pytest.approx(cell.mean)
+    by_rule = {
+        line["method"]: line for line in lines if (line["side"], line["metric"]) == ("familiar", "nll")
+    }
+    assert by_rule["sharpness-aware, surplus"]["value"] == by_rule[script.OURS]["value"]  # the default rule
+    text = (tmp_path / "evaluation.md").read_text()
+    assert text.count("**toy/small: one network and ensembles**") == 1
+    goal = [x["verdict"] for x in lines if x["method"] == script.OURS and x["other"] == script.PAPER_ENSEMBLE]
+    met = all(goal[place] == "met" for place in (0, 1, 6))
+    assert f"AURC and familiar NLL: on {int(met)} of 1 task" in text
+    assert "compared with ensemble-of-t; to be reached: no higher" in text
+    assert script.main(["cost", str(folder), *out]) == 0
+    costs = {line["method"]: line for line in lines_of(tmp_path / "cost.csv")}
+    assert list(costs) == list(script.COSTED)
+    assert [costs[name]["networks"] for name in script.COSTED] == ["1", "1", "2", "2"]
+    seconds = [made.store.facts(spec)["seconds"] for [spec] in made.plan.methods[0].runs]
+    assert float(costs["single"]["training_seconds"]) == pytest.approx(np.median(seconds))
+    assert costs["single"]["training_mib"] == "nan"  # memory is logged on a GPU only
+
+
+def test_peak_memory_is_read_from_the_logs(script, finished):
+    made, _ = finished
+    [spec] = made.plan.methods[0].runs[1]
+    log = made.store.folder(spec) / "log.jsonl"
+    before = log.read_text()
+    log.write_text(f'{before}{{"peak_bytes": {3 * 2**20}}}\n{{"prediction_peak_bytes": {2**20}}}\n')
+    try:
+        lines = {line[1]: line[-2:] for line in script.cost_lines(made.plan, made.store)}
+    finally:
+        log.write_text(before)
+    assert lines["single"] == lines["ensemble-of-t"] == (3.0, 1.0)
