@@ -1,11 +1,13 @@
 """Checks that CI cannot run: the deployment code on a GPU, compared with the CPU.
 
     python benchmarks/on_a_gpu.py [--store RUNS --run NAME --method ensemble-of-t --images FOLDER]
+    python benchmarks/on_a_gpu.py --training-only
 
 First our own network (and torchvision's and timm's, if installed) with `surefoot.calibrate` and
-`surefoot.Ensemble`: moved, under autocast, compiled. Then, if a run is given, its bundle: the output of
-`surefoot predict` for the test images on the device, compared with the stored predictions; and an export.
-Prints the largest differences, and fails if one is above its tolerance.
+`surefoot.Ensemble`: moved, under autocast, compiled. Then the options of training: captured and uncaptured
+steps, rates, the average of the weights, strong views, resuming. Then, if a run is given, its bundle: the
+output of `surefoot predict` for the test images on the device, compared with the stored predictions; and an
+export. Prints the largest differences, and fails if one is above its tolerance.
 """
 
 import argparse
@@ -13,13 +15,39 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import surefoot
 from surefoot.networks.backbones import build_network
+from surefoot.predictions.labels import LabelKind
+from surefoot.recipes.recipe import Recipe
+from surefoot.store.draft import Checkpoint
+from surefoot.training.data import Images
+from surefoot.training.loop import (
+    AVERAGE_WARM_UP,
+    CapturedStepper,
+    Hooks,
+    Stepper,
+    StoppedError,
+    arithmetic,
+    train,
+    with_mixing_shares,
+)
+from surefoot.training.losses import Classification
+
+STEPS, BATCH, ROWS, SIDE = 4, 64, 256, 80
+PLAIN = Recipe(learning_rate=0.02, epochs=2, batch=BATCH, view=64, weight_decay=0.0005)
+SHARP = replace(PLAIN, sharpness=0.1, schedule="cosine", weight_average=0.9, augmentation="strong")
+RECIPES = {
+    "plain": PLAIN,
+    "sharpness-aware": SHARP,
+    "RegMixup": replace(PLAIN, regmixup=10.0, label_smoothing=0.1),
+}
 
 failures: list[str] = []
 
@@ -80,6 +108,144 @@ def modules(device: torch.device) -> None:
         check(f"{name}: an ensemble's probabilities", apart(both.probabilities(on_device), mean), 1e-5)
         back = both.to("cpu")
         check(f"{name}: and back on the CPU", apart(back.probabilities(x), mean), 2e-3)
+
+
+def images_with(augmentation: str) -> tuple[Images, Tensor]:
+    """Smooth random images, whose views change little where a crop moves by a rounding error, and labels."""
+    random = torch.Generator().manual_seed(0)
+    coarse = torch.rand(ROWS, 3, 10, 10, generator=random) * 255
+    pixels = torch.nn.functional.interpolate(coarse, SIDE, mode="bilinear").to(torch.uint8)
+    labels = torch.randint(0, 5, (ROWS,), generator=random)
+    sides = torch.full((ROWS,), SIDE)
+    return Images(pixels, sides, sides, PLAIN.view, 0.9, augmentation), labels
+
+
+class Steps:
+    """The first steps of a training with a recipe, from the network's first weights, captured or not."""
+
+    def __init__(self, network, first: dict[str, Tensor], recipe: Recipe, device: torch.device) -> None:
+        inputs, labels = images_with(recipe.augmentation)
+        network.load_state_dict(first)
+        kind = CapturedStepper if device.type == "cuda" else Stepper
+        objective = Classification(LabelKind.ONE_LABEL, recipe.label_smoothing)
+        self.inputs, self.device = inputs.on(device), device
+        self.stepper = kind(network.to(device), self.inputs, labels.to(device), objective, recipe)
+        self.draws = inputs.draws(STEPS, BATCH, torch.Generator().manual_seed(1))
+        self.draws = with_mixing_shares(self.draws, recipe, 2).to(device)
+        network.train()
+
+    def step(self, index: int, rate: float, *, captured: bool = True) -> None:
+        """One step at a rate; the order of the rows is always the same."""
+        rows = torch.arange(index * BATCH, (index + 1) * BATCH) % ROWS
+        self.stepper.begin_step(rate, index)
+        arguments = (rows, self.inputs.fetch(rows, self.device), self.draws[index], index)
+        if captured:
+            self.stepper.step(*arguments)
+        else:
+            Stepper.step(self.stepper, *arguments)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The floating values of the network's state, copied."""
+        state = self.stepper.network.state_dict()
+        return {name: value.cpu().clone() for name, value in state.items() if value.is_floating_point()}
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor], from_first: dict[str, Tensor]) -> float:
+    """How far apart two weights are, relative to the way of the second from the first weights."""
+    norms = [
+        sum(float((x[name].double() - b[name].double()).square().sum()) for name in b) ** 0.5
+        for x in (a, from_first)
+    ]
+    return norms[0] / norms[1]
+
+
+def training(device: torch.device) -> None:
+    """The options of training, with one network, so that it is compiled once for each size of a batch."""
+    network = build_network("resnet18", 5, generator=torch.Generator().manual_seed(1))
+    first = {name: value.clone() for name, value in network.state_dict().items()}
+    on_cpu = build_network("resnet18", 5, generator=torch.Generator().manual_seed(1))
+    with arithmetic(device):
+        for name, recipe in RECIPES.items():
+            results = {}
+            for how in ("captured", "uncaptured", "on the CPU"):
+                here = torch.device("cpu") if how == "on the CPU" else device
+                steps = Steps(on_cpu if how == "on the CPU" else network, first, recipe, here)
+                for index in range(STEPS):
+                    rate = recipe.rate(recipe.epochs * index / STEPS)
+                    steps.step(index, rate, captured=how == "captured")
+                results[how] = steps.weights()
+            one, other, slow = results.values()
+            check(f"{name}: captured and uncaptured steps, relative", distance(one, other, first), 1e-3)
+            check(f"{name}: captured steps and the CPU's, relative", distance(one, slow, first), 0.3)
+        rates(Steps(network, first, SHARP, device))
+        average(Steps(network, first, SHARP, device))
+    resuming(network, first, device)
+    for augmentation in ("inception", "strong"):
+        inputs, _ = images_with(augmentation)
+        rows = torch.arange(BATCH)
+        draws = inputs.draws(1, BATCH, torch.Generator().manual_seed(3))[0]
+        views = [
+            each.training_views(each.fetch(rows, where), rows.to(where), draws.to(where)).float().cpu()
+            for where in (device, torch.device("cpu"))
+            for each in (inputs.on(where),)
+        ]
+        differences = (views[0] - views[1]).abs()
+        check(f"{augmentation} views and the CPU's, mean", float(differences.mean()), 5e-3)
+        check(f"{augmentation} views: share apart", float((differences > 0.05).float().mean()), 5e-3)
+
+
+def rates(steps: Steps) -> None:
+    """Other learning rates in the graph that was captured with the first one."""
+    steps.step(0, 0.01)
+    graph, state = getattr(steps.stepper, "graph", None), steps.stepper.state()
+    before, moved = steps.weights(), []
+    trained = [name for name, _ in steps.stepper.network.named_parameters()]
+    for rate in (0.0, 0.01, 0.02):
+        steps.stepper.restore(**state)
+        steps.step(1, rate)
+        moved.append(torch.cat([(steps.weights()[name] - before[name]).flatten() for name in trained]))
+    check("captured steps: moved at rate 0", float(moved[0].abs().max()), 0)
+    twice = float((moved[2] - 2 * moved[1]).norm() / moved[1].norm())
+    check("captured steps: twice the rate, relative", twice, 1e-2)
+    check("captured steps: captured again", float(getattr(steps.stepper, "graph", None) is not graph), 0)
+
+
+def average(steps: Steps) -> None:
+    """The average of the weights, compared with one computed by hand."""
+    expected = {name: value.double() for name, value in steps.weights().items()}
+    for index in range(STEPS):
+        steps.step(index, 0.02)
+        decay = min(SHARP.weight_average, (1 + index) / (AVERAGE_WARM_UP + index))
+        for name, value in steps.weights().items():
+            expected[name] = decay * expected[name] + (1 - decay) * value.double()
+    found = steps.stepper.average
+    largest = max(float((found[name].double().cpu() - value).abs().max()) for name, value in expected.items())
+    check("average of the weights and one by hand", largest, 1e-5)
+
+
+def resuming(network, first: dict[str, Tensor], device: torch.device) -> None:
+    """A training that is stopped in the middle of an epoch and resumed, and one that is not."""
+    inputs, labels = images_with(SHARP.augmentation)
+    saved: list[Checkpoint] = []
+    called: list[None] = []
+
+    def stop() -> bool:
+        called.append(None)
+        return len(called) == STEPS + 2
+
+    stopped = Hooks(save=saved.append, must_stop=stop)
+    states = []
+    for hooks in (Hooks(), stopped, Hooks()):
+        network.load_state_dict(first)
+        checkpoint = saved[-1] if saved else None
+        options = {"seed": 1, "device": device, "hooks": hooks, "checkpoint": checkpoint}
+        try:
+            train(network, inputs, labels, Classification(LabelKind.ONE_LABEL), SHARP, **options)
+        except StoppedError:
+            continue
+        states.append({name: value.cpu().clone() for name, value in network.state_dict().items()})
+    different = sum(not torch.equal(states[0][name], states[1][name]) for name in first)
+    check("stopped and resumed: tensors that differ", different, 0)
 
 
 def surefoot_command(*words: object) -> None:
@@ -145,12 +311,15 @@ def main() -> None:
     """Run the requested checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--training-only", action="store_true", help="without the checks of modules")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--run")
     parser.add_argument("--method", default="ensemble-of-t")
     parser.add_argument("--images", type=Path)
     chosen = parser.parse_args()
-    modules(torch.device(chosen.device))
+    if not chosen.training_only:
+        modules(torch.device(chosen.device))
+    training(torch.device(chosen.device))
     if chosen.run is not None:
         bundle(chosen)
     sys.exit(f"{len(failures)} failed: {'; '.join(failures)}" if failures else 0)

@@ -137,6 +137,23 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
     assert "On toy/wave only Single was run: its unfamiliar NLL is " in alone
 
 
+def test_a_report_with_another_rule_for_t(folder, here, tmp_path, no_training, no_figures):
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    run = tmp_path / "runs/experiments/longer"
+    before = (run / "experiment.toml").read_bytes()
+    limits = {}
+    for budget in ("0.02", "0.1", "surplus"):
+        here("report", run, "--set", f"budget={budget}", "--set", "resamples=0")
+        (file,) = (run / "calibrations").glob("*budget-t*.json")
+        limits[budget] = load_calibration(file)
+    assert [each.budget for each in limits.values()] == [0.02, 0.1, "surplus"]
+    surplus = limits["surplus"]
+    assert surplus.nll_limit == surplus.nll_best, "a plain network has no surplus on itself"
+    assert surplus.temperature == limits["0.1"].best.temperature
+    assert (run / "experiment.toml").read_bytes() == before, "the run itself was not changed"
+    assert "budget is 'x'; allowed: " in here("report", run, "--set", "budget=x", check=2).stderr
+
+
 def epochs(store):
     return [
         (entry["phase"], entry["epoch"])

@@ -16,6 +16,7 @@ from scipy.stats import ttest_1samp
 from surefoot.errors import InputError
 from surefoot.experiments.search import (
     Candidate,
+    Entry,
     RecipeSearch,
     Trial,
     _units,
@@ -28,10 +29,10 @@ from surefoot.recipes.recipe import Protocol, Recipe, Spec
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
-from surefoot.variants import read_recipe
+from surefoot.variants import read_recipe, variant_from
 from surefoot.workers.jobs import Job, WorkOrder
-from surefoot.workers.local import execute
-from tests.cli.command import in_a_process, started
+from surefoot.workers.produce import open_context, produce
+from tests.cli.command import in_a_process, started, surefoot
 
 BASE = Recipe(network="mlp", width=16, learning_rate=0.05, epochs=8)
 SET = ("--set", "network=mlp", "--set", "width=16", "--set", "learning_rate=0.05", "--set", "epochs=8")
@@ -241,14 +242,12 @@ def test_only_validation_data_are_predicted(searched):
 
 
 def test_a_killed_search_resumes_to_the_same_table(searched, tmp_path):
-    """Killed in its first rung and again when a network of the last rung has begun."""
     (tmp_path / "c.toml").write_text(FILE)
-    for done in (1, 7):
-        with started(*search(tmp_path)) as process:
-            while len(list((tmp_path / "runs").glob("networks/*/*/seed*"))) < done:
-                assert process.poll() is None
-                time.sleep(0.005)
-            os.kill(process.pid, signal.SIGKILL)
+    with started(*search(tmp_path)) as process:
+        while len(list((tmp_path / "runs").glob("networks/*/*/seed*"))) < 2:
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
     assert not (tmp_path / "r.toml").exists()
     trained = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/networks/*/*/seed*/done.json")}
     in_a_process(*search(tmp_path))
@@ -266,17 +265,53 @@ def test_where_every_candidate_diverges_one_sentence_says_so(tmp_path):
     assert not (tmp_path / "r.toml").exists()
 
 
-def test_jobs_of_one_order_are_trained_with_their_own_augmentation(letters, tmp_path):
+def test_jobs_of_one_order_are_trained_with_their_own_augmentation(tmp_path):
     plain = Recipe(network="mlp", width=8, epochs=1, view=8, resize=8, augmentation="none", protocol="search")
-    recipes = [replace(plain, augmentation=name) for name in ("none", "inception")]
+    random = replace(plain, augmentation="inception")
     logits = []
-    for name, used in (("both", recipes), ("one", recipes[1:])):
-        jobs = tuple(Job(recipe, 0) for recipe in used)
-        order = WorkOrder(task="letters", root=None, jobs=jobs, store=str(tmp_path / name))
-        execute(order, workers=1, on_event=lambda _: None)
-        spec = Spec(letters.name, letters.identity, recipes[1], 0)
-        logits.append(Store(tmp_path / name).predictions(spec, Split.VAL).logits)
+    for first in (plain, random):
+        store = Store(tmp_path / first.augmentation)
+        order = WorkOrder(
+            task="letters", root=None, jobs=(Job(first, 0), Job(random, 0)), store=str(store.root)
+        )
+        context = open_context(order)
+        spec = Spec(context.task.name, context.task.identity, random, 0)
+        produce(spec, context, store)
+        logits.append(store.predictions(spec, Split.VAL).logits)
     assert logits[0].equal(logits[1])
+
+
+def test_a_single_candidate_is_trained_to_the_end_at_once(toy, tmp_path):
+    only = Candidate("only", replace(BASE, epochs=1))
+    order = WorkOrder(task="toy", root=None, jobs=(Job(only.shortened(1), 0),), store=str(tmp_path))
+    produce(Spec(toy.name, toy.identity, only.shortened(1), 0), open_context(order), Store(tmp_path))
+    rungs = RecipeSearch(toy, [only], order, runs=1).run(workers=1, watch=None)  # nothing is left to train
+    assert [[(entry.rung, entry.candidate, entry.verdict) for entry in rung] for rung in rungs] == [
+        [(3, only, "best")]
+    ]
+
+
+def entry(name, nll, plain, losses=(1.0,), **values):
+    spec = Spec("toy", "0", BASE, 0)
+    trial = Trial(spec, 1.0, nll, plain, 0.1, None if losses is None else np.array(losses))
+    return Entry(1, Candidate(name, BASE), (trial,), **values)
+
+
+def test_ties_are_broken_by_the_nll_without_t_and_the_diverged_come_last():
+    entries = [entry("a", np.nan, np.nan, None), entry("b", 0.2, 0.1), entry("c", 0.1, 0.4), entry("d", 0.1, 0.3)]  # fmt: skip
+    assert "".join(each.candidate.name for each in sorted(entries, key=lambda each: each.rank)) == "dcba"
+
+
+def test_verdicts():
+    compared = [(0.0, 0.0), (0.1, 0.1), (0.11, 0.1), (0.5, np.inf)]
+    verdicts = [entry("a", 1.0, 1.0, difference=d, margin=m).verdict for d, m in compared]
+    assert verdicts == [
+        "not significantly worse",
+        "not significantly worse",
+        "worse",
+        "not significantly worse",
+    ]
+    assert entry("a", np.nan, np.nan, None).verdict == "diverged"
 
 
 def test_a_search_needs_validation_data_and_plain_training(toy):
@@ -284,6 +319,9 @@ def test_a_search_needs_validation_data_and_plain_training(toy):
     bare = replace(toy, splits={Split.TRAIN: toy.splits[Split.TRAIN]})
     with pytest.raises(InputError, match="has no val split; needed: one, to search on"):
         RecipeSearch(bare, [Candidate("plain", BASE)], order)
+    bayesian = replace(BASE, variant=variant_from({"kind": "bayesian"}))
+    with pytest.raises(InputError, match="the recipe has the variant 'bayesian'; allowed: plain training"):
+        RecipeSearch(toy, [Candidate("plain", bayesian)], order)
 
 
 MISTAKES = {
@@ -302,12 +340,12 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence(words, searched, monkeypatch):
     monkeypatch.chdir(searched)
     arguments = ("-o", "s.toml", *words.split())
-    said = in_a_process("tune", "toy", *SET, "--search", "recipe", *arguments, check=2)
+    said = surefoot("tune", "toy", *SET, "--search", "recipe", *arguments, check=2)
     assert MISTAKES[words] in said.stderr
     assert said.stderr.count("\n") == 1
 
 
 def test_options_of_the_recipe_search_are_refused_by_the_other(tmp_path):
     for option in ("--augmentation", "--sharpness", "--schedule", "--length", "--runs", "--workers"):
-        said = in_a_process("tune", "toy", option, "1", "-o", tmp_path / "r.toml", check=2)
+        said = surefoot("tune", "toy", option, "1", "-o", tmp_path / "r.toml", check=2)
         assert f"{option} is not used by --search rate; allowed: with --search recipe" in said.stderr

@@ -120,3 +120,21 @@ def test_divergence_names_epoch_rate_and_a_way_out(task, tmp_path):
     )
     with pytest.raises(InputError, match=said):
         produce(spec, context, Store(tmp_path))
+
+
+def test_networks_of_one_order_have_their_own_augmentation(tmp_path):
+    """One context, as a worker opens it for all jobs of an order, trains what a context of its own does."""
+    letters = task_named("letters")
+    samples = {split: each.take(range(60)) for split, each in letters.splits.items()}
+    task = Task("letters/small", letters.kind, letters.class_names, samples)
+    plain = Recipe(network="mlp", width=4, epochs=1, view=16, resize=16, augmentation="none")
+    augmented = replace(plain, augmentation="inception")
+    shared, store = TaskContext(task, task_inputs(task, plain, cache=tmp_path), torch.device("cpu")), {}
+    for name, recipe, context in (
+        ("shared", augmented, shared),
+        ("own", augmented, replace(shared, inputs=task_inputs(task, augmented, cache=tmp_path))),
+    ):
+        spec = Spec(task.name, task.identity, recipe, 0)
+        produce(spec, context, Store(tmp_path / name))
+        store[name] = weights((Store(tmp_path / name), spec))
+    assert same(store["shared"], store["own"])

@@ -146,14 +146,22 @@ def tune(
     from surefoot.workers.jobs import WorkOrder
     from surefoot.workers.local import default_workers
 
-    axes = {"augmentations": augmentation, "sharpness": sharpness, "schedules": schedule, "lengths": length}
-    given = {name: tuple(axis) for name, axis in axes.items() if axis}
-    if candidates is not None and given:
+    if candidates is None:
+        found = grid(
+            base,
+            loaded,
+            augmentations=augmentation or (),
+            sharpness=sharpness or (),
+            schedules=schedule or (),
+            lengths=length or (),
+        )
+    elif augmentation or sharpness or schedule or length:
         raise InputError(
             "--candidates names every recipe; allowed: "
             "without --augmentation, --sharpness, --schedule and --length"
         )
-    found = grid(base, loaded, **given) if candidates is None else read_candidates(candidates, base)
+    else:
+        found = read_candidates(candidates, base)
     order = WorkOrder(
         task=task,
         root=None if root is None else str(root),

@@ -167,7 +167,8 @@ class Entry:
     @cached_property
     def losses(self) -> Array:
         """Per decision, averaged over the networks."""
-        return np.mean([trial.losses for trial in self.trials if trial.losses is not None], axis=0)
+        losses = [trial.losses for trial in self.trials if trial.losses is not None]
+        return np.asarray(np.mean(losses, axis=0))
 
     def mean(self, name: str) -> float:
         """A number of the trials, averaged."""

@@ -152,7 +152,7 @@ def jitter(views: Tensor, changes: Changes) -> Tensor:
         for factor in (changes.brightness, changes.contrast, changes.saturation)
     )
     views = (views * brightness).clamp_(0, 255)
-    mean = _grey(views.mean(dim=(2, 3), keepdim=True, dtype=torch.float32)).to(views.dtype)
+    mean = _grey(views.mean(dim=(2, 3), keepdim=True))
     views = torch.lerp(mean, views, contrast).clamp_(0, 255)
     if views.shape[1] == len(LUMA):
         views = torch.lerp(_grey(views), views, saturation).clamp_(0, 255)
@@ -196,7 +196,7 @@ def _grey(views: Tensor) -> Tensor:
     """One channel: the luma of three, or the only one."""
     if views.shape[1] != len(LUMA):
         return views.mean(dim=1, keepdim=True)
-    red, green, blue = views.split(1, dim=1)
+    red, green, blue = views[:, :1], views[:, 1:2], views[:, 2:]
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
 
