@@ -51,6 +51,11 @@ def script():
 
 
 @pytest.fixture(scope="module")
+def evaluation(script):
+    return importlib.import_module("sharpness_evaluation")
+
+
+@pytest.fixture(scope="module")
 def store(script, tmp_path_factory):
     """A store with the networks of both trainings, of two seeds."""
     folder = tmp_path_factory.mktemp("study")
@@ -260,9 +265,9 @@ def test_what_is_missing_is_said_in_a_sentence(script, store, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module", params=list(LabelKind))
-def finished(request, script, tmp_path_factory):
+def finished(request, evaluation, tmp_path_factory):
     """An experiment that was run: two runs, ensembles of two."""
-    made = trained(tmp_path_factory.mktemp("finished"), request.param, methods=script.EVALUATED)
+    made = trained(tmp_path_factory.mktemp("finished"), request.param, methods=evaluation.EVALUATED)
     return made, open_folder(made.experiment, [made.plan], made.store)
 
 
@@ -286,12 +291,12 @@ def naive(name, ensemble, rows):
     return oracles.aurc(confidence, correct)
 
 
-def test_replicates_are_those_of_resampled_rows_and_networks(script, finished):
+def test_replicates_are_those_of_resampled_rows_and_networks(evaluation, finished):
     made, _ = finished
-    by_name = script.contenders(made.plan, made.store)["unfamiliar"]
+    by_name = evaluation.contenders(made.plan, made.store)["unfamiliar"]
     metrics = [METRICS.named(name) for name in ("nll", "aurc")]
     rng = np.random.default_rng(3)
-    for name in (script.OURS, script.PAPER_ENSEMBLE, "sharpness-aware, 10%"):
+    for name in (evaluation.OURS, evaluation.PAPER_ENSEMBLE, "sharpness-aware, 10%"):
         contender = by_name[name]
         groups = contender.runs[0].groups
         names, unit_of = np.unique(groups, return_inverse=True)
@@ -303,7 +308,7 @@ def test_replicates_are_those_of_resampled_rows_and_networks(script, finished):
         for resample in range(3):
             rows = np.concatenate([np.flatnonzero(unit_of == unit) for unit in drawn[resample]])
             picked = [members[pick] for pick in picks[resample]]
-            if name == script.PAPER_ENSEMBLE:
+            if name == evaluation.PAPER_ENSEMBLE:
                 joined = picked[0].with_logits(torch.cat([each.logits for each in picked]))
                 expected = [naive(metric.name, joined, rows) for metric in metrics]
             else:
@@ -311,25 +316,26 @@ def test_replicates_are_those_of_resampled_rows_and_networks(script, finished):
             assert got[resample] == pytest.approx(expected, rel=1e-6)
 
 
-def test_methods_of_the_same_networks_share_picks(script, finished):
+def test_methods_of_the_same_networks_share_picks(evaluation, finished):
     made, _ = finished
-    by_name = script.contenders(made.plan, made.store)["familiar"]
-    assert by_name[script.OURS].specs == by_name[script.OWN_ENSEMBLE].specs
-    assert by_name[script.OURS].specs != by_name[script.PAPER_ENSEMBLE].specs
-    picks = script.picked_networks([c.specs for c in by_name.values()], 50, np.random.default_rng(0))
+    by_name = evaluation.contenders(made.plan, made.store)["familiar"]
+    assert by_name[evaluation.OURS].specs == by_name[evaluation.OWN_ENSEMBLE].specs
+    assert by_name[evaluation.OURS].specs != by_name[evaluation.PAPER_ENSEMBLE].specs
+    picks = evaluation.picked_networks([c.specs for c in by_name.values()], 50, np.random.default_rng(0))
     assert len(picks) == 2
     assert {each.shape for each in picks.values()} == {(50, 2)}
     assert {int(pick) for each in picks.values() for pick in each.flat} == {0, 1}
 
 
-def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value(script, finished):
+def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value(evaluation, finished):
     made, _ = finished
-    by_side = script.contenders(made.plan, made.store)
+    by_side = evaluation.contenders(made.plan, made.store)
     changed = {
-        side: {**methods, script.OURS: methods[script.PAPER_ENSEMBLE]} for side, methods in by_side.items()
+        side: {**methods, evaluation.OURS: methods[evaluation.PAPER_ENSEMBLE]}
+        for side, methods in by_side.items()
     }
-    gaps = list(script.gaps("small", changed, resamples=30))
-    same = [gap for gap in gaps if (gap.method, gap.other) == (script.OURS, script.PAPER_ENSEMBLE)]
+    gaps = list(evaluation.gaps("small", changed, resamples=30))
+    same = [gap for gap in gaps if (gap.method, gap.other) == (evaluation.OURS, evaluation.PAPER_ENSEMBLE)]
     assert len(same) == 8
     for gap in same:
         undefined = np.isnan(gap.value)  # E99 where no prediction is that confident
@@ -338,7 +344,7 @@ def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value
     for gap in (gap for gap in gaps if np.isfinite(gap.low)):
         assert gap.low <= gap.value - gap.other_value <= gap.high
         assert gap.difference == gap.value - gap.other_value
-        assert gap.limit == (1 if gap.other == script.PAPER_ENSEMBLE else 1.02)
+        assert gap.limit == (1 if gap.other == evaluation.PAPER_ENSEMBLE else 1.02)
 
 
 @pytest.mark.parametrize(
@@ -352,49 +358,55 @@ def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value
         (0.561, 1.02, -0.1, "not met by 10.0%, not significant"),
     ],
 )
-def test_verdicts(script, value, limit, excess_low, verdict):
+def test_verdicts(evaluation, value, limit, excess_low, verdict):
     numbers = (value, 0.5, value - 0.5, 0.0, 0.0, value / 0.5, 0.0, 0.0, limit, excess_low)
-    assert script.Gap("task", "ours", "other", "familiar", "nll", *numbers).verdict == verdict
+    assert evaluation.Gap("task", "ours", "other", "familiar", "nll", *numbers).verdict == verdict
 
 
-def test_evaluation_and_cost_are_written(script, finished, tmp_path, capsys):
+def test_evaluation_and_cost_are_written(script, evaluation, finished, tmp_path, capsys):
     made, folder = finished
     out = ["--out", str(tmp_path)]
     assert script.main(["evaluate", str(folder), "--resamples", "20", *out]) == 0
     lines = lines_of(tmp_path / "evaluation.csv")
     assert len(lines) == 2 * 6 * 8  # ensembles; the method and five rules; outcomes
     comparison = made.study().parts[0].comparison
-    for line in (line for line in lines if line["method"] == script.OURS and line["metric"] == "nll"):
-        for name, column in ((script.OURS, "value"), (line["other"], "other_value")):
+    for line in (line for line in lines if line["method"] == evaluation.OURS and line["metric"] == "nll"):
+        for name, column in ((evaluation.OURS, "value"), (line["other"], "other_value")):
             cell = comparison.method(name).cells[line["side"], "nll"]
             assert float(line[column]) == pytest.approx(cell.mean)
     by_rule = {
         line["method"]: line for line in lines if (line["side"], line["metric"]) == ("familiar", "nll")
     }
-    assert by_rule["sharpness-aware, surplus"]["value"] == by_rule[script.OURS]["value"]  # the default rule
+    assert (
+        by_rule["sharpness-aware, surplus"]["value"] == by_rule[evaluation.OURS]["value"]
+    )  # the default rule
     text = (tmp_path / "evaluation.md").read_text()
     assert text.count("**toy/small: one network and ensembles**") == 1
-    goal = [x["verdict"] for x in lines if x["method"] == script.OURS and x["other"] == script.PAPER_ENSEMBLE]
+    goal = [
+        x["verdict"]
+        for x in lines
+        if x["method"] == evaluation.OURS and x["other"] == evaluation.PAPER_ENSEMBLE
+    ]
     met = all(goal[place] == "met" for place in (0, 1, 6))
     assert f"AURC and familiar NLL: on {int(met)} of 1 task" in text
     assert "compared with ensemble-of-t; to be reached: no higher" in text
     assert script.main(["cost", str(folder), *out]) == 0
     costs = {line["method"]: line for line in lines_of(tmp_path / "cost.csv")}
-    assert list(costs) == list(script.COSTED)
-    assert [costs[name]["networks"] for name in script.COSTED] == ["1", "1", "2", "2"]
+    assert list(costs) == list(evaluation.COSTED)
+    assert [costs[name]["networks"] for name in evaluation.COSTED] == ["1", "1", "2", "2"]
     seconds = [made.store.facts(spec)["seconds"] for [spec] in made.plan.methods[0].runs]
     assert float(costs["single"]["training_seconds"]) == pytest.approx(np.median(seconds))
     assert costs["single"]["training_mib"] == "nan"  # memory is logged on a GPU only
 
 
-def test_peak_memory_is_read_from_the_logs(script, finished):
+def test_peak_memory_is_read_from_the_logs(evaluation, finished):
     made, _ = finished
     [spec] = made.plan.methods[0].runs[1]
     log = made.store.folder(spec) / "log.jsonl"
     before = log.read_text()
     log.write_text(f'{before}{{"peak_bytes": {3 * 2**20}}}\n{{"prediction_peak_bytes": {2**20}}}\n')
     try:
-        lines = {line[1]: line[-2:] for line in script.cost_lines(made.plan, made.store)}
+        lines = {line[1]: line[-2:] for line in evaluation.cost_lines(made.plan, made.store)}
     finally:
         log.write_text(before)
     assert lines["single"] == lines["ensemble-of-t"] == (3.0, 1.0)
