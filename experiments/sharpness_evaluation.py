@@ -139,9 +139,11 @@ def contenders(plan: Plan, store: Store) -> dict[str, dict[str, Contender]]:
 
     results = {result.name: result for result in results_of(plan, store)}
     for name in EVALUATED:
-        if name not in results or results[name].missing or not results[name].runs:
+        if name not in results or not results[name].runs:
             have = ", ".join(EVALUATED)
             raise InputError(f"{plan.task}: {name!r} was not run or is not done; needed: {have}")
+        for missing in results[name].missing:
+            print(f"{plan.task}: {name} without {missing}, which is not done", flush=True)
     runs = {name: results[name].runs for name in (OURS, PAPER_ENSEMBLE, OWN_ENSEMBLE)}
     only = replace(plan, methods=tuple(each for each in plan.methods if each.method.name == OURS))
     for rule, budget in RULES.items():

@@ -14,12 +14,19 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
+from surefoot.errors import InputError
+from surefoot.experiments.methods import Setup
 from surefoot.experiments.run import open_folder
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Protocol, Recipe
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from surefoot.training.data import task_inputs
+from surefoot.variants.build import TaskContext
+from surefoot.workers.produce import produce
+from tests.experiments.test_methods import RECIPE as SMALL
+from tests.experiments.test_methods import small_task
 from tests.metrics import oracles
 from tests.report.studies import trained
 
@@ -144,6 +151,22 @@ def test_the_cost_of_a_step(script):
     assert script.step_cost(Recipe(view=224, sharpness=0.1, regmixup=10.0)) == pytest.approx(4 * 2.1 * 2)
 
 
+def test_a_run_that_is_not_done_is_named(evaluation, finished, capsys):
+    made, _ = finished
+    [spec] = next(p for p in made.plan.methods if p.method.name == evaluation.OURS).runs[1]
+    done = made.store.folder(spec) / "done.json"
+    done.rename(done.with_suffix(".away"))
+    try:
+        with pytest.raises(InputError, match=r"'ensemble-of-sharpness-aware-t' was not run or is not done"):
+            evaluation.contenders(made.plan, made.store)
+    finally:
+        done.with_suffix(".away").rename(done)
+    assert (
+        f"sharpness-aware network of toy/small, seed {spec.seed}, which is not done"
+        in capsys.readouterr().out
+    )
+
+
 def test_a_second_call_trains_nothing(script, store, capsys):
     opened, words = store
     before = {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")}
@@ -204,6 +227,27 @@ def test_rules_are_fitted_on_familiar_data_and_scored_on_held_out_data(script, s
         expected = min(limit.get(line["rule"], max(own, reference)), np.log(2))
         assert float(line["familiar"]) == pytest.approx(expected, rel=1e-3)
     assert "Chosen: " in capsys.readouterr().out
+
+
+def test_many_labels_and_clusters_of_features(script, tmp_path):
+    """As on objects: sigmoids, and subgroups that are clusters of the first plain network's features."""
+    task = small_task(LabelKind.MANY_LABELS, groups=False)
+    setup = Setup(task, SMALL, members=1, runs=1, folds=2)
+    opened = Store(tmp_path)
+    context = TaskContext(task, task_inputs(task, SMALL, cache=tmp_path), torch.device("cpu"))
+    rotations, ablation = script.rotation_rows(setup), script.ablation_rows(setup)
+    for spec in dict.fromkeys(s for row in (*rotations, *ablation) for s in (*row.spec.needs(), row.spec)):
+        produce(spec, context, opened)
+    assert {row.spec.needs() for row in rotations} == {(setup.spec(SMALL, 0),)}
+    scores = list(script.rule_scores(rotations, opened))
+    assert len(scores) == 2 * len(script.RULES)
+    spec = next(row.spec for row in rotations if row.label == "sharpness-aware")
+    held_out = opened.predictions(spec, "held_out")
+    for score in (score for score in scores if score.fold == 0):
+        scaled = held_out.with_logits(held_out.logits / score.temperature)
+        assert score.held_out == pytest.approx(naive("nll", scaled, np.arange(held_out.n)), rel=1e-5)
+    for values in script.ablation_scores(ablation, opened).values():
+        assert all(np.isfinite(each).all() and len(each) == 3 for each in values.values())
 
 
 def choice_of(script, scores):
