@@ -11,11 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize_scalar
 
+from surefoot.errors import InputError
+from surefoot.experiments.methods import Setup
+from surefoot.experiments.run import open_folder
+from surefoot.metrics import METRICS
+from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Protocol, Recipe
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from surefoot.training.data import task_inputs
+from surefoot.variants.build import TaskContext
+from surefoot.workers.produce import produce
+from tests.experiments.test_methods import RECIPE as SMALL
+from tests.experiments.test_methods import small_task
+from tests.metrics import oracles
+from tests.report.studies import trained
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 TINY = """
@@ -42,6 +55,11 @@ def script():
         yield importlib.import_module("sharpness")
     finally:
         sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def evaluation(script):
+    return importlib.import_module("sharpness_evaluation")
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +151,22 @@ def test_the_cost_of_a_step(script):
     assert script.step_cost(Recipe(view=224, sharpness=0.1, regmixup=10.0)) == pytest.approx(4 * 2.1 * 2)
 
 
+def test_a_run_that_is_not_done_is_named(evaluation, finished, capsys):
+    made, _ = finished
+    [spec] = next(p for p in made.plan.methods if p.method.name == evaluation.OURS).runs[1]
+    done = made.store.folder(spec) / "done.json"
+    done.rename(done.with_suffix(".away"))
+    try:
+        with pytest.raises(InputError, match=r"'ensemble-of-sharpness-aware-t' was not run or is not done"):
+            evaluation.contenders(made.plan, made.store)
+    finally:
+        done.with_suffix(".away").rename(done)
+    assert (
+        f"sharpness-aware network of toy/small, seed {spec.seed}, which is not done"
+        in capsys.readouterr().out
+    )
+
+
 def test_a_second_call_trains_nothing(script, store, capsys):
     opened, words = store
     before = {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")}
@@ -195,6 +229,27 @@ def test_rules_are_fitted_on_familiar_data_and_scored_on_held_out_data(script, s
     assert "Chosen: " in capsys.readouterr().out
 
 
+def test_many_labels_and_clusters_of_features(script, tmp_path):
+    """As on objects: sigmoids, and subgroups that are clusters of the first plain network's features."""
+    task = small_task(LabelKind.MANY_LABELS, groups=False)
+    setup = Setup(task, SMALL, members=1, runs=1, folds=2)
+    opened = Store(tmp_path)
+    context = TaskContext(task, task_inputs(task, SMALL, cache=tmp_path), torch.device("cpu"))
+    rotations, ablation = script.rotation_rows(setup), script.ablation_rows(setup)
+    for spec in dict.fromkeys(s for row in (*rotations, *ablation) for s in (*row.spec.needs(), row.spec)):
+        produce(spec, context, opened)
+    assert {row.spec.needs() for row in rotations} == {(setup.spec(SMALL, 0),)}
+    scores = list(script.rule_scores(rotations, opened))
+    assert len(scores) == 2 * len(script.RULES)
+    spec = next(row.spec for row in rotations if row.label == "sharpness-aware")
+    held_out = opened.predictions(spec, "held_out")
+    for score in (score for score in scores if score.fold == 0):
+        scaled = held_out.with_logits(held_out.logits / score.temperature)
+        assert score.held_out == pytest.approx(naive("nll", scaled, np.arange(held_out.n)), rel=1e-5)
+    for values in script.ablation_scores(ablation, opened).values():
+        assert all(np.isfinite(each).all() and len(each) == 3 for each in values.values())
+
+
 def choice_of(script, scores):
     """From each rule's held-out and familiar NLL on two tasks; the plain network's familiar NLL is 1."""
     own = scores["own T"][0]
@@ -251,3 +306,151 @@ def test_what_is_missing_is_said_in_a_sentence(script, store, tmp_path, capsys):
     assert "not done; needed: all" in capsys.readouterr().err
     assert script.main(["rotations", "gender", "--store", str(tmp_path)]) == 2
     assert "needs --packs" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module", params=list(LabelKind))
+def finished(request, evaluation, tmp_path_factory):
+    """An experiment that was run: two runs, ensembles of two."""
+    made = trained(tmp_path_factory.mktemp("finished"), request.param, methods=evaluation.EVALUATED)
+    return made, open_folder(made.experiment, [made.plan], made.store)
+
+
+def naive(name, ensemble, rows):
+    """A metric of the mean of the members' probabilities over rows drawn with repetition, by numpy."""
+    logits, labels = ensemble.logits.numpy().astype(np.float64)[:, rows], ensemble.labels.numpy()[rows]
+    if ensemble.kind is LabelKind.ONE_LABEL:
+        top = logits.max(axis=2, keepdims=True)
+        p = np.exp(logits - top)
+        p = (p / p.sum(axis=2, keepdims=True)).mean(axis=0)
+        confidence, correct = p.max(axis=1), p.argmax(axis=1) == labels
+        true = p[np.arange(len(rows)), labels]
+    else:
+        known = labels >= 0
+        p = (1 / (1 + np.exp(-logits))).mean(axis=0)[known]
+        labels = labels[known]
+        confidence, correct = np.maximum(p, 1 - p), (p > 0.5) == (labels == 1)
+        true = np.where(labels == 1, p, 1 - p)
+    if name == "nll":
+        return np.mean(-np.log(np.clip(true, 0.001, 0.999)))
+    return oracles.aurc(confidence, correct)
+
+
+def test_replicates_are_those_of_resampled_rows_and_networks(evaluation, finished):
+    made, _ = finished
+    by_name = evaluation.contenders(made.plan, made.store)["unfamiliar"]
+    metrics = [METRICS.named(name) for name in ("nll", "aurc")]
+    rng = np.random.default_rng(3)
+    for name in (evaluation.OURS, evaluation.PAPER_ENSEMBLE, "sharpness-aware, 10%"):
+        contender = by_name[name]
+        groups = contender.runs[0].groups
+        names, unit_of = np.unique(groups, return_inverse=True)
+        drawn = [rng.integers(len(names), size=len(names)) for _ in range(3)]
+        counts = np.stack([np.bincount(units, minlength=len(names)) for units in drawn]).astype(float)
+        picks = rng.integers(2, size=(3, 2))
+        got = contender.replicates(metrics, counts, unit_of, picks)
+        members = [run.member(i) for run in contender.runs for i in range(run.members)]
+        for resample in range(3):
+            rows = np.concatenate([np.flatnonzero(unit_of == unit) for unit in drawn[resample]])
+            picked = [members[pick] for pick in picks[resample]]
+            if name == evaluation.PAPER_ENSEMBLE:
+                joined = picked[0].with_logits(torch.cat([each.logits for each in picked]))
+                expected = [naive(metric.name, joined, rows) for metric in metrics]
+            else:
+                expected = [np.mean([naive(m.name, each, rows) for each in picked]) for m in metrics]
+            assert got[resample] == pytest.approx(expected, rel=1e-6)
+
+
+def test_methods_of_the_same_networks_share_picks(evaluation, finished):
+    made, _ = finished
+    by_name = evaluation.contenders(made.plan, made.store)["familiar"]
+    assert by_name[evaluation.OURS].specs == by_name[evaluation.OWN_ENSEMBLE].specs
+    assert by_name[evaluation.OURS].specs != by_name[evaluation.PAPER_ENSEMBLE].specs
+    picks = evaluation.picked_networks([c.specs for c in by_name.values()], 50, np.random.default_rng(0))
+    assert len(picks) == 2
+    assert {each.shape for each in picks.values()} == {(50, 2)}
+    assert {int(pick) for each in picks.values() for pick in each.flat} == {0, 1}
+
+
+def test_a_method_differs_from_itself_by_nothing_and_intervals_contain_the_value(evaluation, finished):
+    made, _ = finished
+    by_side = evaluation.contenders(made.plan, made.store)
+    changed = {
+        side: {**methods, evaluation.OURS: methods[evaluation.PAPER_ENSEMBLE]}
+        for side, methods in by_side.items()
+    }
+    gaps = list(evaluation.gaps("small", changed, resamples=30))
+    same = [gap for gap in gaps if (gap.method, gap.other) == (evaluation.OURS, evaluation.PAPER_ENSEMBLE)]
+    assert len(same) == 8
+    for gap in same:
+        undefined = np.isnan(gap.value)  # E99 where no prediction is that confident
+        assert gap.verdict == ("undefined" if undefined else "met")
+        assert undefined or (gap.difference, gap.low, gap.high) == (0, 0, 0)
+    for gap in (gap for gap in gaps if np.isfinite(gap.low)):
+        assert gap.low <= gap.value - gap.other_value <= gap.high
+        assert gap.difference == gap.value - gap.other_value
+        assert gap.limit == (1 if gap.other == evaluation.PAPER_ENSEMBLE else 1.02)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "excess_low", "verdict"),
+    [
+        (0.5, 1.0, -0.2, "met"),
+        (0.4, 1.0, -0.2, "met"),
+        (0.505, 1.02, -0.2, "met"),
+        (0.52, 1.0, -0.1, "not met by 4.0%, not significant"),
+        (0.52, 1.0, 0.01, "not met"),
+        (0.561, 1.02, -0.1, "not met by 10.0%, not significant"),
+    ],
+)
+def test_verdicts(evaluation, value, limit, excess_low, verdict):
+    numbers = (value, 0.5, value - 0.5, 0.0, 0.0, value / 0.5, 0.0, 0.0, limit, excess_low)
+    assert evaluation.Gap("task", "ours", "other", "familiar", "nll", *numbers).verdict == verdict
+
+
+def test_evaluation_and_cost_are_written(script, evaluation, finished, tmp_path, capsys):
+    made, folder = finished
+    out = ["--out", str(tmp_path)]
+    assert script.main(["evaluate", str(folder), "--resamples", "20", *out]) == 0
+    lines = lines_of(tmp_path / "evaluation.csv")
+    assert len(lines) == 2 * 6 * 8  # ensembles; the method and five rules; outcomes
+    comparison = made.study().parts[0].comparison
+    for line in (line for line in lines if line["method"] == evaluation.OURS and line["metric"] == "nll"):
+        for name, column in ((evaluation.OURS, "value"), (line["other"], "other_value")):
+            cell = comparison.method(name).cells[line["side"], "nll"]
+            assert float(line[column]) == pytest.approx(cell.mean)
+    by_rule = {
+        line["method"]: line for line in lines if (line["side"], line["metric"]) == ("familiar", "nll")
+    }
+    assert (
+        by_rule["sharpness-aware, surplus"]["value"] == by_rule[evaluation.OURS]["value"]
+    )  # the default rule
+    text = (tmp_path / "evaluation.md").read_text()
+    assert text.count("**toy/small: one network and ensembles**") == 1
+    goal = [
+        x["verdict"]
+        for x in lines
+        if x["method"] == evaluation.OURS and x["other"] == evaluation.PAPER_ENSEMBLE
+    ]
+    met = all(goal[place] == "met" for place in (0, 1, 6))
+    assert f"AURC and familiar NLL: on {int(met)} of 1 task" in text
+    assert "compared with ensemble-of-t; to be reached: no higher" in text
+    assert script.main(["cost", str(folder), *out]) == 0
+    costs = {line["method"]: line for line in lines_of(tmp_path / "cost.csv")}
+    assert list(costs) == list(evaluation.COSTED)
+    assert [costs[name]["networks"] for name in evaluation.COSTED] == ["1", "1", "2", "2"]
+    seconds = [made.store.facts(spec)["seconds"] for [spec] in made.plan.methods[0].runs]
+    assert float(costs["single"]["training_seconds"]) == pytest.approx(np.median(seconds))
+    assert costs["single"]["training_mib"] == "nan"  # memory is logged on a GPU only
+
+
+def test_peak_memory_is_read_from_the_logs(evaluation, finished):
+    made, _ = finished
+    [spec] = made.plan.methods[0].runs[1]
+    log = made.store.folder(spec) / "log.jsonl"
+    before = log.read_text()
+    log.write_text(f'{before}{{"peak_bytes": {3 * 2**20}}}\n{{"prediction_peak_bytes": {2**20}}}\n')
+    try:
+        lines = {line[1]: line[-2:] for line in evaluation.cost_lines(made.plan, made.store)}
+    finally:
+        log.write_text(before)
+    assert lines["single"] == lines["ensemble-of-t"] == (3.0, 1.0)
