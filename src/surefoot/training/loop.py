@@ -48,6 +48,7 @@ class Stepper:
         self.average: dict[str, Tensor] = {}  # of the weights and of BatchNorm's statistics
         if recipe.weight_average:
             self.average = {name: value.clone() for name, value in self._floating().items()}
+        self.before: list[list[Tensor]] = []  # weights and buffers during a sharpness-aware step, by type
         self.average_share = torch.zeros((), device=self.device)  # of the current weights in the average
 
     def begin_step(self, rate: float, steps_before: int) -> None:
@@ -126,14 +127,21 @@ class Stepper:
         with torch.no_grad():
             parameters = [each for each in self._parameters() if each.grad is not None]
             state = [*parameters, *self.network.buffers()]
-            before = [each.detach().clone() for each in state]
+            kinds = [
+                [each for each in state if each.dtype == dtype] for dtype in {t.dtype: None for t in state}
+            ]
+            if not self.before:  # allocated once, and copied in one operation per type
+                self.before = [[torch.empty_like(each) for each in kind] for kind in kinds]
+            for saved, kind in zip(self.before, kinds, strict=True):
+                torch._foreach_copy_(saved, kind)
             gradients = [cast(Tensor, each.grad) for each in parameters]
             norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients))))
             torch._foreach_mul_(gradients, self.recipe.sharpness / (norm + 1e-12))
             torch._foreach_add_(parameters, gradients)
         yield
         with torch.no_grad():
-            torch._foreach_copy_(state, before)
+            for saved, kind in zip(self.before, kinds, strict=True):
+                torch._foreach_copy_(kind, saved)
 
     def finish(self) -> None:
         """Give the network the averaged weights, where an average was requested."""
