@@ -137,18 +137,25 @@ class Build:
             splits = (*phase.trained, *((Split.UNLABELLED,) if variant.unlabelled_share else ()))
             labels = np.concatenate([task.splits[split].labels for split in splits])
             training = Training(self, phase, self.context.joined(splits), labels, splits)
-            self.save(phase, training.trained_network())
-            self.draft.log({"phase": phase.name, "trained_and_predicted": time.time() - started})
+            _reset_peak_memory(self.context.device)
+            network = training.trained_network()
+            memory = {"training_memory": _peak_memory(self.context.device)}
+            self.save(phase, network)
+            self.draft.log({"phase": phase.name, "trained_and_predicted": time.time() - started, **memory})
 
     def save(self, phase: Phase, network: Network) -> None:
         """The weights and predictions of a phase, to the draft."""
         weights = {name: value.detach().cpu() for name, value in network.state_dict().items()}
         self.draft.save_weights(phase.weights, weights)
         for split in phase.predicted:
+            _reset_peak_memory(self.context.device)
             started = time.perf_counter()
             predictions = self.predictions(network, split)
             seconds = time.perf_counter() - started
-            self.draft.log({"predicted": predictions.n, "prediction_seconds": seconds})
+            memory = _peak_memory(self.context.device)
+            self.draft.log(
+                {"predicted": predictions.n, "prediction_seconds": seconds, "prediction_memory": memory}
+            )
             self.draft.save_predictions(split, predictions)
 
     def predictions(self, network: Network, split: Split) -> Predictions:
@@ -165,6 +172,16 @@ class Build:
             groups=samples.groups,
             ids=samples.ids,
         )
+
+
+def _reset_peak_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """The most bytes allocated on a GPU at once since the reset; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 @dataclass(frozen=True, eq=False)
