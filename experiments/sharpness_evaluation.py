@@ -286,7 +286,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
 
 
 COSTED = ("single", FULL, PAPER_ENSEMBLE, OWN_ENSEMBLE)
-MEMORY = ("peak_bytes", "prediction_peak_bytes")  # in the networks' logs: of training, of inference
+MEMORY = ("training_memory", "prediction_memory")  # bytes, in the networks' logs; None on a CPU
 MIB = ("training_mib", "inference_mib")
 
 
@@ -300,7 +300,7 @@ def cost_lines(plan: Plan, store: Store) -> Iterator[tuple[Any, ...]]:
         if result.runs:
             specs = [spec for run in result.runs for spec in run.specs]
             logs = [entry for spec in specs for entry in read_log(store.folder(spec) / LOG)]
-            peaks = [max((e[name] for e in logs if name in e), default=math.nan) for name in MEMORY]
+            peaks = [max((e[name] for e in logs if e.get(name)), default=math.nan) for name in MEMORY]
             yield (
                 plan.task,
                 result.name,

@@ -448,7 +448,7 @@ def test_peak_memory_is_read_from_the_logs(evaluation, finished):
     [spec] = made.plan.methods[0].runs[1]
     log = made.store.folder(spec) / "log.jsonl"
     before = log.read_text()
-    log.write_text(f'{before}{{"peak_bytes": {3 * 2**20}}}\n{{"prediction_peak_bytes": {2**20}}}\n')
+    log.write_text(f'{before}{{"training_memory": {3 * 2**20}}}\n{{"prediction_memory": {2**20}}}\n')
     try:
         lines = {line[1]: line[-2:] for line in evaluation.cost_lines(made.plan, made.store)}
     finally:
