@@ -18,6 +18,7 @@ import numpy as np
 
 from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
+from surefoot.experiments.methods import METHODS
 from surefoot.experiments.plan import Plan
 from surefoot.io import make_folder
 from surefoot.metrics import METRICS
@@ -137,6 +138,7 @@ def contenders(plan: Plan, store: Store) -> dict[str, dict[str, Contender]]:
     """The methods by side, then by name; also the sharpness-aware networks with every temperature rule."""
     from surefoot.experiments.results import results_of
 
+    plan = plan.with_budget(METHODS.named(OURS).budget or 0.0)  # today's rule, not the one it was run with
     results = {result.name: result for result in results_of(plan, store)}
     for name in EVALUATED:
         if name not in results or not results[name].runs:
