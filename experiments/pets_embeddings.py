@@ -4,9 +4,10 @@
         -o FOLDER/pets-embeddings.npz
     surefoot run experiments/pets-embeddings.toml --root FOLDER
 
-The script embeds the photographs of a task, each once, by its test view: the inputs of the network's last layer.
-As a plugin this file registers the task `pets-embeddings`, which reads FOLDER/pets-embeddings.npz: the samples,
-splits, classes and breeds of cat-dog. Oxford-IIIT Pets is under CC BY-SA 4.0, and so are its embeddings.
+The script embeds the test view of each photograph: a vector is the input of the network's last layer.
+As a plugin, this file registers the task `pets-embeddings`, which reads FOLDER/pets-embeddings.npz. It has
+the samples, splits, classes and breeds of cat-dog. Oxford-IIIT Pets is under CC BY-SA 4.0, and so are its
+embeddings.
 """
 
 import argparse
@@ -42,7 +43,9 @@ def embed(task: Task, *, weights: Path, recipe: Recipe, cache: Path | None = Non
     network = initial_network(recipe, task, inputs, seed=0, weights=weights)
     found: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     for split, samples in task.splits.items():
-        vectors = predict([network], inputs[split], torch.device("cpu"), predictor=network_features)[0].numpy()
+        vectors = predict([network], inputs[split], torch.device("cpu"), predictor=network_features)[
+            0
+        ].numpy()
         groups = np.full(len(samples), "") if samples.groups is None else samples.groups
         values = (samples.ids, np.full(len(samples), str(split)), samples.labels, groups, vectors)
         for name, value in zip(COLUMNS, values, strict=True):
@@ -58,14 +61,21 @@ def load_embeddings(file: Path, name: str) -> Task:
         with np.load(file, allow_pickle=False) as stored:
             columns = {each: stored[each] for each in (*COLUMNS, "class_names")}
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise InputError(f"{file}: no embeddings ({error}); needed: the output of {Path(__file__).name}") from error
-    rows, vectors = len(columns["ids"]), columns["vectors"]
+        raise InputError(
+            f"{file}: no embeddings ({error}); needed: the output of {Path(__file__).name}"
+        ) from error
+    vectors, labels, of_split = (columns[each] for each in ("vectors", "labels", "splits"))
     lengths = {each: len(columns[each]) for each in COLUMNS}
-    if set(lengths.values()) != {rows} or vectors.ndim != 2 or not np.isfinite(vectors).all():
+    if len(set(lengths.values())) > 1 or vectors.ndim != 2 or not np.isfinite(vectors).all():
         raise InputError(
             f"{file}: columns of {lengths} rows, vectors of shape {vectors.shape}; "
             "needed: a row per sample, finite numbers"
         )
+    if unknown := set(of_split.tolist()) - set(Split):
+        raise InputError(f"{file}: split {min(unknown)!r}; allowed: {', '.join(Split)}")
+    known = np.isin(labels, np.arange(len(columns["class_names"])))
+    if not (known | (of_split == Split.UNLABELLED)).all():
+        raise InputError(f"{file}: labels {np.unique(labels).tolist()}; allowed: an index of class_names")
     splits = {}
     for split in Split:
         chosen = columns["splits"] == split
