@@ -2,7 +2,7 @@
 
     python experiments/sharpness.py rotations --packs DATA --store RUNS --minutes 20 gender cat-dog
     python experiments/sharpness.py rules --store RUNS --out FOLDER
-    python experiments/sharpness.py ablation --packs DATA --store RUNS [--dry-run] animals objects
+    python experiments/sharpness.py ablation --packs DATA --store RUNS [--dry-run] [--rho 0.3] animals objects
     python experiments/sharpness.py ablation-table --store RUNS --out FOLDER
     python experiments/sharpness.py evaluate --out FOLDER RUNS/experiments/NAME ...
     python experiments/sharpness.py cost --out FOLDER RUNS/experiments/NAME ...

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from surefoot import plugins
 from surefoot.errors import InputError
 from surefoot.networks.backbones import build_network
 from surefoot.store.store import Store
-from surefoot.tasks import task_named
+from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.tasks.trees import pets_tree
@@ -25,11 +26,13 @@ MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(FOLDER))
-    try:
+    """The module; afterwards its task is not registered any more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TASKS, "_entries", list(TASKS))
+        patch.setattr(plugins, "_loaded", dict(plugins._loaded))
+        patch.syspath_prepend(FOLDER)
         yield importlib.import_module("pets_embeddings")
-    finally:
-        sys.path.remove(str(FOLDER))
+        del sys.modules["pets_embeddings"]
 
 
 def made_up():
