@@ -183,6 +183,16 @@ def test_ablation_networks_are_trained_on_train_only(script, store):
     assert all(row.label != "plain" or row.spec.recipe.epochs == 2 for row in rows)
 
 
+def test_ablation_takes_other_values_of_rho(script, tmp_path, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    words = ["ablation", str(tmp_path / "tiny.toml"), "--store", str(tmp_path / "runs"), "--dry-run"]
+    assert script.main([*words, "--rho", "0.3", "--rho", "0.5"]) == 0
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if "rho" in row] == ["| full, rho 0.3", "| full, rho 0.5"]
+    assert script.main([*words, "--rho", "-1"]) == 2
+    assert "sharpness is -1.0; allowed: at least 0" in capsys.readouterr().err
+
+
 def test_ablation_table_has_the_scores_at_own_temperature(script, store, tmp_path):
     opened, _ = store
     assert script.main(["ablation-table", "--store", str(opened.root), "--out", str(tmp_path)]) == 0
