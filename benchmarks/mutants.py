@@ -119,6 +119,19 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "store/remote.py": _in("store", STORE, first=["test_remote"]),
         "store/store.py": _in("store", STORE),
     },
+    "training": {  # on a CPU: what is only for a GPU has benchmarks/on_a_gpu.py
+        "recipes/recipe.py": ("training/test_options.py", "recipes/test_recipe.py"),
+        "training/augment.py": ("training/test_augment.py",),
+        "training/loop.py": ("training/test_options.py", "training/test_loop.py"),
+        "training/losses.py": ("training/test_options.py", "training/test_losses.py"),
+    },
+    "search": {
+        "experiments/methods.py": ("experiments/test_methods.py", "experiments/test_plan.py"),
+        "experiments/search.py": ("experiments/test_search.py",),
+    },
+    "tasks": {
+        "tasks/split.py": ("tasks/test_partition.py", "tasks/test_manifest.py"),
+    },
     "novelty": {
         "novelty.py": _in("novelty", ("test_scores", "test_odin")),
     },

@@ -95,11 +95,8 @@ class Recipe:
             require_number(name, getattr(self, name), lambda v: 0 <= v < math.inf, "at least 0")
         if self.mixup and self.regmixup:
             raise InputError(f"mixup is {self.mixup:g} and regmixup {self.regmixup:g}; allowed: one of them")
-        for field in dataclasses.fields(self):
-            if field.type is float:
-                object.__setattr__(
-                    self, field.name, float(getattr(self, field.name))
-                )  # 1 and 1.0 are one recipe
+        for name in (field.name for field in dataclasses.fields(self) if field.type is float):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
     @property
     def gives_features(self) -> bool:
