@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 RUNS = 2  # networks per candidate that is trained to the end
 SHARES = (0.25, 0.5, 1.0)  # of a candidate's epochs, rung by rung
-AUGMENTATIONS = ("inception", "strong")
-SHARPNESS = (0.0, 0.05, 0.1, 0.2)
-SCHEDULES = ("cosine",)
-LENGTHS = (1.0, 2.0)  # times the epochs of the base recipe
+DEFAULT_AUGMENTATIONS = ("inception", "strong")
+DEFAULT_SHARPNESS = (0.0, 0.05, 0.1, 0.2)
+DEFAULT_SCHEDULES = ("cosine",)
+DEFAULT_LENGTHS = (1.0, 2.0)  # times the epochs of the base recipe
 COMMON: dict[str, Any] = {"weight_decay": 0.0005, "weight_average": 0.99}  # of all candidates but the base
 PLAIN = "plain"
 DIVERGED = ("training diverged", "logits hold")  # how the messages of a training that failed begin
@@ -81,10 +81,10 @@ def candidates(
         require_number("length", length, lambda v: 0 < v < math.inf, "a positive number, times the epochs")
     augmented = _has_images(task) and base.augmentation != "none"
     axes = (
-        augmentations or (AUGMENTATIONS if augmented else (base.augmentation,)),
-        sharpness or SHARPNESS,
-        schedules or SCHEDULES,
-        lengths or LENGTHS,
+        augmentations or (DEFAULT_AUGMENTATIONS if augmented else (base.augmentation,)),
+        sharpness or DEFAULT_SHARPNESS,
+        schedules or DEFAULT_SCHEDULES,
+        lengths or DEFAULT_LENGTHS,
     )
     found = [Candidate(PLAIN, base)]
     for augmentation, rho, schedule, length in product(*axes):
