@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from session import HERE, ROOTS, WEIGHTS
-from sharpness_evaluation import FULL, OWN_T, RULES, cost, evaluate, write
+from sharpness_evaluation import FULL, OWN_T, RULES, cost, evaluate, write, write_scores
 
 from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
@@ -607,7 +607,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         command = commands.add_parser(name, help="write tables from a store")
         command.add_argument("--store", type=Path, required=True)
         command.add_argument("--out", type=Path, required=True)
-    for name in ("evaluate", "cost"):
+    for name in ("evaluate", "scores", "cost"):
         command = commands.add_parser(name, help="write tables of experiments that were run")
         command.add_argument("folders", type=Path, nargs="+", metavar="STORE/experiments/NAME")
         command.add_argument("--out", type=Path, required=True)
@@ -616,7 +616,13 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-WRITERS = {"rules": rules, "ablation-table": ablation_table, "evaluate": evaluate, "cost": cost}
+WRITERS = {
+    "rules": rules,
+    "ablation-table": ablation_table,
+    "evaluate": evaluate,
+    "scores": write_scores,
+    "cost": cost,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
