@@ -3,9 +3,9 @@
     python benchmarks/odin_step.py letters [--epochs 8] [--seeds 2]
     python benchmarks/odin_step.py cat-dog --root Oxford_IIIT_Pets --weights resnet18_animalfree.safetensors
 
-Trains a ResNet-18 on the CPU by the paper's protocol, computes the scores with each step, and fits T0 and T1 on
-validation data. Unfamiliar data are used for the tasks that the package draws itself, and only for
-the report. Prints a Markdown table, a row for each step: the mean over seeds.
+Trains a ResNet-18 on the CPU by the paper's protocol, computes the scores with each step, and fits T0 and T1
+on validation data. Unfamiliar data are used for the tasks that the package draws itself, and only for the
+report. Prints a Markdown table, a row for each step: the mean over seeds.
 """
 
 import argparse

@@ -96,7 +96,9 @@ def test_each_cut_is_seen(store):
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"odin-v2\.npz is damaged \(.*\); remove it to compute it again"):
+        with pytest.raises(
+            InputError, match=r"odin-v2\.npz is damaged \(.*\); remove it to compute it again"
+        ):
             store.novelty(SPEC, "odin")
 
 

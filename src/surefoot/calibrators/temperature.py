@@ -304,9 +304,7 @@ def only_labelled(val: Predictions) -> Predictions:
     return (val if known.all() else val.take(known.reshape(val.n, -1).any(dim=1).numpy())).average()
 
 
-def interval_factor(
-    row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None
-) -> float:
+def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
     slopes = row_slopes.numpy()
     if groups is not None:

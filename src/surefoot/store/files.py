@@ -118,6 +118,8 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 PLAIN_WITH_DOTS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+SCALED_SAMPLES = "scaled-samples.npz"  # of a Bayesian network: T inside its samples, and predictions at it
+
 # Of scores whose definition has changed: a file of another version is not read, but computed again.
 NOVELTY_VERSIONS = {"odin": 2}  # 1: its step was in units of the normalised input
 
