@@ -1,6 +1,6 @@
 """How much the unit of ODIN's step matters: novelty scaling with steps from none to a large one.
 
-    python benchmarks/odin_step.py letters [--epochs 8] [--seeds 2]
+    python benchmarks/odin_step.py letters [--epochs 8] [--seeds 2] [--rows 1000]
     python benchmarks/odin_step.py cat-dog --root Oxford_IIIT_Pets --weights resnet18_animalfree.safetensors
 
 Trains a ResNet-18 on the CPU by the paper's protocol, computes the scores with each step, and fits T0 and T1
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from surefoot.calibrators import fit_calibration
 from surefoot.metrics import nll, nll_unclipped
@@ -32,7 +33,7 @@ from surefoot.variants.build import TaskContext, phases
 from surefoot.workers.produce import produce
 
 BEFORE = STEP * sum(SPREAD) / len(SPREAD)  # 0.0014 in units of the normalised input
-STEPS = {"none": 0.0, "0.0014, normalised": BEFORE, "0.0014, pixel": STEP, "x 4": 4 * STEP, "x 16": 16 * STEP}
+STEPS = {"none": 0.0, "0.0014, normalised": BEFORE, "0.0014, pixel": STEP, "0.0056, pixel": 4 * STEP}
 DRAWN = ("letters", "toy")  # tasks of which unfamiliar data may be looked at
 RECIPES = {
     "letters": Recipe(view=32, resize=32, augmentation="none", learning_rate=0.05, epochs=8),
@@ -40,8 +41,18 @@ RECIPES = {
 }
 
 
-def rows(spec: Spec, context: TaskContext, store: Store, tested: tuple[Split, ...]) -> Iterator[list[float]]:
-    """For each step: rank correlation with the smallest one, T0, T1, NLL by split, AUROC."""
+def chosen_rows(split: Split, size: int, most: int) -> Tensor:
+    """At most so many rows of a split, drawn with a fixed seed, in order."""
+    rows = np.random.default_rng([0, len(split)]).permutation(size)[:most]
+    return torch.from_numpy(np.sort(rows))
+
+
+def results(
+    spec: Spec, context: TaskContext, store: Store, tested: tuple[Split, ...], most: int
+) -> Iterator[list[float]]:
+    """For each step: rank correlation with no step, T0, T1, NLL by split, AUROC."""
+    rows = {split: chosen_rows(split, len(each), most) for split, each in context.inputs.items()}
+    inputs = {split: each.take(rows[split]) for split, each in context.inputs.items()}
     scores: dict[str, dict[Split, np.ndarray]] = {name: {} for name in STEPS}
     scaled: dict[str, dict[Split, np.ndarray]] = {name: {} for name in STEPS}
     for phase in phases(spec.recipe.protocol, context.task):
@@ -50,7 +61,7 @@ def rows(spec: Spec, context: TaskContext, store: Store, tested: tuple[Split, ..
         for name, eps in STEPS.items():
             of_split = {
                 split: odin(
-                    network, context.inputs[split], kind=context.task.kind, device=context.device, eps=eps
+                    network, inputs[split], kind=context.task.kind, device=context.device, eps=eps
                 ).numpy()
                 for split in (*phase.trained, *predicted)
             }
@@ -58,7 +69,9 @@ def rows(spec: Spec, context: TaskContext, store: Store, tested: tuple[Split, ..
             for split in predicted:
                 scores[name][split] = of_split[split]
                 scaled[name][split] = scale(of_split[split])
-    predictions = {split: store.predictions(spec, split) for split in (Split.VAL, *tested)}
+    predictions = {
+        split: store.predictions(spec, split).take(rows[split].numpy()) for split in (Split.VAL, *tested)
+    }
     for name in STEPS:
         by_split = {
             split: replace(each, novelty=torch.from_numpy(scaled[name][split]))
@@ -83,6 +96,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1000, help="of each split, at most")
     parser.add_argument("--store", type=Path, help="keeps the networks, to resume from")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -103,7 +117,7 @@ def main() -> None:
         for seed in range(chosen.seeds):
             spec = Spec(task.name, task.identity, recipe, seed)
             produce(spec, context, store)
-            found.append(list(rows(spec, context, store, tested)))
+            found.append(list(results(spec, context, store, tested, chosen.rows)))
     sides = ["NLL val", "familiar", *(["unfamiliar", "AUROC"] if len(tested) > 1 else [])]
     print("| step | pixel values | rank correlation with no step | T0 | T1 |", " | ".join(sides), "|")
     print(f"|---|---|---|---|---|{'---|' * len(sides)}")
