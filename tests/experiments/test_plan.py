@@ -71,7 +71,9 @@ def test_novelty_scores_are_asked_of_the_networks_that_need_them(setup):
 
 def test_the_runs_of_each_method(setup, plan):
     for planned in plan.methods:
-        networks = 3 if planned.method.name.startswith(("ensemble", "t-of-ensemble", "oracle-ensemble")) else 1
+        networks = (
+            3 if planned.method.name.startswith(("ensemble", "t-of-ensemble", "oracle-ensemble")) else 1
+        )
         assert {len(run) for run in planned.runs} == {networks}
         assert len(planned.runs) == (1 if planned.method.is_ensemble else 2)
     four = plan_of(replace(setup, members=2, runs=4), named("ensemble")).methods[0]

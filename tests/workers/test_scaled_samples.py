@@ -173,7 +173,7 @@ def test_without_weights_it_says_what_to_do(copy):
 def test_a_damaged_file_says_what_to_do(copy, wrong):
     _, _, spec, _, store = copy
     store.save_scaled_samples(spec, {Split.VAL: store.scaled_samples(spec)[Split.VAL], **wrong})
-    with pytest.raises(InputError, match="scaled-samples.npz is damaged .*; remove it to compute it again"):
+    with pytest.raises(InputError, match=r"scaled-samples\.npz is damaged .*; remove it to compute it again"):
         stored_scaled_samples(spec, store, Split.VAL)
 
 
