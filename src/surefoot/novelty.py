@@ -16,7 +16,8 @@ from surefoot.errors import InputError
 from surefoot.networks.network import Network
 from surefoot.predictions.labels import LabelKind
 from surefoot.registry import Registry
-from surefoot.training.data import Inputs
+from surefoot.training.augment import channel_spread
+from surefoot.training.data import Images, Inputs
 from surefoot.training.predict import ROWS_AT_ONCE, evaluating, test_batches
 
 Array = NDArray[np.float64]
@@ -26,7 +27,7 @@ NEIGHBOURS = 50
 QUERIES_AT_ONCE = 1024
 REFERENCES_AT_ONCE = 16_384  # with the above, 128 MiB of distances in float64
 TEMPERATURE = 1000.0
-STEP = 0.0014  # in units of the normalised input
+STEP = 0.0014  # of images: in units of the pixel values from 0 to 1; of points: in their own units
 ROWS_WITH_GRADIENTS = 64  # a backward pass needs every layer's output
 PERCENTILES = (5, 95)
 
@@ -109,8 +110,10 @@ def odin(
 ) -> Tensor:
     """Minus the ODIN score of each sample, (n,) in float64 on the CPU; the network is not changed.
 
-    S(x) = max softmax(f(x) / 1000); x~ = x - eps sign(-grad_x log S(x)); novelty = -S(x~). For many labels
-    log S(x) is the mean over labels of log max(p, 1 - p), p = sigmoid(f(x) / 1000), and novelty = -log S(x~).
+    S(x) = max softmax(f(x) / 1000); x~ = x - eps / s sign(-grad_x log S(x)); novelty = -S(x~), where s is the
+    deviation that each channel of a normalised image was divided by, as in the authors' code, and 1 for
+    points. For many labels log S(x) is the mean over labels of log max(p, 1 - p), p = sigmoid(f(x) / 1000),
+    and novelty = -log S(x~).
 
     Liang et al., "Enhancing the reliability of out-of-distribution image detection in neural networks",
     ICLR 2018; for many labels an extension of this package.
@@ -120,22 +123,23 @@ def odin(
     parts = []
     with evaluating([network]), torch.inference_mode(False):
         for batch in test_batches(inputs, device, ROWS_AT_ONCE):
+            step = eps / channel_spread(batch) if isinstance(inputs, Images) else eps
             for views in torch.split(batch, ROWS_WITH_GRADIENTS):
-                moved = stepped(network, views, kind, eps)
+                moved = stepped(network, views, kind, step)
                 with torch.no_grad():
                     score = log_score(network(moved), kind)
                 parts.append((-score.exp() if kind is LabelKind.ONE_LABEL else -score).cpu())
     return torch.cat(parts)
 
 
-def stepped(network: nn.Module, views: Tensor, kind: LabelKind, eps: float) -> Tensor:
-    """The views with each number moved by `eps`, in the direction of higher confidence."""
+def stepped(network: nn.Module, views: Tensor, kind: LabelKind, step: float | Tensor) -> Tensor:
+    """The views with each number moved by `step`, in the direction of higher confidence."""
     with torch.enable_grad():
         leaf = views.detach().clone().requires_grad_()
         # Multiplied by the temperature: the sign is the same, and small gradients do not become 0.
         total = TEMPERATURE * log_score(network(leaf), kind).sum()
         (gradient,) = torch.autograd.grad(total, leaf)
-    return views.detach() + eps * gradient.sign()
+    return views.detach() + step * gradient.sign()
 
 
 def log_score(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -205,7 +209,7 @@ class NoveltyScore:
 
 
 NOVELTY_SCORES: Registry[NoveltyScore] = Registry("novelty score", (
-    NoveltyScore("odin", "ODIN", "-S(x - eps sign(-grad log S(x))), S = max softmax(f / 1000)",
+    NoveltyScore("odin", "ODIN", "-S(x - eps/s sign(-grad log S(x))), S = max softmax(f / 1000)",
                  "Liang et al., ICLR 2018"),
     NoveltyScore("energy", "Energy", "-logsumexp(z); many labels: -sum softplus(z)",
                  "Liu et al., NeurIPS 2020", energy),

@@ -18,7 +18,7 @@ from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.training.data import task_inputs
 from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import complete, produce
 
 ROWS = 192
 COLOURS = ("red", "green", "<b>blue|s</b>")
@@ -106,5 +106,5 @@ def ran(folder, *, many=False, task=None, recipe=RECIPE, methods=NAMES, members=
     )
     for job in plans[0].jobs():
         produce(plans[0].spec(job), context, store)
-        score_novelty(plans[0].spec(job), context, store, job.novelty)
+        complete(plans[0].spec(job), job, context, store)
     return Ran(place, folder / "images", store)

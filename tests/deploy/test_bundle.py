@@ -106,6 +106,50 @@ def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_
     np.testing.assert_allclose(fixed, fresh, atol=0.03)
 
 
+def test_t_is_inside_the_samples_of_a_bayesian_bundle(made, tmp_path):
+    """The mean of softmax(z_s / T) over the fixed samples, by numpy; not T after averaging, nor T twice."""
+    bundle = bundled(made, "bayesian-t", tmp_path / "bundle")
+    seen = views(bundle, made, made.stored(METHODS.named("bayesian-t")).after[TESTED[0]].ids)
+    fixed, fitted = bundle.networks[0], surefoot.load_calibration(tmp_path / "bundle" / "calibration.json")
+    assert fitted == made.stored(METHODS.named("bayesian-t")).calibration
+    head = fixed.network.head
+    with torch.no_grad():
+        features = fixed.network.features(seen).double().numpy()
+    logits = []
+    for mask, noise in zip(fixed.mask.double().numpy(), fixed.noise.double().numpy(), strict=True):
+        mean, spread = (
+            (features * mask) @ layer.weight.double().numpy().T + layer.bias.double().numpy()
+            for layer in (head, head.variance)
+        )
+        logits.append(mean + np.sqrt(np.log1p(np.exp(spread)) + 1e-6) * noise)
+    z = np.stack(logits)
+
+    def probs(scaled):
+        if bundle.kind == "many_labels":
+            return 1 / (1 + np.exp(-scaled))
+        e = np.exp(scaled - scaled.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    inside = probs(z / fitted.temperature).mean(0)
+    np.testing.assert_allclose(bundle.predict(seen).probs(), inside, atol=CLOSE)
+    np.testing.assert_allclose(bundle.probabilities(seen), inside, atol=CLOSE)
+    assert np.abs(inside - probs(z).mean(0)).max() > 100 * CLOSE, "T does something"
+    metrics = json.loads((tmp_path / "bundle" / "metrics.json").read_text())
+    after = made.stored(METHODS.named("bayesian-t")).after[TESTED[0]]
+    assert metrics["familiar"]["metrics"]["nll"]["value"] == pytest.approx(surefoot.metrics.nll(after))
+
+
+def test_t_inside_needs_as_many_samples(made, tmp_path):
+    bundled(made, "bayesian-t", tmp_path / "bundle")
+    path = tmp_path / "bundle" / "calibration.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "members": 7}))
+    about = json.loads((tmp_path / "bundle" / "bundle.json").read_text())
+    about["files"]["calibration.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "bundle" / "bundle.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="T inside 7 samples for 100; allowed: as many"):
+        surefoot.load_bundle(tmp_path / "bundle")
+
+
 @pytest.mark.parametrize("score", ["energy", "max-probability"])
 def test_novelty_scaling_in_a_module_is_the_calibrator_s(made, score, tmp_path):
     """Whatever weight the fit gave novelty, here it has some."""

@@ -24,7 +24,7 @@ from surefoot.tasks.task import Split, Task
 from surefoot.training.data import task_inputs
 from surefoot.variants import Bayesian, Distilled, HeldOut
 from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import complete, produce
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05, batch=64)
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -61,7 +61,7 @@ def carried_out(task, folder, *, recipe=RECIPE):
     store = Store(folder)
     for job in plan_of(setup, METHODS).jobs():
         produce(setup.spec(job.recipe, job.seed), context, store)
-        score_novelty(setup.spec(job.recipe, job.seed), context, store, job.novelty)
+        complete(setup.spec(job.recipe, job.seed), job, context, store)
     return Made(setup, Reader(store))
 
 
@@ -113,6 +113,11 @@ def test_saved_and_loaded_it_says_the_same(made, name, tmp_path):
         return
     save_calibration(run.calibration, tmp_path / "fitted.json")
     loaded = load_calibration(tmp_path / "fitted.json")
+    assert loaded == run.calibration
+    if METHODS.named(name).scales_samples:  # the samples that it divides are not stored
+        with pytest.raises(InputError, match="fitted for 100 members, but the predictions have 1"):
+            loaded(run.before[TESTED[0]])
+        return
     for split in TESTED:
         assert torch.equal(loaded(run.before[split]).logits, run.after[split].logits)
 

@@ -71,7 +71,7 @@ def test_what_is_missing_is_ordered_and_nothing_else(copy):
     jobs = copy.plan.jobs()
     gone = jobs[1]
     shutil.rmtree(copy.store.folder(copy.plan.spec(gone)))
-    (copy.store.folder(copy.plan.spec(jobs[0])) / "novelty-odin.npz").unlink()
+    (copy.store.folder(copy.plan.spec(jobs[0])) / "novelty-odin-v2.npz").unlink()
     assert undone(copy.plan, copy.store) == (jobs[0], gone), "also scores that a network lacks"
 
 

@@ -26,6 +26,7 @@ JSON = ("--format", "json", "--resamples", 20)
 CALIBRATORS = {
     "temperature": ("five-val.parquet", "many-val.npz", "members-val.npz", "logit.csv", "probs.npz"),
     "member-temperatures": ("members-val.npz", "many-members-val.npz"),
+    "temperature-before-averaging": ("members-val.npz", "many-members-val.npz"),
     "softening": ("five-val.parquet", "soft-val.npz", "many-val.npz"),
     "budget": ("two-val.parquet", "five-val.parquet", "soft-val.npz", "many-val.npz", "members-val.npz"),
     "novelty": ("two-val.parquet", "five-val.parquet", "many-val.npz", "members-val.npz"),

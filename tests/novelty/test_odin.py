@@ -1,11 +1,14 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from surefoot import InputError, LabelKind
+from surefoot.networks.backbones import build_network
 from surefoot.novelty import STEP, log_score, novelty_scores, odin, stepped
+from surefoot.training.data import Images, images_from
 from tests.novelty.samples import images, perceptron, points, residual, views_of
 
 CPU = torch.device("cpu")
@@ -21,8 +24,16 @@ def score(network, view, kind):
     return torch.maximum(sure, 1 - sure).log().mean()
 
 
+DEVIATIONS = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64).reshape(3, 1, 1)  # of ImageNet
+
+
 def slow_odin(network, inputs, kind, eps):
-    """One sample at a time, in float64 throughout: after the step, and without it."""
+    """One sample at a time, in float64 throughout: after the step, and without it.
+
+    As in the authors' code, the sign of the gradient is divided by each channel's deviation: a step of eps in
+    pixel values from 0 to 1 is one of eps / deviation in the normalised ones. Points are not normalised.
+    """
+    unit = DEVIATIONS if isinstance(inputs, Images) else 1.0
     network = copy.deepcopy(network).double().eval()
     found = []
     for view in views_of(inputs).double():
@@ -31,7 +42,7 @@ def slow_odin(network, inputs, kind, eps):
         log_before = before.log() if kind is LabelKind.ONE_LABEL else before
         (slope,) = torch.autograd.grad(-log_before, leaf)
         with torch.no_grad():
-            found.append(torch.stack([-score(network, view - eps * slope.sign(), kind), -before]))
+            found.append(torch.stack([-score(network, view - eps * slope.sign() / unit, kind), -before]))
     return torch.stack(found, dim=1)
 
 
@@ -128,3 +139,32 @@ def test_the_step_is_the_paper_s_by_default():
         network, {"test": inputs}, reference=(), kind=LabelKind.ONE_LABEL, device=CPU, names=["odin"]
     )
     assert scores["odin"]["test"].tolist() == expected.tolist()
+
+
+def test_the_step_is_one_of_pixel_values():
+    """From pixels, without the normalised views: S at pixels moved by eps, in units from 0 to 1."""
+    network, inputs, eps = residual().eval(), images(4), 0.01
+    means = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+    pixels = views_of(inputs) * DEVIATIONS.float() + means  # of the crop, from 0 to 1
+    leaf = pixels.clone().requires_grad_()
+    logits = network((leaf - means) / DEVIATIONS.float())
+    (slope,) = torch.autograd.grad(1000 * (logits / 1000).log_softmax(1).amax(1).sum(), leaf)
+    with torch.no_grad():
+        moved = network((pixels + eps * slope.sign() - means) / DEVIATIONS.float()).double()
+    expected = -(moved / 1000).softmax(1).amax(1)
+    found = odin(network, inputs, kind=LabelKind.ONE_LABEL, device=CPU, eps=eps)
+    still = odin(network, inputs, kind=LabelKind.ONE_LABEL, device=CPU, eps=0.0)
+    assert (found - expected).abs().max() < 0.01 * (found - still).abs().min()
+
+
+def test_images_of_one_channel_have_the_mean_deviation():
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 9, 9, 1), dtype=np.uint8)
+    inputs = images_from(pixels, view=8, resize=9, augmentation="none")
+    network = build_network("mlp", 3, generator=torch.Generator().manual_seed(0), hidden=(16,), inputs=64)
+    network.eval()
+    views = views_of(inputs)
+    moved = stepped(network, views, LabelKind.ONE_LABEL, 0.5 / 0.226)
+    with torch.no_grad():
+        expected = -(network(moved).double() / 1000).softmax(1).amax(1)
+    found = odin(network, inputs, kind=LabelKind.ONE_LABEL, device=CPU, eps=0.5)
+    assert (found - expected).abs().max() < 1e-9

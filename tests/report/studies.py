@@ -17,7 +17,7 @@ from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.training.data import task_inputs
 from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import produce, score_novelty
+from surefoot.workers.produce import complete, produce
 from tests.conftest import draw_one_label
 from tests.experiments.test_methods import RECIPE, small_task
 
@@ -62,7 +62,7 @@ def trained(folder, kind=LabelKind.ONE_LABEL, *, methods=SOME, groups=True, with
     store = Store(folder)
     for job in plan.jobs():
         produce(setup.spec(job.recipe, job.seed), context, store)
-        score_novelty(setup.spec(job.recipe, job.seed), context, store, job.novelty)
+        complete(setup.spec(job.recipe, job.seed), job, context, store)
     part = Part(task="toy/small", recipe=RECIPE)
     experiment = Experiment(
         name="tiny", parts=(part,), methods=methods, members=2, runs=2, folds=2, resamples=20

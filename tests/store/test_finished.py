@@ -41,7 +41,7 @@ def test_arrays_beside_come_back_also_to_numpy(store):
     store.save_novelty(SPEC, "odin", SCORES)
     assert store.has_novelty(SPEC, "odin")
     assert same(store.novelty(SPEC, "odin"), SCORES)
-    with np.load(store.folder(SPEC) / "novelty-odin.npz", allow_pickle=False) as file:
+    with np.load(store.folder(SPEC) / "novelty-odin-v2.npz", allow_pickle=False) as file:
         assert same({name: file[name] for name in file.files}, SCORES)
     store.save_novelty(SPEC, "odin", {})
     assert store.novelty(SPEC, "odin") == {}
@@ -77,7 +77,7 @@ def test_each_byte_changed_is_seen_or_does_no_harm(store):
     make(store)
     arrays = {"scores": np.arange(5.0), "n": np.array(3)}
     store.save_novelty(SPEC, "odin", arrays)
-    path = store.folder(SPEC) / "novelty-odin.npz"
+    path = store.folder(SPEC) / "novelty-odin-v2.npz"
     whole, named = path.read_bytes(), 0
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
@@ -92,11 +92,13 @@ def test_each_byte_changed_is_seen_or_does_no_harm(store):
 def test_each_cut_is_seen(store):
     make(store)
     store.save_novelty(SPEC, "odin", SCORES)
-    path = store.folder(SPEC) / "novelty-odin.npz"
+    path = store.folder(SPEC) / "novelty-odin-v2.npz"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"odin\.npz is damaged \(.*\); remove it to compute it again"):
+        with pytest.raises(
+            InputError, match=r"odin-v2\.npz is damaged \(.*\); remove it to compute it again"
+        ):
             store.novelty(SPEC, "odin")
 
 
@@ -105,8 +107,8 @@ def test_objects_are_neither_written_nor_read(store):
     with pytest.raises(InputError, match=r"^array 'o' contains Python objects; allowed: numbers and text$"):
         store.save_novelty(SPEC, "odin", {"o": np.array([{}])})
     assert not store.has_novelty(SPEC, "odin")
-    np.savez(store.folder(SPEC) / "novelty-odin.npz", o=np.array([{}]))
-    with pytest.raises(InputError, match=r"odin\.npz is damaged \(Object arrays cannot be loaded"):
+    np.savez(store.folder(SPEC) / "novelty-odin-v2.npz", o=np.array([{}]))
+    with pytest.raises(InputError, match=r"odin-v2\.npz is damaged \(Object arrays cannot be loaded"):
         store.novelty(SPEC, "odin")
 
 
@@ -138,7 +140,7 @@ def test_writing_that_fails_keeps_the_arrays_before(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"^cannot write .*odin\.npz: No space left on device$"):
+    with pytest.raises(InputError, match=r"^cannot write .*odin-v2\.npz: No space left on device$"):
         store.save_novelty(SPEC, "odin", {"scores": np.zeros(3)})
     assert same(store.novelty(SPEC, "odin"), SCORES)
     assert not list(store.folder(SPEC).glob(".*"))
@@ -238,3 +240,15 @@ def test_novelty_of_a_network_that_is_not_done_does_not_count(store):
     assert not store.has_novelty(SPEC, "other")
     (store.folder(SPEC) / "done.json").unlink()
     assert not store.has_novelty(SPEC, "more")
+
+
+def test_scores_of_an_older_definition_are_not_read(store):
+    """ODIN's step had another unit in files without a version: they are computed again, not mixed in."""
+    make(store)
+    store.save_novelty(SPEC, "odin", SCORES)
+    path = store.folder(SPEC) / "novelty-odin-v2.npz"
+    path.rename(path.with_name("novelty-odin.npz"))
+    assert not store.has_novelty(SPEC, "odin")
+    assert store.novelty(SPEC, "odin") is None
+    store.save_novelty(SPEC, "energy", SCORES)
+    assert (store.folder(SPEC) / "novelty-energy.npz").is_file()

@@ -25,6 +25,8 @@ FORMAT = 1
 DEFINITIONS = {
     "temperature": "calibrated logits = logits / temperature; several members are averaged first",
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
+    "temperature-before-averaging": "the logits of each member, or of each sample of a Bayesian network, are "
+    "divided by temperature, then probabilities averaged",
     "declined": "a fitted temperature below 1 that was not used; the interval is then its own",
     "budget": "the largest temperature whose nll is at most (1 + budget) times the least; for 'surplus' "
     "at most nll_limit, the least nll of a reference model on the same rows",
@@ -68,6 +70,11 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
                read=_later("temperature:MemberTemperatures.from_dict")),
+    Calibrator("temperature-before-averaging", "One temperature before averaging",
+               "mean over members of softmax(z_m / T), one T", "Li & Hoiem, CVPR 2020",
+               kind="temperature-before-averaging",
+               fit=_later("before_averaging:fit_temperature_before_averaging"),
+               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict")),
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),

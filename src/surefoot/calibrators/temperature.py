@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, positive
-from surefoot.calibrators.search import Reading, best_scale, is_flat, is_separable, search_bounds
+from surefoot.calibrators.search import best_scale, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
@@ -278,7 +278,9 @@ def fit_temperature(val: Predictions) -> Temperature:
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
-    factor = math.inf if at_bound else _interval_factor(reading, scale, labelled.groups)
+    factor = math.inf
+    if not at_bound:
+        factor = interval_factor(reading.row_slopes, reading.second, scale, labelled.groups)
     return Temperature(
         temperature=1 / scale,
         low=1 / factor / scale,
@@ -302,13 +304,13 @@ def only_labelled(val: Predictions) -> Predictions:
     return (val if known.all() else val.take(known.reshape(val.n, -1).any(dim=1).numpy())).average()
 
 
-def _interval_factor(reading: Reading, scale: float, groups: NDArray[Any] | None) -> float:
+def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
-    slopes = reading.row_slopes.numpy()
+    slopes = row_slopes.numpy()
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, slopes)
-    error = float(np.sqrt(slopes @ slopes)) / reading.second / scale
+    error = float(np.sqrt(slopes @ slopes)) / second / scale
     widened = NORMAL * few_samples_factor(len(slopes)) * error
     return math.exp(widened) if widened < 700 else math.inf
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
 from surefoot.calibrators import Calibration, load_calibration
+from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
 from surefoot.deploy.model import (
     CalibratedNetworks,
@@ -38,6 +39,7 @@ from surefoot.text import count_of
 from surefoot.training.augment import MEAN, SPREAD
 from surefoot.training.data import images_from
 from surefoot.training.initial import network_options
+from surefoot.training.predict import FixedSamples
 from surefoot.variants import recipe_from, variant_of
 
 DEFINITION = (
@@ -122,7 +124,12 @@ class Bundle:
     @cached_property
     def model(self) -> CalibratedNetworks:
         """Samples to calibrated logits, as one module that includes averaging and calibration."""
-        return CalibratedNetworks(list(self.networks), self.calibration, self.novelty, self.kind)
+        return CalibratedNetworks(list(self.networks), self.outer_calibration, self.novelty, self.kind)
+
+    @property
+    def outer_calibration(self) -> Calibration | None:
+        """That of the networks' outputs; None where there is none, or where T is inside their samples."""
+        return None if _is_inside(self.calibration, self.networks) else self.calibration
 
     def probabilities(self, samples: Samples) -> Tensor:
         """(n, classes) of preprocessed samples (n, *shape), a tensor or an array."""
@@ -160,7 +167,8 @@ class Bundle:
             class_names=self.class_names,
             novelty=None if scale is None else scale(novelty.numpy()),
         )
-        calibrated = predictions if self.calibration is None else self.calibration(predictions)
+        outer = self.outer_calibration
+        calibrated = predictions if outer is None else outer(predictions)
         return replace(calibrated, novelty=novelty)
 
     def _checked(self, samples: Samples) -> Tensor:
@@ -231,6 +239,12 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         for i, each in enumerate(about["networks"])
     ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
+    calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
+    if _is_inside(calibration, networks):
+        assert calibration is not None
+        for network in networks:
+            assert isinstance(network, FixedSamples)
+            network.scaling = calibration.module()
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     prepared = about["preprocessing"]
     if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
@@ -247,13 +261,20 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         shape=shape,
         preprocessing=None if prepared is None else preprocessing_from(prepared),
         networks=nn.ModuleList(networks).eval(),
-        calibration=None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION),
+        calibration=calibration,
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
         thresholds=thresholds,
         familiar=None if familiar is None else familiar_from(familiar),
     )
     _check_parts(bundle)
     return bundle
+
+
+def _is_inside(calibration: Calibration | None, networks: Iterable[nn.Module]) -> bool:
+    """Whether the calibration is a T inside the samples of Bayesian networks."""
+    return isinstance(calibration, TemperatureBeforeAveraging) and all(
+        isinstance(network, FixedSamples) for network in networks
+    )
 
 
 def _check_parts(bundle: Bundle) -> None:
@@ -263,7 +284,12 @@ def _check_parts(bundle: Bundle) -> None:
     networks = count_of(members, "network")
     if not members:
         raise InputError("there are 0 networks; allowed: one or more")
-    if fitted is not None and fitted.needs_members not in (None, members):
+    if fitted is not None and _is_inside(fitted, bundle.networks):
+        drawn = {each.samples for each in bundle.networks if isinstance(each, FixedSamples)}
+        if drawn != {fitted.needs_members}:
+            got = ", ".join(map(str, sorted(drawn)))
+            raise InputError(f"T inside {fitted.needs_members} samples for {got}; allowed: as many")
+    elif fitted is not None and fitted.needs_members not in (None, members):
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
     logits_score(novelty.score)
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:

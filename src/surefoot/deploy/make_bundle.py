@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -41,7 +40,10 @@ from surefoot.workers.produce import stored_novelty
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 CHANNELS = 3  # images are decoded to red, green and blue
-NOVELTY_MEANING = "higher is more novel; from the networks' own logits, uncalibrated; the mean over members"
+NOVELTY_MEANING = (
+    "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
+    "mean over members"
+)
 
 
 def model_card(
@@ -245,9 +247,9 @@ def write_bundle(
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(
-            selected.before[Split.TEST_FAMILIAR],
-            selected.before.get(Split.TEST_UNFAMILIAR),
-            calibration=selected.calibration,
+            selected.outputs[Split.TEST_FAMILIAR],
+            selected.outputs.get(Split.TEST_UNFAMILIAR),
+            calibration=selected.outer_calibration,
             resamples=resamples,
             tick=tick,
         )
@@ -290,7 +292,7 @@ def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictio
     selected = _run(chosen, run)
     novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
     return {
-        split: replace(predictions, novelty=novelty.of(selected.before[split].logits, chosen.plan.kind))
+        split: replace(predictions, novelty=novelty.of(selected.outputs[split].logits, chosen.plan.kind))
         for split, predictions in selected.after.items()
     }
 
@@ -344,10 +346,9 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
 
 def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar:
     """Up to which novelty samples are familiar: from the validation split, measured on the test sets."""
-    reader = Reader(chosen.opened.store)
-    outputs = {Split.VAL: torch.cat([reader.predictions(spec, Split.VAL).logits for spec in selected.specs])}
-    outputs |= {split: before.logits for split, before in selected.before.items()}
-    scores = {split: novelty.of(logits, chosen.plan.kind).numpy() for split, logits in outputs.items()}
+    reader, method = Reader(chosen.opened.store), chosen.planned.method
+    outputs = {Split.VAL: reader.outputs(method, selected.specs, Split.VAL), **selected.outputs}
+    scores = {split: novelty.of(each.logits, chosen.plan.kind).numpy() for split, each in outputs.items()}
     return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
 
 

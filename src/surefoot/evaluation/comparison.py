@@ -113,6 +113,8 @@ class MethodRun:
     calibration: Calibration | None = None
     specs: tuple[Spec, ...] = ()
     novelty_auroc: float | None = None  # of the novelty score: familiar against unfamiliar
+    # Calibrated already, where T is inside the samples of a network: not a function of `before`
+    scaled: Mapping[Split, Predictions] | None = None
 
     @staticmethod
     def of_sides(run: int, familiar: Predictions, unfamiliar: Predictions | None = None) -> "MethodRun":
@@ -120,12 +122,22 @@ class MethodRun:
         given = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
         return MethodRun(run, {split: predictions for split, predictions in given if predictions is not None})
 
+    @property
+    def outputs(self) -> Mapping[Split, Predictions]:
+        """What the networks of a bundle give: with T where it is inside their samples."""
+        return self.before if self.scaled is None else self.scaled
+
+    @property
+    def outer_calibration(self) -> Calibration | None:
+        """The calibration of these outputs; None where there is none, or where T is inside the samples."""
+        return self.calibration if self.scaled is None else None
+
     @cached_property
     def after(self) -> Mapping[Split, Predictions]:
         """The calibrated predictions; the same as before where nothing was fitted."""
-        if self.calibration is None:
-            return self.before
-        return {split: self.calibration(predictions) for split, predictions in self.before.items()}
+        if (outer := self.outer_calibration) is None:
+            return self.outputs
+        return {split: outer(predictions) for split, predictions in self.outputs.items()}
 
     @property
     def sides(self) -> dict[str, Predictions]:

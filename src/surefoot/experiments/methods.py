@@ -159,6 +159,11 @@ class Method:
         return tuple((setup.recipe, seed) for seed in seeds)
 
     @property
+    def scales_samples(self) -> bool:
+        """Whether its T is inside the samples of a Bayesian network: fitted where these are in memory."""
+        return self.fit == BEFORE_AVERAGING and self.variant is not None
+
+    @property
     def network_kind(self) -> tuple[object, bool, bool]:
         """Equal for two methods whose runs use the same networks."""
         return self.variant, self.is_ensemble, self.sharpness_aware
@@ -181,6 +186,7 @@ class Method:
 
         if self.fit is None:
             return None
+        assert not self.scales_samples, "the samples are not stored, but the fitted T is"
         predictions = data.held_out if self.held_out else data.val
         assert predictions is not None, "held-out predictions were not made"
         if self.budget is None:
@@ -204,6 +210,7 @@ def _averaged(setup: Setup, run: int) -> Variant:
     return Averaged(teachers=setup.teachers(run))
 
 
+BEFORE_AVERAGING = "temperature-before-averaging"
 ODIN, KNN, ENERGY, MAX_PROBABILITY = "odin", "knn", "energy", "max-probability"
 
 PAPER = "Li & Hoiem, CVPR 2020"
@@ -265,8 +272,13 @@ METHODS: Registry[Method] = Registry("method", (
            formula="mean_s softmax(z_s), z_s ~ dropout and N(mean, variance)", training="1",
            inference="1 and samples of the head"),
     Method(name="bayesian-t", title="Bayesian + T", paper="Bayesian + T-scaling", variant=_bayesian,
-           fit="temperature",
+           fit=BEFORE_AVERAGING,
            reference=PAPER, page="bayesian",
+           formula="mean_s softmax(z_s / T), T = argmin NLL on val", training="1",
+           inference="1 and samples of the head"),
+    Method(name="t-of-bayesian", title="T-scaled Bayesian", variant=_bayesian,
+           fit="temperature", not_in_paper=True,
+           reference=GUO, page="bayesian",
            formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
            inference="1 and samples of the head"),
     Method(name="budget-t", title="Single + risk-budget T",

@@ -52,15 +52,20 @@ class Plan:
         return Spec(self.task, self.task_identity, job.recipe, job.seed)
 
     def jobs(self) -> tuple[Job, ...]:
-        """Every network once, teachers before students, with the novelty scores that methods need of it."""
+        """Every network once, teachers before students, with what methods need to be computed from it."""
         scores: dict[Spec, dict[str, None]] = {}
+        sampled: set[Spec] = set()
         for planned in self.methods:
             for spec in planned.specs():
                 for needed in _with_needs(spec):
                     scores.setdefault(needed, {})
                 if planned.method.novelty is not None:
                     scores[spec][planned.method.novelty] = None
-        return tuple(Job(spec.recipe, spec.seed, tuple(names)) for spec, names in scores.items())
+                if planned.method.scales_samples:
+                    sampled.add(spec)
+        return tuple(
+            Job(spec.recipe, spec.seed, tuple(names), spec in sampled) for spec, names in scores.items()
+        )
 
     def with_budget(self, budget: float | str) -> "Plan":
         """With another rule for every risk-budget T."""

@@ -17,10 +17,14 @@ from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import variant_of
 from surefoot.variants.held_out import HELD_OUT
-from surefoot.workers.produce import stored_novelty
+from surefoot.workers.produce import stored_novelty, stored_scaled_samples
 
 SCORED_APART = (ODIN, KNN)  # novelty scores that do not come from the prediction's own pass
 TESTED = tuple(TEST_SPLITS.values())
+HOW_TO_SCALE = (
+    "which 'surefoot run' computes from its weights (networks stored before T was inside have none; "
+    "'t-of-bayesian' has T after averaging)"
+)
 
 
 @dataclass(eq=False)
@@ -67,6 +71,12 @@ class Reader:
             untested = [split for split in TESTED if not self.store.has_predictions(specs[0], split)]
             if untested:
                 return [f"{split} of {described_spec(specs[0])}" for split in untested]
+        if planned.method.scales_samples:
+            return [
+                f"T inside the samples of {described_spec(spec)}, {HOW_TO_SCALE}"
+                for spec in specs
+                if not self.store.has_scaled_samples(spec)
+            ]
         novelty = planned.method.novelty
         return [
             f"{novelty} scores of {described_spec(spec)}"
@@ -78,6 +88,11 @@ class Reader:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._joined(method, specs, split) for split in tested}
+        if method.scales_samples:
+            stored = {split: stored_scaled_samples(specs[0], self.store, split) for split in tested}
+            (_, fitted), *_ = stored.values()
+            scaled = {split: predictions for split, (predictions, _) in stored.items()}
+            return MethodRun(number, before, fitted, specs, scaled=scaled)
         calibration = method.calibration(self._fit_data(planned, specs, before))
         novelty_auroc = None
         if method.novelty is not None and len(tested) == len(TESTED):
@@ -100,6 +115,12 @@ class Reader:
             held_out,
             None if reference is None else self.predictions(reference, Split.VAL),
         )
+
+    def outputs(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
+        """The predictions of a run's networks as members, with T where it is inside their samples."""
+        if method.scales_samples:
+            return stored_scaled_samples(specs[0], self.store, split)[0]
+        return self._joined(method, specs, split)
 
     def _joined(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
         """The predictions of all networks of a run as members, with the novelty that the method needs."""

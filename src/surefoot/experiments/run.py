@@ -89,11 +89,13 @@ def plans_for(experiment: Experiment) -> tuple[Plan, ...]:
 
 
 def undone(plan: Plan, store: Store) -> tuple[Job, ...]:
-    """The jobs of a plan that are not done: a network, or novelty scores of one, is missing."""
+    """The jobs of a plan that are not done: a network, or what is computed from one, is missing."""
     jobs = []
     for job in plan.jobs():
         spec = plan.spec(job)
-        if not (store.is_done(spec) and all(store.has_novelty(spec, name) for name in job.novelty)):
+        has_scores = all(store.has_novelty(spec, name) for name in job.novelty)
+        has_samples = store.has_scaled_samples(spec) or not job.scaled_samples
+        if not (store.is_done(spec) and has_scores and has_samples):
             jobs.append(job)
     return tuple(jobs)
 

@@ -118,11 +118,18 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 PLAIN_WITH_DOTS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+SCALED_SAMPLES = "scaled-samples.npz"  # of a Bayesian network: T inside its samples, and predictions at it
+
+# Of scores whose definition has changed: a file of another version is not read, but computed again.
+NOVELTY_VERSIONS = {"odin": 2}  # 1: its step was in units of the normalised input
+
+
 def novelty_file(score: str) -> str:
-    """The name of the file of a novelty score."""
+    """The name of the file of a novelty score, of its present version."""
     if not PLAIN.fullmatch(score):
         raise InputError(f"the novelty score's name is {score!r}; allowed: letters, digits, - and _")
-    return f"novelty-{score}.npz"
+    version = f"-v{NOVELTY_VERSIONS[score]}" if score in NOVELTY_VERSIONS else ""
+    return f"novelty-{score}{version}.npz"
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:

@@ -17,6 +17,7 @@ from surefoot.recipes.recipe import Recipe, Spec, non_default_values
 from surefoot.store.draft import Draft
 from surefoot.store.files import (
     DONE,
+    SCALED_SAMPLES,
     SPEC,
     Arrays,
     State,
@@ -168,6 +169,18 @@ class Store:
     def has_novelty(self, spec: Spec, score: str) -> bool:
         """Whether the network is done and this novelty score of it was saved."""
         return self.is_done(spec) and (self.folder(spec) / novelty_file(score)).is_file()
+
+    def save_scaled_samples(self, spec: Spec, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save the T inside the samples of a finished Bayesian network, and its predictions at that T."""
+        write_arrays(arrays, self._finished(spec) / SCALED_SAMPLES)
+
+    def scaled_samples(self, spec: Spec) -> Arrays:
+        """What `save_scaled_samples` saved."""
+        return read_arrays(self._finished(spec) / SCALED_SAMPLES)
+
+    def has_scaled_samples(self, spec: Spec) -> bool:
+        """Whether the network is done and has these."""
+        return self.is_done(spec) and (self.folder(spec) / SCALED_SAMPLES).is_file()
 
     def request(self, specs: Sequence[Spec]) -> None:
         """Record requested networks, so that those not started are listed as missing."""

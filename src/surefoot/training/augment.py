@@ -171,8 +171,12 @@ def erase(views: Tensor, boxes: Crops) -> Tensor:
 
 def normalise(views: Tensor) -> Tensor:
     """From 0..255 to about mean 0 and standard deviation 1; one channel uses the mean of the three."""
-    mean, spread = (_per_channel(values, views) for values in (MEAN, SPREAD))
-    return (views / 255 - mean) / spread
+    return (views / 255 - _per_channel(MEAN, views)) / channel_spread(views)
+
+
+def channel_spread(views: Tensor) -> Tensor:
+    """What `normalise` divides each channel by, (1, channels, 1, 1)."""
+    return _per_channel(SPREAD, views)
 
 
 def _per_channel(values: tuple[float, ...], views: Tensor) -> Tensor:

@@ -35,33 +35,37 @@ class Sampled:
     """Log of the mean probability over samples of dropout and logit noise; for many labels its log odds.
 
     With dropout before the last layer alone, the backbone runs once; with dropout in every layer, once a
-    sample.
+    sample. Each sample's logits are divided by the temperature before the average.
     """
 
     kind: LabelKind
     samples: int
     generator: Generator  # on the device that predicts
     whole_network: bool = False
+    temperature: float = 1.0
 
     def __call__(self, network: nn.Module, views: Tensor) -> Tensor:
+        return average_members(self.draw(network, views) / self.temperature, self.kind)
+
+    def draw(self, network: nn.Module, views: Tensor) -> Tensor:
+        """The logits of each sample, (samples, n, classes), not divided by the temperature."""
         assert isinstance(network, Network)
-        if self.whole_network:
-            parts = []
-            for _ in range(self.samples):
-                with sampling_dropout(network, self.generator):
-                    features = network.features(views)
-                parts.append(network.head.sample_logits(features, 1, self.generator))
-            logits = torch.cat(parts)
-        else:
-            logits = network.sample_logits(views, self.samples, self.generator)
-        return average_members(logits.float(), self.kind)
+        if not self.whole_network:
+            return network.sample_logits(views, self.samples, self.generator).float()
+        parts = []
+        for _ in range(self.samples):
+            with sampling_dropout(network, self.generator):
+                features = network.features(views)
+            parts.append(network.head.sample_logits(features, 1, self.generator))
+        return torch.cat(parts).float()
 
 
 class FixedSamples(nn.Module):
     """A network with a Gaussian head; its samples of dropout and noise are drawn once, the same for all rows.
 
-    log mean_s softmax(z_s), for many labels its log odds: a sample gets the same prediction each time,
-    whatever else is in its batch. Each row's samples are distributed as they were in training.
+    log mean_s softmax(z_s), for many labels its log odds: a row gets the same prediction each time, whatever
+    else is in its batch. Each row's samples are distributed as they were in training. `scaling` is applied to
+    the logits of all samples before the average; it does nothing unless it is replaced.
     """
 
     mask: Tensor
@@ -71,6 +75,8 @@ class FixedSamples(nn.Module):
         super().__init__()
         self.network = network
         self.kind = kind
+        self.samples = samples
+        self.scaling: nn.Module = nn.Identity()
         blank = torch.empty(0, network.width)
         mask = dropout_masks(blank, network.head.dropout.p, samples, generator)
         self.register_buffer("mask", mask, persistent=False)
@@ -84,7 +90,24 @@ class FixedSamples(nn.Module):
         mean = masked_linear(head, features, self.mask).float()
         variance = positive(masked_linear(head.variance, features, self.mask).float())
         logits = mean + variance.sqrt() * self.noise
-        return average_members(logits, self.kind)
+        return average_members(self.scaling(logits), self.kind)
+
+
+def draw_samples(
+    network: nn.Module, inputs: Inputs, device: torch.device, sampler: Sampled, *, every: int = 1
+) -> Tensor:
+    """The logits of each sample, (samples, rows, classes), on the host: of all rows, or of every k-th.
+
+    They are the samples that `predict` averages, where the sampler's generator has the same seed.
+    """
+    parts: list[Tensor] = []
+    start = 0
+    with torch.inference_mode(), evaluating([network]):
+        for views in test_batches(inputs, device, ROWS_AT_ONCE):
+            logits = sampler.draw(network, views)
+            parts.append(logits[:, -start % every :: every].cpu())
+            start += len(views)
+    return torch.cat(parts, dim=1)
 
 
 def predict(

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from surefoot.networks.network import Network
+    from surefoot.recipes.recipe import Spec
     from surefoot.training.losses import Objective
-    from surefoot.training.predict import Predictor
-    from surefoot.variants.build import Build, Training
+    from surefoot.training.predict import Predictor, Sampled
+    from surefoot.variants.build import Build, TaskContext, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,13 @@ class Bayesian(Variant):
 
     def predictor(self, build: "Build", purpose: str) -> "Predictor":
         """The mean probability over samples."""
+        return self.sampler(build.spec, build.context, purpose)
+
+    def sampler(self, spec: "Spec", context: "TaskContext", purpose: str) -> "Sampled":
+        """Draws the samples of a network for a purpose, a split's name: the same ones each time."""
         from surefoot.runtime import generator
         from surefoot.training.predict import Sampled
 
-        spec, context = build.spec, build.context
         identity = (context.task.training_identity, spec.recipe.digest, spec.seed)
         random = generator(*identity, "samples", purpose, device=context.device)
         return Sampled(context.task.kind, self.samples, random, self.sampled == "network")

@@ -21,11 +21,12 @@ Event = dict[str, Any]  # reported by an engine: an "event" and its facts
 
 @dataclass(frozen=True)
 class Job:
-    """One network to train, and the novelty scores to compute."""
+    """One network to train, and what to compute from it: novelty scores, T inside its samples."""
 
     recipe: Recipe
     seed: int
     novelty: tuple[str, ...] = ()
+    scaled_samples: bool = False
 
     def needs(self, other: "Job") -> bool:
         """Whether the other must be done first."""
@@ -34,7 +35,8 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"recipe": self.recipe.as_dict(), "seed": self.seed, "novelty": list(self.novelty)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "recipe": self.recipe.as_dict(), "novelty": list(self.novelty)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,8 @@ class WorkOrder:
         document = json.loads(text)
         load_plugins(document["plugins"])
         jobs = [
-            Job(recipe_from(job["recipe"]), job["seed"], tuple(job["novelty"])) for job in document["jobs"]
+            Job(**{**job, "recipe": recipe_from(job["recipe"]), "novelty": tuple(job["novelty"])})
+            for job in document["jobs"]
         ]
         return WorkOrder(**{**document, "jobs": tuple(jobs), "plugins": tuple(document["plugins"])})
 

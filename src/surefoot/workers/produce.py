@@ -1,24 +1,40 @@
 """One network from its spec to its logits and novelty scores in the store; resumes where it was stopped."""
 
+import json
+import math
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from surefoot import __version__
+from surefoot.calibrators import calibration_document
+from surefoot.calibrators.before_averaging import (
+    TemperatureBeforeAveraging,
+    fit_temperature_before_averaging,
+)
 from surefoot.errors import InputError
+from surefoot.networks.network import Network
 from surefoot.novelty import Scale, fit_scale, novelty_scores
+from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
+from surefoot.store.files import SCALED_SAMPLES
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
+from surefoot.tasks.task import Samples, Split
 from surefoot.training.data import task_inputs
-from surefoot.variants.build import Build, Listener, TaskContext, phases
-from surefoot.workers.jobs import WorkOrder
+from surefoot.training.predict import draw_samples, predict
+from surefoot.variants import Bayesian, variant_of
+from surefoot.variants.build import Build, Listener, Phase, TaskContext, phases
+from surefoot.workers.jobs import Job, WorkOrder
+
+LARGEST_DRAW = 2**28  # samples of the logits in memory at once, 1 GiB: with more, T is fitted on fewer rows
 
 
 def open_context(order: WorkOrder) -> TaskContext:
@@ -26,6 +42,13 @@ def open_context(order: WorkOrder) -> TaskContext:
     task = task_named(order.task, root=None if order.root is None else Path(order.root))
     inputs = task_inputs(task, order.jobs[0].recipe, cache=order.cache_path)
     return TaskContext(task, inputs, torch.device(order.device), order.weights_path)
+
+
+def complete(spec: Spec, job: Job, context: TaskContext, store: Store) -> None:
+    """Compute what a job needs from a finished network and the store does not have."""
+    score_novelty(spec, context, store, job.novelty)
+    if job.scaled_samples:
+        scale_samples(spec, context, store)
 
 
 def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[str, ...]) -> None:
@@ -38,7 +61,7 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
         return
     files: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in missing}
     for phase in phases(spec.recipe.protocol, context.task):
-        network = context.restored(spec, store.weights(spec, phase.weights))
+        network = _restored(spec, phase, context, store, "novelty scores")
         splits = (*phase.trained, *phase.predicted)
         scores = novelty_scores(
             network,
@@ -55,6 +78,71 @@ def score_novelty(spec: Spec, context: TaskContext, store: Store, names: tuple[s
                 files[name][f"{split}_scale"] = np.array([scale.low, scale.high])
     for name, arrays in files.items():
         store.save_novelty(spec, name, arrays)
+
+
+def scale_samples(spec: Spec, context: TaskContext, store: Store) -> None:
+    """Fit T inside the samples of a finished Bayesian network, and save it with the predictions at that T.
+
+    p = mean_s softmax(z_s / T); T minimises the NLL of the validation data, of which the samples are in
+    memory. They are those of the stored predictions, drawn again. Only averages are saved: all samples would
+    be a hundred times larger.
+    """
+    variant = variant_of(spec.recipe)
+    assert isinstance(variant, Bayesian), "only Bayesian networks have samples"
+    if store.has_scaled_samples(spec):
+        return
+    task, device = context.task, context.device
+    temperature = 1.0
+    arrays: dict[str, NDArray[Any]] = {}
+    for phase in phases(spec.recipe.protocol, task):
+        network = _restored(spec, phase, context, store, "T inside its samples")
+        for split in phase.predicted:  # val is the first
+            inputs = context.inputs[split]
+            if split is Split.VAL:
+                numbers = variant.samples * len(inputs) * len(task.class_names)
+                every = math.ceil(numbers / LARGEST_DRAW)
+                sampler = variant.sampler(spec, context, split)
+                drawn = draw_samples(network, inputs, device, sampler, every=every)
+                fitted = _fit_inside(drawn, task.splits[split], every)
+                temperature = fitted.temperature
+                arrays["calibration"] = np.array(json.dumps(calibration_document(fitted)))
+            sampler = replace(variant.sampler(spec, context, split), temperature=temperature)
+            arrays[split] = predict([network], inputs, device, predictor=sampler)[0].numpy()
+    store.save_scaled_samples(spec, arrays)
+
+
+def _fit_inside(drawn: Tensor, samples: Samples, every: int) -> TemperatureBeforeAveraging:
+    """T from the samples of the logits, of all rows or of every k-th."""
+    predictions = Predictions.from_logits(
+        drawn,
+        np.asarray(samples.labels)[::every],
+        groups=None if samples.groups is None else samples.groups[::every],
+    )
+    return fit_temperature_before_averaging(predictions)
+
+
+def stored_scaled_samples(
+    spec: Spec, store: Store, split: Split
+) -> tuple[Predictions, TemperatureBeforeAveraging]:
+    """A Bayesian network's predictions with T inside its samples, and that T."""
+    arrays = store.scaled_samples(spec)
+    try:
+        predictions = store.predictions(spec, split).with_logits(torch.from_numpy(arrays[split]).unsqueeze(0))
+        return predictions, TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+    except (KeyError, TypeError, ValueError) as error:
+        path = store.folder(spec) / SCALED_SAMPLES
+        raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
+
+
+def _restored(spec: Spec, phase: Phase, context: TaskContext, store: Store, what: str) -> Network:
+    """A finished network of a phase; its weights may be missing where only results were copied."""
+    folder = store.folder(spec)
+    if store.is_done(spec) and not (folder / f"{phase.weights}.safetensors").is_file():
+        raise InputError(
+            f"{folder} has no {phase.weights}.safetensors, from which {what} would be computed; remove the "
+            "folder to train this network again"
+        )
+    return context.restored(spec, store.weights(spec, phase.weights))
 
 
 def stored_novelty(

@@ -71,7 +71,7 @@ def _train(text: str, job: int, reports: "_Reports", marker: str, stop: Stop) ->
     if order.remote is not None:
         for needed in (spec, *spec.needs()):  # what another machine has already trained
             Remote(order.remote).fetch(needed, store)
-    run_job(spec, order.jobs[job].novelty, context, store, send=reports, stop=stop)
+    run_job(spec, order.jobs[job], context, store, send=reports, stop=stop)
     if order.remote is not None:
         Remote(order.remote).send(spec, store)
 

@@ -27,8 +27,8 @@ from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
 from surefoot.variants.build import Listener, TaskContext
-from surefoot.workers.jobs import STOPPED, WorkOrder
-from surefoot.workers.produce import open_context, produce, score_novelty
+from surefoot.workers.jobs import STOPPED, Job, WorkOrder
+from surefoot.workers.produce import complete, open_context, produce
 
 Send = Callable[..., None]  # takes an event's name and its facts
 Stop = Callable[[], bool]  # whether to stop; called after each training step
@@ -51,18 +51,15 @@ def stop_on(*signals: signal.Signals) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def run_job(
-    spec: Spec, novelty: tuple[str, ...], context: TaskContext, store: Store, *, send: Send, stop: Stop
-) -> None:
-    """Train a network and compute its novelty scores; `send` gets its epochs and its weights' report."""
+def run_job(spec: Spec, job: Job, context: TaskContext, store: Store, *, send: Send, stop: Stop) -> None:
+    """Train a network and compute what is needed from it; `send` gets its epochs and its weights' report."""
 
     def on_epoch(phase: str, progress: Progress) -> None:
         send("epoch", phase=phase, **vars(progress))
 
     listener = Listener(on_epoch, lambda report: send("weights", report=report), stop)
     produce(spec, context, store, listener=listener)
-    if novelty:
-        score_novelty(spec, context, store, novelty)
+    complete(spec, job, context, store)
 
 
 def main() -> int:
@@ -100,7 +97,7 @@ def _execute(order: WorkOrder, stop: Stop, send: Send) -> None:
         send_of_job = partial(send, job=job, seed=specs[job].seed)
         send_of_job("start")
         try:
-            run_job(specs[job], order.jobs[job].novelty, context, store, send=send_of_job, stop=stop)
+            run_job(specs[job], order.jobs[job], context, store, send=send_of_job, stop=stop)
             send_of_job("done")
         except ClaimedError:
             send_of_job("elsewhere")

@@ -1,0 +1,186 @@
+"""One temperature inside an average: each member's logits are divided by T, then probabilities are averaged.
+
+Members are those of an ensemble, or the samples of a Bayesian network. Unlike T after averaging, this T may
+change the predicted class.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from surefoot.calibrators.search import CLOSE, is_flat, is_separable, search, search_bounds
+from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor
+from surefoot.errors import InputError
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
+
+GRID_POINTS = 61  # scales of the first search: the NLL may have several minima
+LOGITS_ON_THE_GRID = 2**21  # about so many of every k-th row
+LOGITS_AT_ONCE = 2**21  # in float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureBeforeAveraging(Temperature):
+    """The T with the least NLL of the members' mean probability, each member divided by T first."""
+
+    kind: ClassVar[str] = "temperature-before-averaging"
+    averages_members: ClassVar[bool] = False
+
+    members: int  # it was fitted for so many; with another number, or the average, it is another T
+
+    @property
+    def needs_members(self) -> int:
+        """As many as it was fitted for."""
+        return self.members
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The same T for each member."""
+        return (self.temperature,) * self.members
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return super().to_dict() | {"members": self.members}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values."""
+        plain = Temperature.from_dict(document)
+        members = document["members"]
+        if not isinstance(members, int) or isinstance(members, bool) or members < 1:
+            raise ValueError(f"members is {members!r}; allowed: a whole number from 1")
+        if plain.declined is not None:
+            raise ValueError(f"declined is {plain.declined}; allowed: none for this kind")
+        return cls(members=members, **vars(plain))
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Derivatives of the summed NLL at one scale 1 / T: the first row by row, the second summed."""
+
+    rows: Tensor
+    second: float
+    nll: float  # summed
+    third: float = 0.0  # not computed: the search takes Newton's steps
+
+    @property
+    def slope(self) -> float:
+        return float(self.rows.sum())
+
+
+def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAveraging:
+    """The T that minimises the unclipped NLL of mean_m softmax(z_m / T), exact to 1e-6.
+
+    T = argmin_T mean -log mean_m p_m,true(z_m / T); for many labels a sigmoid. The NLL may have several
+    minima: the least of a grid is the start of Newton's steps, which stay between its neighbours.
+
+    >>> two = [[[4.0, 0.0]] * 4, [[4.0, 0.0]] * 4]  # equal members: as one of them
+    >>> fit_temperature_before_averaging(Predictions.from_logits(two, [0, 0, 0, 1])).temperature
+    3.6409569...
+    """
+    labelled = _with_labels(val)
+    members = labelled.members
+    each = [labelled.member(i) for i in range(members)]
+    if all(is_flat(one) for one in each) or bool((labelled.logits == labelled.logits[:1]).all()):
+        return TemperatureBeforeAveraging(members=members, **vars(fit_temperature(each[0])))
+    lowest, highest = search_bounds(labelled)
+    scale, low, high = _start(labelled, lowest, highest)
+    scale, reading = search(lambda at: read(labelled, at), scale, low, high, CLOSE)
+    at_bound = not lowest * 1.01 < scale < highest / 1.01 or not reading.second > 0
+    factor = math.inf
+    if not at_bound:
+        factor = interval_factor(reading.rows, reading.second, scale, labelled.groups)
+    return TemperatureBeforeAveraging(
+        temperature=1 / scale,
+        low=1 / factor / scale,
+        high=factor / scale,
+        n=labelled.n,
+        label_kind=labelled.kind,
+        classes=labelled.classes,
+        at_bound=at_bound,
+        separable=at_bound and all(is_separable(one) for one in each),
+        members=members,
+    )
+
+
+def read(labelled: Predictions, scale: float) -> Slopes:
+    """The NLL of the mean probability, all logits multiplied by `scale`, and its derivatives in the scale.
+
+    With l_m = log p_m(true), g_m and h_m its first and second derivative, and w_m = p_m / sum p: the NLL is
+    log M - logsumexp_m l_m, its slope -sum w g, its second derivative (sum w g)^2 - sum w (g^2 + h).
+    """
+    slopes = torch.empty(labelled.n, dtype=torch.float64)
+    second = total = 0.0
+    for part, logits in _chunks(labelled):
+        labels = labelled.labels[part]
+        if labelled.kind is LabelKind.ONE_LABEL:
+            log_p, first, bend = _of_true_class(logits, labels, scale)
+            known = torch.ones_like(log_p[0])
+        else:
+            log_p, first, bend = _of_true_presence(logits, labels, scale)
+            known = (labels >= 0).to(torch.float64)
+        weights = log_p.softmax(dim=0)
+        mean = (weights * first).sum(dim=0)
+        spread = (weights * (first.square() + bend)).sum(dim=0)
+        slopes[part] = (-mean * known).reshape(len(labels), -1).sum(dim=1)
+        second += float(((mean.square() - spread) * known).sum())
+        total += float(((math.log(len(logits)) - log_p.logsumexp(dim=0)) * known).sum())
+    return Slopes(slopes, second, total)
+
+
+def _of_true_class(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Each member's log p(true), and its first and second derivative in the scale: (members, n)."""
+    below_top = logits.sub_(logits.amax(dim=2, keepdim=True))
+    true = below_top.gather(2, labels.expand(len(logits), -1).unsqueeze(2)).squeeze(2)
+    log_total = (scale * below_top).logsumexp(dim=2)
+    probs = (scale * below_top - log_total.unsqueeze(2)).exp_()
+    mean = (probs * below_top).sum(dim=2)
+    variance = (probs * (below_top - mean.unsqueeze(2)).square_()).sum(dim=2)
+    return scale * true - log_total, true - mean, -variance
+
+
+def _of_true_presence(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for each label of many: (members, n, classes)."""
+    towards_truth = torch.where(labels == 1, logits, -logits)
+    wrong = torch.sigmoid(-scale * towards_truth)
+    bend = -towards_truth.square() * wrong * (1 - wrong)
+    return F.logsigmoid(scale * towards_truth), towards_truth * wrong, bend
+
+
+def _chunks(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
+    """Some rows of all members at a time, as copies in float64."""
+    rows = max(1, LOGITS_AT_ONCE // (predictions.members * predictions.classes))
+    for start in range(0, predictions.n, rows):
+        part = slice(start, min(start + rows, predictions.n))
+        yield part, predictions.logits[:, part].to(torch.float64, copy=True)
+
+
+def _start(labelled: Predictions, lowest: float, highest: float) -> tuple[float, float, float]:
+    """The best scale of a grid, computed on some rows, and its neighbours on the grid.
+
+    The neighbours move on where all rows disagree with these rows about the slope there.
+    """
+    grid = np.geomspace(lowest, highest, GRID_POINTS).tolist()
+    per_row = labelled.members * labelled.classes
+    every = labelled.take(slice(None, None, max(1, labelled.n * per_row // LOGITS_ON_THE_GRID)))
+    best = int(np.argmin([read(every, scale).nll for scale in grid]))
+    low, high = max(0, best - 1), min(GRID_POINTS - 1, best + 1)
+    while low > 0 and read(labelled, grid[low]).slope > 0:
+        low -= 1
+    while high < GRID_POINTS - 1 and read(labelled, grid[high]).slope < 0:
+        high += 1
+    return grid[best], grid[low], grid[high]
+
+
+def _with_labels(val: Predictions) -> Predictions:
+    """The rows with at least one known label, members not averaged."""
+    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
+    if not known.any():
+        raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
+    return val if known.all() else val.take(known.numpy())
