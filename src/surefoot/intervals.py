@@ -113,7 +113,7 @@ class StandardError:
     @staticmethod
     def of_margin(margin: float, freedom: float) -> "StandardError":
         """From half of a 95% interval."""
-        return StandardError(margin / quantile_of(freedom), freedom) if freedom > 0 else StandardError()
+        return StandardError(margin / quantile_of(freedom), freedom) if freedom > 0 else UNKNOWN
 
     @property
     def margin(self) -> float:
@@ -123,6 +123,9 @@ class StandardError:
     def around(self, value: float) -> Interval:
         """The 95% interval of that value."""
         return Interval(value, value - self.margin, value + self.margin)
+
+
+UNKNOWN = StandardError()
 
 
 def quantile_of(freedom: float) -> float:
@@ -142,13 +145,13 @@ def added(*errors: StandardError) -> StandardError:
     Satterthwaite, Biometrics 1946: (sum v)^2 / sum (v^2 / f) degrees of freedom, v being the squared errors.
     For two means this is Welch's t.
 
-    >>> added(StandardError(3.0, 4), StandardError(4.0, 9), StandardError())
+    >>> added(StandardError(3.0, 4), StandardError(4.0, 9), UNKNOWN)
     StandardError(value=5.0, freedom=12.8...)
     """
     known = [error for error in errors if not math.isnan(error.value)]
     variance = sum(error.value**2 for error in known)
     if not variance:
-        return StandardError(0.0, math.inf) if known else StandardError()
+        return StandardError(0.0, math.inf) if known else UNKNOWN
     parts = sum(error.value**4 / error.freedom for error in known)
     return StandardError(math.sqrt(variance), variance**2 / parts if parts else math.inf)
 
@@ -165,7 +168,7 @@ def error_within(values: NDArray[np.float64], group_of: NDArray[np.intp]) -> Sta
     several = size > 1
     variance = float((squares[several] * size[several] / (size[several] - 1)).sum())
     freedom = len(values) - int(present.sum())
-    return StandardError(math.sqrt(variance), freedom) if freedom else StandardError()
+    return StandardError(math.sqrt(variance), freedom) if freedom else UNKNOWN
 
 
 def sign_flip(totals: Sequence[float] | NDArray[np.float64], rng: np.random.Generator) -> float:

@@ -65,11 +65,11 @@ def nll_at_best_temperature(predictions: Any) -> float:
     return METRICS.named(DECIDING).function(at_best_temperature(predictions))
 
 
-# Resampled with this T: at the least NLL its slope is 0, so another T would change it by the second order only.
+# Resampled with this T: where the NLL is least its slope is 0, so a slightly other T changes almost nothing.
 BEST_T = replace(
     METRICS.named(DECIDING),
     name="nll_best_t",
-    title="NLL at the best T (oracle)",
+    title="NLL at best T (oracle)",
     formula="nll of z / T, T = argmin mean -log p_true(z / T) on the same test data",
     reference="Ashukha et al., ICLR 2020",
     function=nll_at_best_temperature,
@@ -121,7 +121,9 @@ def compare(
                 values[name].setdefault((side, metric.name), []).append(_score(run, metric, predictions))
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     if resamples:
-        comparison = replace(comparison, methods=tuple(_with_networks(m, metrics) for m in comparison.methods))
+        comparison = replace(
+            comparison, methods=tuple(_with_networks(m, metrics) for m in comparison.methods)
+        )
     has_runs = {method.name for method in methods if method.runs}
     competing = [method.name for method in methods if method.runs and not method.oracle]
     every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
@@ -315,7 +317,7 @@ def _with_differences(
                 gap := gap_between(*pair, column, replicates)
             ):
                 is_requested = pair in requested
-                differences[place] = losses.tested(gap, metric, pair, column) if is_requested else gap
+                differences[place] = losses.tested(gap, metric, pair) if is_requested else gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)
 
@@ -344,7 +346,7 @@ class _Losses:
             self.cache[key, metric.name] = np.bincount(outcomes.row, values, predictions.n)
         return self.cache[key, metric.name]
 
-    def tested(self, gap: Difference, metric: Metric, pair: Pair, column: Mapping[str, Cell]) -> Difference:
+    def tested(self, gap: Difference, metric: Metric, pair: Pair) -> Difference:
         """With the interval for these groups and the sign-flip test, where the metric is a mean over rows."""
         if not _is_mean(metric.of_kind(self.first.kind)) or math.isnan(gap.value):
             return gap

@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind_from_stats
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES
-from surefoot.intervals import NAN, Interval, StandardError, added
+from surefoot.intervals import NAN, UNKNOWN, Interval, StandardError, added
 from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -66,8 +66,8 @@ class Difference:
     resampled: int = 0  # those of them that the interval was made from
     independent: int = 0  # groups, or images without groups, that were resampled
     runs: tuple[tuple[int, ...], ...] = ()  # of each method, that are in a pair
-    over_runs: StandardError = StandardError()  # unknown where neither method has two networks
-    within: StandardError = StandardError()  # these groups; unknown where the metric is not a mean over images
+    over_runs: StandardError = UNKNOWN  # unknown where neither method has two networks
+    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over images
     p: float = NAN  # of the sign-flip test over groups; NaN where it was not made
 
     @property
@@ -78,10 +78,11 @@ class Difference:
     @property
     def ends(self) -> tuple[float, float]:
         """Of the interval for new groups and other networks: what is known of both, added."""
-        if not self.over_runs.value > 0:
+        if math.isnan(self.low) or not self.over_runs.value > 0:
             return self.low, self.high
+        freedom = self.independent - 1 if self.independent else math.inf
         below, above = (
-            added(StandardError.of_margin(margin, self.independent - 1), self.over_runs).margin
+            added(StandardError.of_margin(margin, freedom), self.over_runs).margin
             for margin in (self.value - self.low, self.high - self.value)
         )
         return self.value - below, self.value + above

@@ -44,7 +44,12 @@ ENSEMBLES = (REFERENCE, "t-of-ensemble")  # T before averaging, and after it
 ENSEMBLE_PAIRS = (
     ENSEMBLES[::-1],
     *((ensemble, "single-t") for ensemble in ENSEMBLES),
-    *((f"{student}{t}", each) for student in ("distill", "g-distill") for t in ("", "-t") for each in ENSEMBLES),
+    *(
+        (f"{student}{t}", each)
+        for student in ("distill", "g-distill")
+        for t in ("", "-t")
+        for each in ENSEMBLES
+    ),
 )
 NOT_IN_PAPER = tuple((method.name, REFERENCE) for method in METHODS if method.not_in_paper)
 PAIRS = tuple(

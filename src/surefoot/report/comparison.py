@@ -9,7 +9,7 @@ from surefoot.evaluation.compare import BEST_T
 from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.paper import ENTROPY_ROWS, STUDENTS, paper_choice, paper_entropy, paper_value
-from surefoot.intervals import Interval
+from surefoot.intervals import StandardError
 from surefoot.metrics import Metric
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
 from surefoot.text import DASH, csv_text, exact_text, number_text, signed_interval_text, signed_text
@@ -33,16 +33,16 @@ STARRED = "*: the best number, but with too few runs for a test; no significance
 COUNTED = "k/n: wrong predictions among the confident ones, summed over runs."
 PAPER = "paper, or in parentheses: the number in Li & Hoiem, CVPR 2020."
 BEST_T_NOTE = (
-    "NLL at the best T is an oracle: each run's predictions, averaged over members, are divided by the T that "
-    "is best on the same test data. It compares rankings, whatever T a method chose; no method can reach it."
+    "NLL at best T is an oracle: each run's predictions, averaged over members, are divided by the T that is "
+    "best on the same test data. It compares networks whatever T a method chose; no method can know that T."
 )
 SHARPENED = (
     "In this table only, the paper's students with T are divided by T even where T is below 1; its Table 1 "
     "leaves them without T then, and so do we."
 )
 DIFFERENCE = (
-    "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals: for new images "
-    "or groups, with the same networks. Bold: the interval excludes 0."
+    "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals: for new "
+    "images or groups, with the same networks. Bold: the interval excludes 0."
 )
 
 CellOf = Callable[[MethodRuns, Metric, str], TableCell]
@@ -206,10 +206,9 @@ def difference_cell(difference: Difference | None) -> TableCell:
     return TableCell(signed_text(difference.value), excludes_zero, detail=interval or None)
 
 
-def interval_cell(interval: Interval) -> TableCell:
-    """The interval alone; bold where it excludes 0."""
-    text = signed_interval_text(interval.low, interval.high)
-    return TableCell(text or DASH, interval.low > 0 or interval.high < 0)
+def margin_cell(error: StandardError) -> TableCell:
+    """Half the 95% interval."""
+    return TableCell(DASH if math.isnan(error.value) else f"±{error.margin:.4f}")
 
 
 def percent_reduction(baseline: float, value: float) -> str:

@@ -12,7 +12,7 @@ from surefoot.report.comparison import (
     METHOD_COLUMNS,
     TableContext,
     difference_cell,
-    interval_cell,
+    margin_cell,
     percent_reduction,
 )
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
@@ -29,12 +29,13 @@ QUESTION_COLUMNS = (
     *(Column(name) for name in ("Less by", "In the paper", "These groups", "Sign flips")),
 )
 ANSWERS = (
-    "In brackets: the 95% interval for new groups of images, by the paired bootstrap over groups (over images "
-    "where there are no groups); bold where it excludes 0. Over runs: half the 95% interval for other networks "
-    "of the same recipes; an ensemble's is from its leave-one-out ensembles; a dash means that it is unknown. "
-    "The answer is for new groups and other networks: both variances added, with Satterthwaite's degrees of "
-    "freedom. Negligible: that interval lies within 0.5% of the number without the method. These groups: the "
-    "95% interval for other images of the same groups. Sign flips: p of the sign-flip test over groups."
+    "In brackets: the 95% interval for new groups of images, by the paired bootstrap over groups (over "
+    "images where there are no groups); bold where it excludes 0. Over runs: half the 95% interval for other "
+    "networks of the same recipes; an ensemble's is from its leave-one-out ensembles; a dash means that it "
+    "is unknown. The answer is for new groups and other networks: both variances added, with Satterthwaite's "
+    "degrees of freedom. Negligible: that interval lies within 0.5% of the number without the method. These "
+    "groups: half the 95% interval for other images of the same groups. Sign flips: p of the sign-flip test "
+    "over groups."
 )
 FEWEST_GROUPS = 6  # with fewer the sign-flip test cannot reach 5%
 FEW_GROUPS = "With {} groups the p of the sign-flip test is at least {:.3g}, so it cannot be significant."
@@ -100,10 +101,10 @@ def _question_row(question: Question, comparison: Comparison, context: TableCont
         TableCell(f"{with_it:.4f}"),
         TableCell(f"{without:.4f}"),
         difference_cell(gap),
-        TableCell(DASH if math.isnan(gap.over_runs.value) else f"±{gap.over_runs.margin:.4f}"),
+        margin_cell(gap.over_runs),
         TableCell(percent_reduction(without, with_it)),
         TableCell(DASH if None in papers else percent_reduction(*(value or 0.0 for value in papers))),
-        interval_cell(gap.these),
+        margin_cell(gap.within),
         TableCell(DASH if math.isnan(gap.p) else p_text(gap.p)),
     )
 
