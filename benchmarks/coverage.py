@@ -2,8 +2,8 @@
 
     python benchmarks/coverage.py [--simulations 4000] [--out benchmarks/results/coverage.md]
 
-A paired difference of losses is simulated as effect + group + network + group x network + image, and ensembles
-as networks whose probabilities are averaged. Rules that are not used are there to compare with.
+A paired difference of losses is simulated as effect + group + network + group x network + image, and
+ensembles as networks whose probabilities are averaged. Rules that are not used are there to compare with.
 """
 
 import argparse
@@ -130,6 +130,7 @@ class Tally:
 
 
 NEW, THESE, RUNS, BOTH = "New groups", "These groups", "Over runs", "New groups and other networks"
+JACKKNIFE, AS_FIXED = "leave-one-out (jackknife)", "ensemble as fixed"
 FLIPS, ENSEMBLES = "The sign-flip test at 5%", "Ensembles, other networks"
 RULES = {
     "bootstrap of groups, widened": NEW,
@@ -225,10 +226,10 @@ class Pool:
     p_true: Array  # (networks, images)
 
     @staticmethod
-    def of(rng: np.random.Generator) -> "Pool":
+    def of(rng: np.random.Generator, spread: float) -> "Pool":
         """Networks that differ in how confident they are and by noise, on images of which some are hard."""
         signal = rng.normal(1.5, 2.0, ENSEMBLE_IMAGES)
-        confidence = np.exp(rng.normal(0.5, 0.3, (POOL, 1)))
+        confidence = np.exp(rng.normal(0.5, spread, (POOL, 1)))
         logits = confidence * (signal + rng.standard_normal((POOL, ENSEMBLE_IMAGES)))
         return Pool(1 / (1 + np.exp(-logits)))
 
@@ -239,41 +240,65 @@ class Pool:
 
 
 def ensembles(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
-    """One ensemble of M, and the same less the mean of its M networks."""
-    pool = Pool.of(rng)
+    """One ensemble of M, the mean of its M networks, and the difference of both."""
+    for networks, spread in (("alike", 0.1), ("unlike", 0.3)):
+        pool = Pool.of(rng, spread)
+        for members in (5, 10):
+            tallies = ensemble_tallies(pool, members, simulations, rng)
+            for (about, rule), tally in tallies.items():
+                situation = f"{about}, {members} members, {networks}"
+                yield tally.row(ENSEMBLES, situation, rule, used=rule == JACKKNIFE)
+
+
+def ensemble_tallies(
+    pool: Pool, members: int, simulations: int, rng: np.random.Generator
+) -> dict[tuple[str, str], Tally]:
+    """By what is estimated, and the rule."""
     single = pool.nll(np.arange(POOL)[:, None])
-    for members in (5, 10):
-        truth = float(pool.nll(rng.integers(POOL, size=(20_000, members))).mean())
-        names = ("ensemble", "ensemble less single", "ensemble less single, ensemble as fixed")
-        tallies = {name: Tally() for name in names}
-        for _ in range(simulations):
-            networks = rng.choice(POOL, members, replace=False)
-            value, alone = float(pool.nll(networks[None])[0]), single[networks]
-            rest = pool.nll(np.stack([np.delete(networks, place) for place in range(members)]))
-            pseudo = dict(enumerate(members * value - (members - 1) * rest))
-            runs = dict(enumerate(alone))
-            less = value - float(alone.mean())
-            rules = (
-                (value, truth, (pseudo,)),
-                *((less, truth - single.mean(), m) for m in ((pseudo, runs), (runs,))),
-            )
-            for tally, (estimate, target, methods) in zip(tallies.values(), rules, strict=True):
-                interval = over_networks(*methods).around(estimate)
-                tally.add(interval.low, interval.high, float(target))
-        for name, tally in tallies.items():
-            about, _, fixed = name.partition(", ")
-            rule = fixed or "leave-one-out (jackknife)"
-            yield tally.row(ENSEMBLES, f"{about}, {members} members", rule, used=not fixed)
+    truth = float(pool.nll(rng.integers(POOL, size=(POOL, members))).mean())
+    less_truth = truth - float(single.mean())
+    keys = ("single", "ensemble", "ensemble less single")
+    tallies = {(about, JACKKNIFE): Tally() for about in keys} | {(keys[2], AS_FIXED): Tally()}
+    for _ in range(simulations):
+        networks = rng.choice(POOL, members, replace=False)
+        value, alone = float(pool.nll(networks[None])[0]), single[networks]
+        rest = pool.nll(np.stack([np.delete(networks, place) for place in range(members)]))
+        pseudo = dict(enumerate(members * value - (members - 1) * rest))
+        runs, mean = dict(enumerate(alone)), float(alone.mean())
+        judged = (
+            (mean, float(single.mean()), (runs,)),
+            (value, truth, (pseudo,)),
+            (value - mean, less_truth, (pseudo, runs)),
+            (value - mean, less_truth, (runs,)),
+        )
+        for tally, (estimate, target, methods) in zip(tallies.values(), judged, strict=True):
+            interval = over_networks(*methods).around(estimate)
+            tally.add(interval.low, interval.high, target)
+    return tallies
 
 
-FINDINGS: tuple[str, ...] = ()
+FINDINGS = (
+    "- With normal effects every rule that is used has 93 to 96%, also for 5 groups or 3 runs.",
+    "- If a few groups differ much from the rest (skewed), the interval for new groups is too narrow: 91 to "
+    "92%, and with 10 runs so is the combined one for 5 or 8 groups. No rule here repairs that: with few "
+    "groups, an interval that barely excludes 0 is weak evidence.",
+    "- Adding the half-widths as squares, the rule until now, is too wide for 3 runs (98%). Satterthwaite's "
+    "degrees of freedom are used instead.",
+    "- Pairing independent networks by run number also holds, but is wider for 3 runs; Welch is used.",
+    "- The sign-flip test keeps 5% if effects are symmetric; if they are skewed it rejects 6 to 7%, and with "
+    "5 groups never.",
+    "- The leave-one-out interval of an ensemble holds. That of its difference from its own networks holds "
+    "if these are alike; if they are unlike it is too narrow for 5 members (about 91%). Taking the "
+    "ensemble as fixed ignores that it shares its networks, and is too wide (98 to 99%).",
+)
 MEANS = {
     NEW: "Other groups of the same kind, the same networks.",
     THESE: "Other images of the same groups, the same networks.",
     RUNS: "Other networks of the same recipes, the same images.",
     BOTH: "The interval behind an answer.",
     FLIPS: "How often it rejects where there is no effect. With 5 groups the least p is 0.0625.",
-    ENSEMBLES: "Other networks, the same images: the expected NLL of an ensemble of M.",
+    ENSEMBLES: "Other networks, the same images: the expected NLL of an ensemble of M, and less the mean NLL "
+    "of its M networks. Networks are alike (their confidences vary by 10%) or unlike (30%).",
 }
 
 
@@ -282,11 +307,11 @@ def page(rows: Sequence[Row], simulations: int) -> str:
     lines = [
         "# Coverage of the intervals",
         "",
-        f"`python benchmarks/coverage.py`: {simulations:,} simulations of each situation, {RESAMPLES} resamples. "
-        "The percentage of simulations in which a 95% interval contains the truth, ± its simulation error (one "
+        f"`python benchmarks/coverage.py`: {simulations:,} simulations of each situation, {RESAMPLES} "
+        "resamples. The percentage of simulations in which a 95% interval contains the truth, ± its simulation error (one "
         "standard error); in parentheses the mean width. Bold: the rule that is used. A star: more than "
-        f"{100 * TOLERATED:.1f} points and three simulation errors from the nominal 95 (for the test: 5). Groups "
-        f"have about {IMAGES} images; their effects are normal, or skewed (exponential).",
+        f"{100 * TOLERATED:.1f} points and three simulation errors from the nominal 95 (for the test: 5). "
+        f"Groups have about {IMAGES} images; their effects are normal, or skewed (exponential).",
         "",
         *FINDINGS,
     ]

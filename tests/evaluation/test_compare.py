@@ -588,7 +588,7 @@ def test_an_ensemble_varies_as_its_leave_one_out_ensembles_do():
     alone = np.array([nll(member) for member in members])
     left = np.array([nll(joined(rest)) for rest in rests])
     error = math.sqrt(4 / 5 * ((left - left.mean()) ** 2).sum())
-    assert (cell.over_runs.value, cell.over_runs.freedom) == (pytest.approx(error), 4)
+    assert (cell.over_runs.value, cell.over_runs.freedom) == pytest.approx((error, 4))
     without = left - (alone.sum() - alone) / 4  # ensemble less the mean of its members, both without one
     error = math.sqrt(4 / 5 * ((without - without.mean()) ** 2).sum())
     assert cell.from_baseline.over_runs.value == pytest.approx(error)
