@@ -63,7 +63,7 @@ def test_the_headline_has_the_means_on_both_sides(made):
     study = made.study(resamples=0)
     grid = headline_tables(study)[0]
     columns = [f"{m} {side}" for m in ("NLL", "Error", "ECE", "E99") for side in "FU"]
-    assert grid.header[2:] == (*columns[:2], "Oracle T NLL U", *columns[2:])
+    assert grid.header[2:] == (*columns[:2], "Oracle NLL U", *columns[2:])
     assert any("oracle" in note for note in grid.notes)
     runs = study.parts[0].comparison.methods[0].runs
     mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)

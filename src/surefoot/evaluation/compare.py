@@ -343,7 +343,7 @@ class _Losses:
             numerator = metric.of_kind(outcomes.kind).numerator
             assert numerator is not None
             values = np.asarray(numerator(outcomes), dtype=np.float64)
-            self.cache[key, metric.name] = np.bincount(outcomes.row, values, predictions.n)
+            self.cache[key, metric.name] = np.bincount(outcomes.row, values, predictions.n).astype(np.float64)
         return self.cache[key, metric.name]
 
     def tested(self, gap: Difference, metric: Metric, pair: Pair) -> Difference:
@@ -363,7 +363,7 @@ class _Losses:
         return replace(
             gap,
             within=error_within(residuals[labelled], group_of[labelled]),
-            p=sign_flip(np.bincount(self.unit_of, gaps), np.random.default_rng(FLIP_SEED)),
+            p=sign_flip(np.bincount(self.unit_of, gaps).astype(np.float64), np.random.default_rng(FLIP_SEED)),
         )
 
 

@@ -33,7 +33,7 @@ STARRED = "*: the best number, but with too few runs for a test; no significance
 COUNTED = "k/n: wrong predictions among the confident ones, summed over runs."
 PAPER = "paper, or in parentheses: the number in Li & Hoiem, CVPR 2020."
 BEST_T_NOTE = (
-    "NLL at best T (oracle T): each run's predictions, averaged over members, are divided by the T that is "
+    "NLL at best T (oracle NLL): each run's predictions, averaged over members, are divided by the T that is "
     "best on the same test data. It compares networks whatever T a method chose; no method can know that T."
 )
 SHARPENED = (
@@ -150,7 +150,7 @@ def headline_table(comparison: Comparison, context: TableContext) -> Table:
 
     def short(column: Column) -> Column:
         if column.group == BEST_T.title:
-            return Column("NLL U", "Oracle T")
+            return Column("NLL U", "Oracle")  # as narrow as the numbers
         is_error = "error" in column.group
         group = column.group.removeprefix("Label ").capitalize() if is_error else column.group
         return replace(column, group=group, name=column.name[0].upper()) if group else column

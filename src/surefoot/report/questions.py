@@ -184,8 +184,9 @@ def pairs_csv(comparison: Comparison) -> str:
         if (name, other) not in PAIRS:
             continue
         for (side, metric), gap in gaps.items():
-            over_runs = (gap.over_runs.margin, gap.over_runs.freedom)
-            numbers = (gap.value, gap.low, gap.high, gap.independent, gap.these.low, gap.these.high)
-            numbers += (*over_runs, *gap.ends, gap.p)
+            numbers = (
+                *(gap.value, gap.low, gap.high, gap.independent, gap.these.low, gap.these.high),
+                *(gap.over_runs.margin, gap.over_runs.freedom, *gap.ends, gap.p),
+            )
             lines.append((name, other, side, metric, *(exact_text(value) for value in numbers)))
     return csv_text(PAIRS_HEADER, lines)
