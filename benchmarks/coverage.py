@@ -310,7 +310,8 @@ def page(rows: Sequence[Row], simulations: int) -> str:
         f"`python benchmarks/coverage.py`: {simulations:,} simulations of each situation, {RESAMPLES} "
         "resamples. The percentage of simulations in which a 95% interval contains the truth, ± its "
         "simulation error (one standard error); in parentheses the mean width. Bold: the rule that is "
-        f"used. A star: more than {100 * TOLERATED:.1f} points and three simulation errors from the nominal 95 (for the test: 5). "
+        f"used. A star: more than {100 * TOLERATED:.1f} points and three simulation errors from the nominal "
+        "95 (for the test: 5). "
         f"Groups have about {IMAGES} images; their effects are normal, or skewed (exponential).",
         "",
         *FINDINGS,
