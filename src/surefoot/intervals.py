@@ -1,5 +1,16 @@
-"""Exact binomial intervals, and the intervals of bootstrap replicates."""
+"""Every interval: exact binomial, from bootstrap replicates, from standard errors; and the sign-flip test.
 
+What the intervals of a difference between two methods mean:
+- new groups: other groups of images of the same kind (other breeds). The bootstrap draws whole groups.
+- these groups: other images of the same groups. Student's t from the variance within groups.
+- over runs: other networks of the same recipes, on the same images. Student's t from the variance of runs,
+  and for an ensemble from its leave-one-out ensembles (jackknife).
+- combined: new groups and other networks. Both variances are added, with Satterthwaite's degrees of freedom.
+The actual coverage of each is in benchmarks/results/coverage.md.
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +19,9 @@ from numpy.typing import NDArray
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the normal quantile of that level
 NAN = float("nan")
+EXACT_FLIPS = 12  # groups up to which all changes of sign are tried
+FLIPS = 4_999  # drawn at random for more groups
+FLIPPED_AT_ONCE = 2**22  # groups times flips in memory
 
 Count = tuple[int | None, int | None]  # k of n; None where it is not a proportion
 
@@ -64,12 +78,9 @@ def few_samples_factor(independent: int) -> float:
     sqrt(G / (G - 1)) for the variance that G of them underestimate, and Student's t with G - 1 degrees of
     freedom for the normal quantile; infinite for one. Cameron & Miller, J. Human Resources 2015.
     """
-    from scipy.special import stdtrit
-
     if independent < 2:
         return float("inf")
-    quantile = float(stdtrit(independent - 1, (1 + LEVEL) / 2))
-    return quantile / NORMAL * float(np.sqrt(independent / (independent - 1)))
+    return quantile_of(independent - 1) / NORMAL * float(np.sqrt(independent / (independent - 1)))
 
 
 def centred_interval(
@@ -90,6 +101,99 @@ def centred_interval(
     ends = (np.percentile(defined, [tail, 100 - tail]) - defined.mean()) * factor + value
     low, high = np.clip(ends, *bounds).round(12)
     return Interval(value, min(float(low), value), max(float(high), value))
+
+
+@dataclass(frozen=True)
+class StandardError:
+    """The standard error of a value, and the degrees of freedom of this estimate; NaN where unknown."""
+
+    value: float = NAN
+    freedom: float = NAN
+
+    @staticmethod
+    def of_margin(margin: float, freedom: float) -> "StandardError":
+        """From half of a 95% interval."""
+        return StandardError(margin / quantile_of(freedom), freedom) if freedom > 0 else UNKNOWN
+
+    @property
+    def margin(self) -> float:
+        """Half the 95% interval, by Student's t."""
+        return self.value * quantile_of(self.freedom) if self.value else self.value
+
+    def around(self, value: float) -> Interval:
+        """The 95% interval of that value."""
+        return Interval(value, value - self.margin, value + self.margin)
+
+
+UNKNOWN = StandardError()
+
+
+def quantile_of(freedom: float) -> float:
+    """Student's t at the upper end of a 95% interval.
+
+    >>> round(quantile_of(9), 3)
+    2.262
+    """
+    from scipy.special import stdtrit
+
+    return NORMAL if freedom == math.inf else float(stdtrit(freedom, (1 + LEVEL) / 2))
+
+
+def added(*errors: StandardError) -> StandardError:
+    """The standard error of a sum of independent values, leaving out what is unknown.
+
+    Satterthwaite, Biometrics 1946: (sum v)^2 / sum (v^2 / f) degrees of freedom, v being the squared errors.
+    For two means this is Welch's t.
+
+    >>> added(StandardError(3.0, 4), StandardError(4.0, 9), UNKNOWN)
+    StandardError(value=5.0, freedom=12.8...)
+    """
+    known = [error for error in errors if not math.isnan(error.value)]
+    variance = sum(error.value**2 for error in known)
+    if not variance:
+        return StandardError(0.0, math.inf) if known else UNKNOWN
+    parts = sum(error.value**4 / error.freedom for error in known)
+    return StandardError(math.sqrt(variance), variance**2 / parts if parts else math.inf)
+
+
+def error_within(values: NDArray[np.float64], group_of: NDArray[np.intp]) -> StandardError:
+    """Of the sum of independent values, some in each group: of other values in the same groups.
+
+    A group of one value has no variance that could be estimated, and adds none.
+    """
+    size = np.bincount(group_of)
+    present = size > 0
+    mean = np.bincount(group_of, values) / np.maximum(size, 1)
+    squares = np.bincount(group_of, (values - mean[group_of]) ** 2)
+    several = size > 1
+    variance = float((squares[several] * size[several] / (size[several] - 1)).sum())
+    freedom = len(values) - int(present.sum())
+    return StandardError(math.sqrt(variance), freedom) if freedom else UNKNOWN
+
+
+def sign_flip(totals: Sequence[float] | NDArray[np.float64], rng: np.random.Generator) -> float:
+    """The two-sided p value of the sum of groups' totals, if each total is equally likely with either sign.
+
+    Exact for few groups: all 2^G changes of sign; the least p is then 2 / 2^G. Fisher 1935.
+
+    >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5], np.random.default_rng(0))
+    0.0625
+    """
+    values = np.asarray(totals, dtype=np.float64)
+    values = values[values != 0]
+    if not np.isfinite(values).all():
+        return NAN
+    limit = abs(values.sum()) * (1 - 1e-9)  # the same sum in another order is not smaller
+    if len(values) <= EXACT_FLIPS:
+        codes = np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1
+        return float((np.abs((1 - 2 * codes) @ values) >= limit).mean())
+    reached, left = 1, FLIPS
+    while left:
+        step = min(left, max(1, FLIPPED_AT_ONCE // len(values)))
+        signs = rng.integers(2, size=(step, len(values)), dtype=np.int8) * 2 - 1
+        reached += int((np.abs(signs @ values) >= limit).sum())
+        left -= step
+    return reached / (FLIPS + 1)
 
 
 def difference_of_proportions(a: Interval, b: Interval) -> Interval:

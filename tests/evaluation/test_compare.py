@@ -3,16 +3,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+import torch
+from scipy import optimize, stats
 
 from surefoot import InputError, Predictions
 from surefoot.evaluation import compare as compared
 from surefoot.evaluation import compare as differences
-from surefoot.evaluation.compare import HEADLINE, compare
+from surefoot.evaluation.compare import BEST_T, HEADLINE, compare
 from surefoot.evaluation.comparison import Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.evaluation.evaluate import paired_differences
-from surefoot.intervals import centred_interval, clopper_pearson, few_samples_factor
-from surefoot.metrics import METRICS
+from surefoot.intervals import UNKNOWN, StandardError, centred_interval, clopper_pearson, few_samples_factor
+from surefoot.metrics import METRICS, nll, nll_unclipped
 
 SIDES = ("familiar", "unfamiliar")
 RESAMPLES = 8
@@ -448,7 +449,7 @@ def test_runs_of_several_networks_meet_all_runs_of_one_each():
     assert gap.value == pytest.approx(cells["ensemble"].mean - cells["single"].mean)
     one, other = ([score.value for score in cells[name].runs] for name in ("ensemble", "single"))
     expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    assert gap.margin == pytest.approx((expected.high - expected.low) / 2)
+    assert gap.over_runs.margin == pytest.approx((expected.high - expected.low) / 2)
 
 
 @pytest.mark.parametrize("runs", [1, 4])
@@ -464,7 +465,7 @@ def test_the_margin_over_runs_is_of_pairs_or_of_the_method_that_was_run_again(ru
     if runs > 1:
         gaps = [one.value - other.value for one, other in zip(bayesian.runs, single.runs, strict=True)]
     expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
-    assert bayesian.from_baseline.margin == pytest.approx((expected.high - expected.low) / 2)
+    assert bayesian.from_baseline.over_runs.margin == pytest.approx((expected.high - expected.low) / 2)
 
 
 def drawn(rng, labels):
@@ -485,3 +486,150 @@ def test_oracles_are_not_among_the_pairs():
     runs = [method("single", [0]), method("soft", [0]), method("best", [0], oracle=True)]
     found = compare([*runs, MethodRuns("empty", "empty")], HEADLINE, resamples=0)
     assert set(found.pairs) == {("single", "soft"), ("soft", "single")}
+
+
+def scaled(predictions, temperature):
+    return predictions.with_logits(predictions.logits / temperature)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_nll_at_best_t_is_that_of_the_best_of_all_t_after_averaging(members):
+    rng = np.random.default_rng(members)
+    labels = rng.integers(0, 3, 200)
+    logits = 3 * rng.normal(size=(members, 200, 3)) + 2 * np.eye(3)[labels]
+    given = Predictions.from_logits(logits, labels)
+    average = given.average()
+    best = optimize.minimize_scalar(
+        lambda log_t: nll_unclipped(scaled(average, math.exp(log_t))), bounds=(-5, 5), method="bounded"
+    )
+    assert BEST_T.function(given) == pytest.approx(nll(scaled(average, math.exp(best.x))), abs=1e-6)
+    assert BEST_T.function(scaled(average, 3.7)) == pytest.approx(BEST_T.function(given), abs=1e-9)
+    assert BEST_T.function(given) <= nll(given)
+
+
+def test_t_changes_the_nll_but_not_the_nll_at_best_t(methods):
+    runs = [
+        MethodRun.of_sides(run.run, *(scaled(p, 2.0) for p in run.sides.values())) for run in methods[0].runs
+    ]
+    both = compare([methods[0], MethodRuns("t", "T", tuple(runs))], resamples=50, pairs=[("t", "single")])
+    gaps = both.pairs["t", "single"]
+    assert abs(gaps["unfamiliar", "nll"].value) > 0.01
+    gap = gaps["unfamiliar", BEST_T.name]
+    assert (gap.value, gap.low, gap.high) == pytest.approx((0, 0, 0), abs=1e-8)
+
+
+def test_nll_at_best_t_is_resampled_at_that_t(methods):
+    """As if each run's predictions at its best T were a method of their own, compared by NLL."""
+    at_best = [
+        replace(
+            method,
+            runs=tuple(
+                MethodRun.of_sides(run.run, *(compared.at_best_temperature(p) for p in run.sides.values()))
+                for run in method.runs
+            ),
+        )
+        for method in methods[:2]
+    ]
+    oracle = compare(methods[:2], resamples=50).method("soft").cells["unfamiliar", BEST_T.name]
+    expected = compare(at_best, resamples=50).method("soft").cells["unfamiliar", "nll"]
+    assert oracle.mean == pytest.approx(expected.mean)
+    ours, theirs = oracle.from_baseline, expected.from_baseline
+    assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high))
+
+
+def networks_of(name, seeds):
+    return [(f"{name} {seed}",) for seed in seeds]  # any hashable value stands for a network
+
+
+def of_networks(name, specs, shift, **about):
+    runs = [replace(method_run(place, 100 * shift + place), specs=s) for place, s in enumerate(specs)]
+    return MethodRuns(name, name, tuple(runs), **about)
+
+
+def test_only_runs_of_the_same_networks_are_paired():
+    one = of_networks("single", networks_of("student", range(4)), 0)
+    same = of_networks("same", networks_of("student", range(4)), 1)
+    other = of_networks("other", networks_of("other student", range(4)), 1)
+    cells = {m.name: m.cells["unfamiliar", "nll"] for m in compare([one, same, other], resamples=20).methods}
+    ours, theirs = ([score.value for score in cells[name].runs] for name in ("other", "single"))
+    margins = {
+        "same": stats.ttest_rel(ours, theirs).confidence_interval(0.95),
+        "other": stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95),
+    }
+    for name, pairs in (("same", 4), ("other", 16)):
+        gap = cells[name].from_baseline
+        assert gap.pairs == pairs
+        assert gap.over_runs.margin == pytest.approx((margins[name].high - margins[name].low) / 2)
+
+
+def test_an_ensemble_varies_as_its_leave_one_out_ensembles_do():
+    """Jackknife, by hand; its members are the runs of the single networks, which are left out with them."""
+    members = [predictions(1, noise) for noise in range(5)]
+    specs = networks_of("plain", range(5))
+
+    def joined(of_members):
+        return of_members[0].with_logits(torch.cat([member.logits for member in of_members]))
+
+    def run_of(of_members, **about):
+        return MethodRun.of_sides(0, joined(of_members), joined(of_members), **about)
+
+    rests = [members[:place] + members[place + 1 :] for place in range(5)]
+    ensemble = replace(
+        run_of(members), specs=tuple(s for (s,) in specs), without=tuple(run_of(rest) for rest in rests)
+    )
+    singles = [
+        MethodRun(i, run_of([m]).before, specs=s) for i, (m, s) in enumerate(zip(members, specs, strict=True))
+    ]
+    methods = [
+        MethodRuns("single", "single", tuple(singles)),
+        MethodRuns("ensemble", "ensemble", (ensemble,), is_ensemble=True),
+    ]
+    cell = compare(methods, resamples=20).method("ensemble").cells["unfamiliar", "nll"]
+    alone = np.array([nll(member) for member in members])
+    left = np.array([nll(joined(rest)) for rest in rests])
+    error = math.sqrt(4 / 5 * ((left - left.mean()) ** 2).sum())
+    assert (cell.over_runs.value, cell.over_runs.freedom) == pytest.approx((error, 4))
+    without = left - (alone.sum() - alone) / 4  # ensemble less the mean of its members, both without one
+    error = math.sqrt(4 / 5 * ((without - without.mean()) ** 2).sum())
+    assert cell.from_baseline.over_runs.value == pytest.approx(error)
+
+
+def test_these_groups_and_sign_flips_are_of_the_rows_differences():
+    groups = np.repeat(["a", "b", "c", "d", "e", "f"], 25)
+    one, other = (
+        MethodRuns(name, name, tuple(method_run(run, 10 * shift + run, groups=groups) for run in range(3)))
+        for shift, name in enumerate(("single", "other"))
+    )
+    gap = compare([one, other], resamples=20, pairs=[("other", "single")]).pairs["other", "single"]
+    gap = gap["unfamiliar", "nll"]
+    losses = [
+        np.mean(
+            [-np.log(np.clip(true_probability(run.sides["unfamiliar"]), 0.001, 0.999)) for run in m.runs],
+            axis=0,
+        )
+        for m in (other, one)
+    ]
+    rows = losses[0] - losses[1]
+    assert gap.value == pytest.approx(rows.mean())
+    parts = [rows[groups == name] for name in np.unique(groups)]
+    error = math.sqrt(sum(len(part) * part.var(ddof=1) for part in parts)) / 150
+    assert (gap.within.value, gap.within.freedom) == (pytest.approx(error), 144)
+    assert gap.independent == 6
+    totals = np.array([part.sum() for part in parts])
+    signs = np.array(np.meshgrid(*[[1, -1]] * 6)).reshape(6, -1)
+    assert gap.p == pytest.approx(np.mean(abs(totals @ signs) >= abs(totals.sum()) - 1e-12))
+
+
+def true_probability(predictions):
+    return predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()]
+
+
+def test_the_combined_interval_has_satterthwaites_freedom():
+    gap = differences.Difference(1.0, 0.2, 1.8, independent=8, over_runs=StandardError(0.3, 2))
+    images = 0.8 / stats.t.ppf(0.975, 7)
+    variance = images**2 + 0.09
+    freedom = variance**2 / (images**4 / 7 + 0.3**4 / 2)
+    margin = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    assert gap.ends == pytest.approx((1 - margin, 1 + margin))
+    assert replace(gap, over_runs=UNKNOWN).ends == (0.2, 1.8)
+    assert all(map(math.isnan, replace(gap, low=math.nan, high=math.nan).ends))

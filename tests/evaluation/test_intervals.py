@@ -2,15 +2,21 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import binomtest
 
 from surefoot.evaluation.bootstrap import Draw
 from surefoot.intervals import (
+    UNKNOWN,
     Interval,
     Proportion,
+    StandardError,
+    added,
     centred_interval,
     clopper_pearson,
     difference_of_proportions,
+    error_within,
+    sign_flip,
 )
 
 
@@ -86,3 +92,59 @@ def test_some_less_none_is_positive_and_none_less_some_its_mirror(k, n):
     assert (gap.value, gap.low, gap.high) == pytest.approx((k / n, k / n - below, exact.high))
     mirror = difference_of_proportions(interval(0, 40), interval(k, n))
     assert (mirror.value, mirror.low, mirror.high) == pytest.approx((-gap.value, -gap.high, -gap.low))
+
+
+def test_errors_of_independent_means_add_to_welchs():
+    one, other = (1.0, 1.4, 0.9, 1.3, 1.1), (0.8, 1.3, 2.0)
+    errors = [StandardError(np.std(v, ddof=1) / len(v) ** 0.5, len(v) - 1) for v in (one, other)]
+    welch = stats.ttest_ind(one, other, equal_var=False)
+    both = added(*errors)
+    assert both.freedom == pytest.approx(welch.df)
+    ends = welch.confidence_interval(0.95)
+    interval = both.around(np.mean(one) - np.mean(other))
+    assert (interval.low, interval.high) == pytest.approx((ends.low, ends.high))
+    assert added(errors[0], UNKNOWN).margin == pytest.approx(errors[0].margin)
+    assert math.isnan(added(UNKNOWN).margin)
+    assert StandardError.of_margin(errors[0].margin, 4).value == pytest.approx(errors[0].value)
+
+
+def test_the_error_within_groups_is_that_of_images_drawn_within_each():
+    rng = np.random.default_rng(0)
+    sizes = (30, 50, 80)
+    group_of = np.repeat(np.arange(3), sizes)
+    values = rng.exponential(size=160) + np.array([0.0, 5.0, -3.0])[group_of]
+    parts = [values[group_of == group] for group in range(3)]
+    sums = [sum(rng.choice(part, len(part)).sum() for part in parts) for _ in range(20_000)]
+    error = error_within(values, group_of)
+    assert error.freedom == 157
+    assert error.value == pytest.approx(np.std(sums), rel=0.03)
+    assert error_within(values, np.zeros(160, dtype=int)).value == pytest.approx(
+        160**0.5 * values.std(ddof=1)
+    )
+    assert math.isnan(error_within(values[:3], np.arange(3)).value)  # one image in each
+    mixed = error_within(np.array([1.0, 2.0, 7.0]), np.array([0, 0, 4]))  # a group of one adds nothing
+    assert (mixed.value, mixed.freedom) == (pytest.approx(1.0), 1)
+
+
+@pytest.mark.parametrize("groups", [2, 5, 8, 12, 20])
+def test_the_sign_flip_test_is_scipys(groups):
+    totals = np.random.default_rng(groups).normal(0.4, 1.0, groups)
+    zeros = np.zeros(groups)
+    exact = stats.permutation_test(
+        (totals, zeros),
+        lambda a, b, axis: (a - b).sum(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=2**groups if groups <= 12 else 20_000,
+        rng=np.random.default_rng(1),
+    )
+    tolerance = 1e-12 if groups <= 12 else 0.02
+    rng = np.random.default_rng(0)
+    assert sign_flip(totals, rng) == pytest.approx(exact.pvalue, abs=tolerance)
+    assert sign_flip(-totals, np.random.default_rng(0)) == pytest.approx(exact.pvalue, abs=tolerance)
+
+
+def test_the_sign_flip_test_of_nothing():
+    rng = np.random.default_rng(0)
+    assert sign_flip([], rng) == sign_flip([0.0, 0.0], rng) == 1.0
+    assert math.isnan(sign_flip([1.0, math.nan], rng))

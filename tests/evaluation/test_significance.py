@@ -12,9 +12,8 @@ from surefoot.evaluation.comparison import (
     MethodRuns,
     RunScore,
     best_of,
-    margin_of_means,
-    margin_of_pairs,
     marked,
+    over_networks,
     summary,
     t_test,
 )
@@ -127,30 +126,47 @@ def test_higher_may_be_better_and_neither_has_no_best():
     assert best_of({"a": replace(cells["a"], mean=math.nan)}, about, "lower") is None
 
 
-def of_runs(*values):
-    return summary([RunScore(run, value) for run, value in enumerate(values)])
-
-
 def half(interval):
     return (interval.high - interval.low) / 2
 
 
-def test_the_margin_of_pairs_is_that_of_their_differences():
-    gaps = [0.2, 0.1, 0.3, 0.1]
-    assert margin_of_pairs(gaps) == pytest.approx(half(stats.ttest_1samp(gaps, 0).confidence_interval(0.95)))
-    assert margin_of_pairs([0.5, 0.5]) == 0.0
-    assert math.isnan(margin_of_pairs([0.5]))
+def networks(name, values):
+    return {(name, place): value for place, value in enumerate(values)}
 
 
-def test_the_margin_of_means_is_welchs():
+def test_of_the_same_networks_the_differences_count():
+    one, other = (1.0, 1.4, 0.9, 1.3), (0.8, 1.3, 0.6, 1.2)
+    expected = half(stats.ttest_rel(one, other).confidence_interval(0.95))
+    error = over_networks(networks("a", one), networks("a", other))
+    assert (error.margin, error.freedom) == pytest.approx((expected, 3))
+    assert over_networks(networks("a", one), networks("a", one)).margin == 0.0
+
+
+def test_of_other_networks_the_interval_is_welchs():
     one, other = (1.0, 1.4, 0.9, 1.3, 1.1), (0.8, 1.3)
     expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    assert margin_of_means(of_runs(*one), of_runs(*other)) == pytest.approx(half(expected))
+    error = over_networks(networks("a", one), networks("b", other))
+    assert error.margin == pytest.approx(half(expected))
 
 
-def test_of_a_method_run_once_only_the_other_s_variance_counts():
+def test_of_networks_that_are_partly_the_same_the_variance_is_that_of_the_difference():
+    """Ten of one method, of which six are among the eight of the other: its error, from many such draws."""
+    rng = np.random.default_rng(0)
+    squared, gaps = [], []
+    for _ in range(4000):
+        effects = rng.normal(size=12)
+        ours, theirs = (effects + 0.5 * rng.normal(size=12) for _ in range(2))
+        a, b = dict(enumerate(ours[:10])), {place: theirs[place] for place in range(4, 12)}
+        squared.append(over_networks(a, b).value ** 2)
+        gaps.append(np.mean(list(a.values())) - np.mean(list(b.values())))
+    assert np.mean(squared) == pytest.approx(np.var(gaps), rel=0.06)
+
+
+def test_of_one_network_only_the_other_s_variance_counts():
     one = (1.0, 1.4, 0.9, 1.3)
     expected = half(stats.ttest_1samp(one, 0).confidence_interval(0.95))
-    assert margin_of_means(of_runs(7.0), of_runs(*one)) == pytest.approx(expected)
-    assert margin_of_means(of_runs(7.0), of_runs(*one, math.inf)) == pytest.approx(expected)
-    assert math.isnan(margin_of_means(of_runs(7.0), of_runs(8.0)))
+    for name in ("a", "b"):
+        assert over_networks(networks("a", [7.0]), networks(name, one)).margin == pytest.approx(expected)
+        infinite = networks(name, [*one, math.inf])
+        assert over_networks(networks("a", [7.0]), infinite).margin == pytest.approx(expected)
+    assert math.isnan(over_networks(networks("a", [7.0]), networks("b", [8.0])).margin)

@@ -1,5 +1,7 @@
 """The six questions are answered by their intervals, and by nothing else."""
 
+import csv
+import io
 import math
 import re
 from dataclasses import replace
@@ -11,7 +13,8 @@ from scipy.stats import ttest_1samp
 from surefoot.evaluation.comparison import Difference
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import NOT_IN_PAPER, PAIRS, QUESTIONS
-from surefoot.report.questions import answer, question_tables
+from surefoot.intervals import StandardError
+from surefoot.report.questions import answer, pairs_csv, question_tables
 from surefoot.report.study_tables import table_context
 from tests.report.studies import Row, by_hand
 
@@ -31,7 +34,8 @@ from tests.report.studies import Row, by_hand
     ],
 )
 def test_an_answer_is_what_both_intervals_allow(low, high, margin, expected):
-    gap = Difference((low + high) / 2, low, high, margin=margin)
+    # So many groups and networks that Student's t is the normal one.
+    gap = Difference((low + high) / 2, low, high, over_runs=StandardError.of_margin(margin, math.inf))
     assert answer(QUESTIONS[0], gap, 1.0) == expected
 
 
@@ -45,7 +49,7 @@ def test_questions_ask_of_honest_methods_and_each_pair_once():
 
 def test_a_study_answers_those_whose_methods_it_has(made):
     (part,) = made.study().parts
-    questions, not_in_paper = question_tables(part.comparison, table_context(part))
+    questions, _, not_in_paper = question_tables(part.comparison, table_context(part))
     texts = [row[0].text for row in questions.rows]
     assert [text.split("?")[0] for text in texts] == [
         "Does T from familiar data help",
@@ -71,6 +75,52 @@ def test_a_study_answers_those_whose_methods_it_has(made):
     assert gap.low <= gap.value <= gap.high
 
 
+def test_ensembles_are_compared_with_each_other_and_students_with_both(made):
+    (part,) = made.study().parts
+    _, ensembles, _ = question_tables(part.comparison, table_context(part))
+    title = {
+        name: METHODS.named(name).title
+        for name in ("ensemble-of-t", "t-of-ensemble", "single-t", "g-distill")
+    }
+    assert [row[0].text for row in ensembles.rows] == [
+        f"{title['t-of-ensemble']} minus {title['ensemble-of-t']}",
+        f"{title['ensemble-of-t']} minus {title['single-t']}",
+        f"{title['t-of-ensemble']} minus {title['single-t']}",
+        f"{title['g-distill']} minus {title['ensemble-of-t']}",
+        f"{title['g-distill']} minus {title['t-of-ensemble']}",
+    ]
+    assert "oracle" in ensembles.columns[2].name
+    gap = part.comparison.pairs["g-distill", "t-of-ensemble"]["unfamiliar", "nll_best_t"]
+    assert ensembles.rows[-1][2].text == f"{gap.value:+.4f}"
+
+
+def test_every_interval_of_a_pair_is_in_the_csv(made):
+    (part,) = made.study().parts
+    lines = list(csv.DictReader(io.StringIO(pairs_csv(part.comparison))))
+    requested = {pair for pair in part.comparison.pairs if pair in PAIRS}
+    assert {(line["method"], line["other"]) for line in lines} == requested
+    (line,) = [
+        line
+        for line in lines
+        if (line["method"], line["other"], line["side"], line["metric"])
+        == ("t-of-ensemble", "single-t", "unfamiliar", "nll")
+    ]
+    gap = part.comparison.pairs["t-of-ensemble", "single-t"]["unfamiliar", "nll"]
+    numbers = (gap.low, gap.high, gap.independent, gap.these.low, gap.these.high, gap.over_runs.margin)
+    names = ("new_groups_low", "new_groups_high", "groups", "these_groups_low", "these_groups_high")
+    names += ("over_runs_margin", "combined_low", "combined_high", "sign_flip_p")
+    assert [float(line[name]) for name in names] == [*numbers, *gap.ends, gap.p]
+    assert gap.over_runs.freedom >= 1  # one ensemble of two members, left out in turn
+    assert 0 < gap.p <= 1
+
+
+def test_the_number_of_comparisons_is_noted(made):
+    (part,) = made.study().parts
+    questions, _, _ = question_tables(part.comparison, table_context(part))
+    compared = sum(pair in part.comparison.pairs for pair in PAIRS)
+    assert questions.notes[-1].startswith(f"{compared} comparisons of methods")
+
+
 GAPS = {("ensemble-of-t", "single-t"): (-0.3, -0.4, -0.2), ("distill-t", "ensemble-of-t"): (0.1, 0.0, 0.2)}
 
 
@@ -78,12 +128,15 @@ def notes_on_students(*ensembles, margin=0.1):
     runs = {"single-t": (1.0, 1.2, 1.1, 1.3), "distill-t": (0.9, 1.1, 1.0), "ensemble-of-t": ensembles}
     part = by_hand({name: Row(unfamiliar=values) for name, values in runs.items()}, pairs=GAPS)
     pairs = {
-        pair: {place: replace(gap, margin=margin) for place, gap in of_pair.items()}
+        pair: {
+            place: replace(gap, over_runs=StandardError.of_margin(margin, math.inf))
+            for place, gap in of_pair.items()
+        }
         for pair, of_pair in part.comparison.pairs.items()
     }
     comparison = replace(part.comparison, pairs=pairs, resamples=10)
-    (questions,) = question_tables(comparison, table_context(part))
-    return questions.notes[1:]
+    questions = question_tables(comparison, table_context(part))[0]
+    return questions.notes[1:-1]
 
 
 def test_what_students_keep_is_said_with_its_error_over_runs():

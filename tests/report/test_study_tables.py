@@ -44,7 +44,7 @@ def test_parts_of_one_task_get_names_of_their_own(made):
 def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path):
     study = made.study()
     paths = write_tables(study, tmp_path)
-    endings = ("tables.md", "tables.tex", "tables.html", "scores.csv", "summary.csv")
+    endings = ("tables.md", "tables.tex", "tables.html", "scores.csv", "summary.csv", "pairs.csv")
     assert [path.name for path in paths] == [f"toy-small-{ending}" for ending in endings]
     assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
     scores = read_scores(paths[3])
@@ -62,7 +62,9 @@ def test_every_format_is_written_and_the_scores_can_be_read_again(made, tmp_path
 def test_the_headline_has_the_means_on_both_sides(made):
     study = made.study(resamples=0)
     grid = headline_tables(study)[0]
-    assert grid.header[2:] == tuple(f"{m} {side}" for m in ("NLL", "Error", "ECE", "E99") for side in "FU")
+    columns = [f"{m} {side}" for m in ("NLL", "Error", "ECE", "E99") for side in "FU"]
+    assert grid.header[2:] == (*columns[:2], "Oracle NLL U", *columns[2:])
+    assert any("oracle" in note for note in grid.notes)
     runs = study.parts[0].comparison.methods[0].runs
     mean = sum(nll_by_hand(run.after[UNFAMILIAR]) for run in runs) / len(runs)
     assert grid.rows[0][3].text == f"{mean:.4f}"

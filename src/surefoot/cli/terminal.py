@@ -75,6 +75,7 @@ def print_long_tables(tables: Sequence["Table"]) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for table in tables:
         rich = to_rich(table)
+        rich.columns[0].overflow = "fold"
         for column in rich.columns[1:]:
             column.no_wrap = True
         if console.width < WIDE:  # without lines there is space for the numbers

@@ -1,15 +1,18 @@
 """Methods compared over runs: means, significance marks and paired differences."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import torch
 
+from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
@@ -19,13 +22,13 @@ from surefoot.evaluation.comparison import (
     Difference,
     MethodRun,
     MethodRuns,
+    Network,
     Pair,
     Place,
     RunScore,
     best_of,
-    margin_of_means,
-    margin_of_pairs,
     marked,
+    over_networks,
     summary,
 )
 from surefoot.evaluation.evaluate import ANYWHERE, Tick, silently
@@ -36,22 +39,50 @@ from surefoot.intervals import (
     Proportion,
     centred_interval,
     difference_of_proportions,
+    error_within,
     few_samples_factor,
     needs_exact,
+    sign_flip,
 )
 from surefoot.metrics import METRICS, Metric
-from surefoot.predictions.outcomes import Array
+from surefoot.metrics.metric import IDENTITY
+from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 
 BASELINE = "single"
 DECIDING = "nll"  # the metric by which all methods are compared with each other
-HEADLINE: tuple[Metric, ...] = tuple(
-    METRICS.named(name)
-    for name in ("nll", "brier", "label_error", "ece", "e99", "entropy", "nll_minus_entropy")
+
+
+def at_best_temperature(predictions: Predictions) -> Predictions:
+    """An oracle: with the T that has the least NLL on these very data, after averaging members."""
+    if not predictions.outcomes.total:
+        return predictions
+    return fit_temperature(predictions)(predictions)
+
+
+def nll_at_best_temperature(predictions: Any) -> float:
+    """The NLL with the T that is best on these very data: how good the ranking is, whatever T was chosen."""
+    return METRICS.named(DECIDING).function(at_best_temperature(predictions))
+
+
+# Resampled with this T: where the NLL is least its slope is 0, so a slightly other T changes almost nothing.
+BEST_T = replace(
+    METRICS.named(DECIDING),
+    name="nll_best_t",
+    title="NLL at best T (oracle)",
+    formula="nll of z / T, T = argmin mean -log p_true(z / T) on the same test data",
+    reference="Ashukha et al., ICLR 2020",
+    function=nll_at_best_temperature,
+)
+HEADLINE: tuple[Metric, ...] = (
+    *(METRICS.named(name) for name in ("nll", "brier", "label_error", "ece", "e99")),
+    *(METRICS.named(name) for name in ("entropy", "nll_minus_entropy")),
+    BEST_T,
 )
 SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
+FLIP_SEED = 0  # of the sign-flip test, where there are many groups
 
 RunKey = tuple[str, int]  # the method's name and the run
 Outputs = Mapping[RunKey, Predictions]  # of one side
@@ -89,6 +120,10 @@ def compare(
             for metric in metrics:
                 values[name].setdefault((side, metric.name), []).append(_score(run, metric, predictions))
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
+    if resamples:
+        comparison = replace(
+            comparison, methods=tuple(_with_networks(m, metrics) for m in comparison.methods)
+        )
     has_runs = {method.name for method in methods if method.runs}
     competing = [method.name for method in methods if method.runs and not method.oracle]
     every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
@@ -144,8 +179,9 @@ def comparison_from_scores(
     scores = {method.name: values.get(method.name, {}) for method in methods}
     sides = [side for side in SIDES if side in {side for side, _ in places}]
     if metrics is None:
-        named = [METRICS.named(name) for name in sorted({name for _, name in places})]
-        metrics = [metric for metric in METRICS if metric in named]
+        names = {name for _, name in places}
+        named = [METRICS.named(name) for name in sorted(names - {BEST_T.name})]
+        metrics = [metric for metric in METRICS if metric in named] + [BEST_T] * (BEST_T.name in names)
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
@@ -154,6 +190,38 @@ def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
     if count is None:
         return RunScore(run, metric.function(predictions))
     return RunScore(run, count.value, count.k, count.n)
+
+
+def _with_networks(method: MethodRuns, metrics: Sequence[Metric]) -> MethodRuns:
+    """With what each network contributes to each mean: the value of its run.
+
+    In an ensemble of M it is the pseudo-value M v - (M - 1) v', v' being the value without that network: the
+    variance of their mean is the jackknife's. Efron & Stein, Annals of Statistics 1981.
+    """
+    cells = {}
+    for (side, name), cell in method.cells.items():
+        metric = next(metric for metric in metrics if metric.name == name)
+        values, networks = {score.run: score.value for score in cell.runs}, dict[Network, float]()
+        for run in method.runs:
+            value, members = values.get(run.run, NAN), len(run.without)
+            if not members:
+                networks[run.specs or (method.is_ensemble, run.run)] = value
+            for spec, left in zip(run.specs, run.without, strict=bool(members)):
+                rest = metric.function(left.sides[side]) if side in left.sides else NAN
+                networks[(spec,)] = members * value - (members - 1) * rest
+        cells[side, name] = replace(cell, networks=networks)
+    return replace(method, cells=cells)
+
+
+def same_networks(one: MethodRuns, other: MethodRuns) -> bool:
+    """Whether runs of the same number use the same networks, so that they are paired.
+
+    Other networks are independent of each other, even if a seed or teachers are the same. Runs without specs
+    are taken for the same networks, unless only one is of an ensemble.
+    """
+    theirs = {run.run: run.specs for run in other.runs}
+    same = all(theirs.get(run.run, run.specs) == run.specs for run in one.runs)
+    return same and one.is_ensemble == other.is_ensemble
 
 
 def _refuse_inconsistent(methods: Sequence[MethodRuns]) -> None:
@@ -209,14 +277,19 @@ def _with_differences(
 
     def drawn_of(key: RunKey) -> Array:
         slow = few if key in slow_runs else 0
-        return resampled(outputs[key].outcomes, comparison.metrics, draw, slow_resamples=slow)
+        values = resampled(outputs[key].outcomes, comparison.metrics, draw, slow_resamples=slow)
+        for index, metric in enumerate(comparison.metrics):
+            if metric is BEST_T:
+                best = at_best_temperature(outputs[key])
+                values[index] = resampled(best.outcomes, [BEST_T], draw)[0]
+        return values
 
     drawn: dict[RunKey, Array] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy releases the lock for most of it
         for key, values in zip(outputs, pool.map(drawn_of, outputs), strict=True):
             drawn[key] = values
             tick(1)
-    factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
+    independent = len(np.unique(draw.unit_of[first.outcomes.row]))
     methods = {method.name: method for method in comparison.methods}
     cells = {method.name: dict(method.cells) for method in comparison.methods}
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
@@ -224,9 +297,10 @@ def _with_differences(
     def gap_between(
         name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
-        crossed = other is not None and methods[name].is_ensemble != methods[other].is_ensemble
-        return difference(column, name, other, replicates, factor, crossed=crossed)
+        crossed = other is not None and not same_networks(methods[name], methods[other])
+        return difference(column, name, other, replicates, independent, crossed=crossed)
 
+    losses = _Losses(outputs, first, draw.unit_of)
     for index, metric in enumerate(comparison.metrics):
         place = (side, metric.name)
         column = {name: of_method[place] for name, of_method in cells.items()}
@@ -242,9 +316,55 @@ def _with_differences(
             if (pair in requested or metric.name == DECIDING) and (
                 gap := gap_between(*pair, column, replicates)
             ):
-                differences[place] = gap
+                is_requested = pair in requested
+                differences[place] = losses.tested(gap, metric, pair) if is_requested else gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)
+
+
+def _is_mean(metric: Metric) -> bool:
+    """Whether it is the mean over decisions of something."""
+    return metric.numerator is not None and metric.denominator is None and metric.transform is IDENTITY
+
+
+@dataclass(eq=False)
+class _Losses:
+    """What a mean metric sums up in each row, of the runs of one side."""
+
+    outputs: Outputs
+    first: Predictions  # with the groups and labels of all
+    unit_of: Index
+    cache: dict[tuple[RunKey, str], Array] = field(default_factory=dict)
+
+    def of(self, key: RunKey, metric: Metric) -> Array:
+        if (key, metric.name) not in self.cache:
+            predictions = self.outputs[key]
+            outcomes = (at_best_temperature(predictions) if metric is BEST_T else predictions).outcomes
+            numerator = metric.of_kind(outcomes.kind).numerator
+            assert numerator is not None
+            values = np.asarray(numerator(outcomes), dtype=np.float64)
+            self.cache[key, metric.name] = np.bincount(outcomes.row, values, predictions.n).astype(np.float64)
+        return self.cache[key, metric.name]
+
+    def tested(self, gap: Difference, metric: Metric, pair: Pair) -> Difference:
+        """With the interval for these groups and the sign-flip test, where the metric is a mean over rows."""
+        if not _is_mean(metric.of_kind(self.first.kind)) or math.isnan(gap.value):
+            return gap
+        ours, theirs = (
+            np.mean([self.of((name, run), metric) for run in runs], axis=0)
+            for name, runs in zip(pair, gap.runs, strict=True)
+        )
+        gaps = ours - theirs
+        decisions = np.bincount(self.first.outcomes.row, minlength=self.first.n)
+        labelled = decisions > 0
+        # Without groups all rows are one: other rows of it are other images, as in the bootstrap.
+        group_of = np.zeros_like(self.unit_of) if self.first.groups is None else self.unit_of
+        residuals = (gaps - gap.value * decisions) / decisions.sum()
+        return replace(
+            gap,
+            within=error_within(residuals[labelled], group_of[labelled]),
+            p=sign_flip(np.bincount(self.unit_of, gaps).astype(np.float64), np.random.default_rng(FLIP_SEED)),
+        )
 
 
 def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> tuple[set[RunKey], int]:
@@ -273,7 +393,7 @@ def difference(
     name: str,
     other: str | None,
     replicates: Replicates,
-    factor: float,
+    independent: int,
     *,
     crossed: bool = False,
     paired: bool = True,
@@ -281,7 +401,8 @@ def difference(
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
-    Methods that predicted different samples are not `paired`.
+    Methods that predicted different samples are not `paired`. The interval over images is from so many
+    `independent` groups or images.
     """
     if other is None or other == name:
         return None
@@ -295,15 +416,29 @@ def difference(
     drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
     drawn = [differences for differences in drawn if np.isfinite(differences).any()]
     spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
-    interval = centred_interval(value, spread, ANYWHERE, factor=factor)
+    interval = centred_interval(value, spread, ANYWHERE, factor=few_samples_factor(independent))
     exact = _exact(pairs, paired)
     if exact is not None and np.isfinite(interval.low):
         # No resample of 0 of n has an error: compute the exact intervals too, and use the wider ends.
         shift = value - exact.value
         low, high = min(interval.low, exact.low + shift), max(interval.high, exact.high + shift)
         interval = Interval(value, low, high)
-    margin = margin_of_means(ours, theirs) if crossed else margin_of_pairs(gaps)
-    return Difference(interval.value, interval.low, interval.high, len(pairs), len(drawn), margin)
+    return Difference(
+        interval.value,
+        interval.low,
+        interval.high,
+        len(pairs),
+        len(drawn),
+        independent,
+        runs=tuple(tuple(sorted({pair[place].run for pair in pairs})) for place in (0, 1)),
+        over_runs=over_networks(*(_contributions(column, each, crossed) for each in (name, other))),
+    )
+
+
+def _contributions(column: Mapping[str, Cell], name: str, crossed: bool) -> Mapping[Network, float]:
+    """What each network contributes; where networks are not known, runs stand for them."""
+    cell = column[name]
+    return cell.networks or {(name if crossed else "", s.run): s.value for s in cell.runs}
 
 
 def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) -> list[RunPair]:

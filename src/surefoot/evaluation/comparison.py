@@ -3,20 +3,19 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as t_distribution
 from scipy.stats import ttest_ind_from_stats
 
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES
-from surefoot.intervals import NAN
+from surefoot.intervals import NAN, UNKNOWN, Interval, StandardError, added
 from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -27,6 +26,7 @@ TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), stri
 
 Place = tuple[str, str]  # the side and the metric's name
 Pair = tuple[str, str]  # two methods' names
+Network = Hashable  # equal for two methods that use the same network
 
 SIGNIFICANCE = 0.05
 SCORES_HEADER = ("method", "run", "side", "metric", "value", "k", "n")  # of `scores.csv`
@@ -57,21 +57,35 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another, averaged over paired runs, with the interval of the paired bootstrap."""
+    """One method less another, averaged over runs; `surefoot.intervals` says what each interval means."""
 
     value: float
-    low: float = NAN
+    low: float = NAN  # new groups of images, or new images where there are no groups
     high: float = NAN
-    pairs: int = 0  # runs that the value is averaged over
+    pairs: int = 0  # pairs of runs that the value is averaged over
     resampled: int = 0  # those of them that the interval was made from
-    margin: float = NAN  # half the interval over runs; NaN where neither method was run twice
+    independent: int = 0  # groups, or images without groups, that were resampled
+    runs: tuple[tuple[int, ...], ...] = ()  # of each method, that are in a pair
+    over_runs: StandardError = UNKNOWN  # unknown where neither method has two networks
+    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over images
+    p: float = NAN  # of the sign-flip test over groups; NaN where it was not made
+
+    @property
+    def these(self) -> Interval:
+        """The interval for other images of these groups."""
+        return self.within.around(self.value)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of an interval for other images and other runs: both that are known, as independent ones add."""
-        margin = 0.0 if math.isnan(self.margin) else self.margin
-        below, above = self.value - self.low, self.high - self.value
-        return self.value - math.hypot(below, margin), self.value + math.hypot(above, margin)
+        """Of the interval for new groups and other networks: what is known of both, added."""
+        if math.isnan(self.low) or not self.over_runs.value > 0:
+            return self.low, self.high
+        freedom = self.independent - 1 if self.independent else math.inf
+        below, above = (
+            added(StandardError.of_margin(margin, freedom), self.over_runs).margin
+            for margin in (self.value - self.low, self.high - self.value)
+        )
+        return self.value - below, self.value + above
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,12 @@ class Cell:
     borrowed: str | None = None  # the method whose variance was used for the test
     from_baseline: Difference | None = None
     from_best: Difference | None = None
+    networks: Mapping[Network, float] = field(default_factory=dict)  # what each one contributes to the mean
+
+    @property
+    def over_runs(self) -> StandardError:
+        """Of the mean, for other networks; unknown for one."""
+        return over_networks(self.networks or {score.run: score.value for score in self.runs})
 
     @property
     def defined(self) -> int:
@@ -115,6 +135,7 @@ class MethodRun:
     novelty_auroc: float | None = None  # of the novelty score: familiar against unfamiliar
     # Calibrated already, where T is inside the samples of a network: not a function of `before`
     scaled: Mapping[Split, Predictions] | None = None
+    without: "tuple[MethodRun, ...]" = ()  # of an ensemble: the same without each of its networks
 
     @staticmethod
     def of_sides(run: int, familiar: Predictions, unfamiliar: Predictions | None = None) -> "MethodRun":
@@ -207,23 +228,30 @@ def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread)
     return float(ttest_ind_from_stats(mean, deviation, n, other_mean, other_deviation, other_n).pvalue)
 
 
-def margin_of_pairs(differences: Sequence[float]) -> float:
-    """Half the 95% interval of the mean of paired runs' differences; NaN for fewer than two."""
-    return margin_of_means(summary([RunScore(place, value) for place, value in enumerate(differences)]))
+def over_networks(*methods: Mapping[Network, float]) -> StandardError:
+    """Of a method's mean over networks, or of the first one's less the second's.
 
+    A network's value is what it contributes to the mean. Networks that both methods use are paired, others
+    are independent (Welch). The unknown variance of a method with one network is left out.
 
-def margin_of_means(*cells: Cell) -> float:
-    """Half the 95% interval of the difference of means over runs that are not paired, by Welch's t.
-
-    The unknown variance of a method that was run once is left out; NaN where no method was run twice.
+    >>> over_networks({0: 1.0, 1: 3.0}, {0: 2.0, 1: 4.0})  # the same networks: the difference is always 1
+    StandardError(value=0.0, freedom=inf)
     """
-    several = [cell for cell in cells if cell.defined > 1]
-    variances = [cell.deviation**2 / cell.defined for cell in several]  # of each mean
-    variance = sum(variances)
-    if not variance:
-        return 0.0 if several else NAN
-    parts = sum(each**2 / (cell.defined - 1) for each, cell in zip(variances, several, strict=True))
-    return float(t_distribution.ppf(1 - SIGNIFICANCE / 2, variance**2 / parts) * variance**0.5)
+    effects: dict[Network, float] = {}
+    users: dict[Network, int] = {}  # a bit for each method
+    for place, method in enumerate(methods):
+        known = {network: value for network, value in method.items() if math.isfinite(value)}
+        if (n := len(known)) < 2:
+            continue
+        mean = math.fsum(known.values()) / n
+        for network, value in known.items():
+            effect = (value - mean) / math.sqrt(n * (n - 1))
+            effects[network] = effects.get(network, 0.0) + (-effect if place else effect)
+            users[network] = users.get(network, 0) | 1 << place
+    parts = [[effects[each] for each in users if users[each] == user] for user in set(users.values())]
+    return added(
+        *(StandardError(math.sqrt(sum(e * e for e in part)), max(1, len(part) - 1)) for part in parts)
+    )
 
 
 def marked(cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns], better: Better) -> dict[str, Cell]:

@@ -16,7 +16,6 @@ from surefoot.experiments.experiment import Experiment
 from surefoot.experiments.plan import Plan, replanned
 from surefoot.experiments.results import results_of
 from surefoot.experiments.run import read_folder
-from surefoot.intervals import few_samples_factor
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
@@ -110,12 +109,12 @@ def _unpaired(
     if not resamples:
         return [None] * len(metrics)
     drawn: dict[tuple[str, int], Array] = {}
-    factors = []
+    independent = []
     for index, method in enumerate(methods):
         outputs: list[Predictions] = [run.sides[ONE_SIDE] for run in method.runs]
         rng = np.random.default_rng([*seed, index])
         draw = Draw.of(outputs[0].n, outputs[0].groups, resamples=resamples, rng=rng)
-        factors.append(few_samples_factor(len(np.unique(draw.unit_of[outputs[0].outcomes.row]))))
+        independent.append(len(np.unique(draw.unit_of[outputs[0].outcomes.row])))
         for run, predictions in zip(method.runs, outputs, strict=True):
             slow = min(resamples, ENOUGH_RESAMPLES)
             drawn[method.name, run.run] = resampled(predictions.outcomes, metrics, draw, slow_resamples=slow)
@@ -125,7 +124,7 @@ def _unpaired(
             AFTER,
             BEFORE,
             {key: values[index] for key, values in drawn.items()},
-            max(factors),
+            min(independent),
             paired=False,
         )
         for index, metric in enumerate(metrics)

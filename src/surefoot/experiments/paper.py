@@ -39,9 +39,24 @@ QUESTIONS = (
     Question("Does the Bayesian model help?", "bayesian-t", "single-t"),
 )
 
+ENSEMBLES = (REFERENCE, "t-of-ensemble")  # T before averaging, and after it
+# Both ensembles with each other and with one network; students with both ensembles.
+ENSEMBLE_PAIRS = (
+    ENSEMBLES[::-1],
+    *((ensemble, "single-t") for ensemble in ENSEMBLES),
+    *(
+        (f"{student}{t}", each)
+        for student in ("distill", "g-distill")
+        for t in ("", "-t")
+        for each in ENSEMBLES
+    ),
+)
 NOT_IN_PAPER = tuple((method.name, REFERENCE) for method in METHODS if method.not_in_paper)
-PAIRS = (*((question.method, question.other) for question in QUESTIONS), *NOT_IN_PAPER)
-
+PAIRS = tuple(
+    dict.fromkeys(
+        [*((question.method, question.other) for question in QUESTIONS), *ENSEMBLE_PAIRS, *NOT_IN_PAPER]
+    )
+)
 
 PAPER = Path(__file__).parent / "paper_tables"
 ENTROPY_ROWS = {  # the complete table's name of a row -> the entropy table's

@@ -85,6 +85,12 @@ class Reader:
         ]
 
     def _run(self, planned: MethodPlan, number: int, specs: tuple[Spec, ...]) -> MethodRun:
+        """A run; of an ensemble also without each of its networks, calibrated anew."""
+        rest = [specs[:place] + specs[place + 1 :] for place in range(len(specs))] if len(specs) > 1 else []
+        without = tuple(self._calibrated(planned, number, networks) for networks in rest)
+        return replace(self._calibrated(planned, number, specs), without=without)
+
+    def _calibrated(self, planned: MethodPlan, number: int, specs: tuple[Spec, ...]) -> MethodRun:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._joined(method, specs, split) for split in tested}

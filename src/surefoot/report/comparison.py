@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from surefoot.errors import InputError
+from surefoot.evaluation.compare import BEST_T
 from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns
+from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.paper import ENTROPY_ROWS, STUDENTS, paper_choice, paper_entropy, paper_value
+from surefoot.intervals import StandardError
 from surefoot.metrics import Metric
 from surefoot.report.tables import Column, Row, Section, Table, TableCell
 from surefoot.text import DASH, csv_text, exact_text, number_text, signed_interval_text, signed_text
@@ -17,7 +20,7 @@ BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
 CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
 ERRORS = ("nll", "brier", "label_error", "ece", "e99")
 ENTROPIES = ("nll", "entropy", "nll_minus_entropy")
-HEADLINES = ("nll", "label_error", "ece", "e99")
+HEADLINES = ("nll", BEST_T.name, "label_error", "ece", "e99")
 PAPER_METHOD = "Single Model"  # the paper's own baseline
 METHOD_COLUMNS = (Column("method", align="left"), Column("runs"))
 
@@ -29,13 +32,17 @@ TESTED = (
 STARRED = "*: the best number, but with too few runs for a test; no significance is claimed."
 COUNTED = "k/n: wrong predictions among the confident ones, summed over runs."
 PAPER = "paper, or in parentheses: the number in Li & Hoiem, CVPR 2020."
+BEST_T_NOTE = (
+    "NLL at best T (oracle NLL): each run's predictions, averaged over members, are divided by the T that is "
+    "best on the same test data. It compares networks whatever T a method chose; no method can know that T."
+)
 SHARPENED = (
     "In this table only, the paper's students with T are divided by T even where T is below 1; its Table 1 "
     "leaves them without T then, and so do we."
 )
 DIFFERENCE = (
-    "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals. "
-    "Bold: the interval excludes 0. It covers variation between images, not between training runs."
+    "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals: for new "
+    "images or groups, with the same networks. Bold: the interval excludes 0."
 )
 
 CellOf = Callable[[MethodRuns, Metric, str], TableCell]
@@ -103,7 +110,7 @@ def calibration_table(comparison: Comparison, context: TableContext) -> Table:
     """Table 2: single networks and ensembles, without and with temperature scaling."""
     title = f"Single and ensemble, without and with T-scaling: {context.title}"
     methods = [method for method in comparison.methods if method.paper in CALIBRATION_ROWS]
-    metrics = ("nll", "brier", "ece")
+    metrics = ("nll", BEST_T.name, "brier", "ece")
     return replace(_table(comparison, title, metrics, methods, _absolute(context, 3)), number=2)
 
 
@@ -127,7 +134,7 @@ def complete_table(comparison: Comparison, context: TableContext) -> Table:
         ]
         return replace(absolute(method, metric, side), detail=", ".join(filter(None, details)) or None)
 
-    metrics = (*ERRORS, *_additional_metrics(comparison))
+    metrics = (*ERRORS, BEST_T.name, *_additional_metrics(comparison))
     table = _table(comparison, f"All methods: {context.title}", metrics, comparison.methods, cell)
     has_students = any(method.paper in STUDENTS for method in comparison.methods)
     notes = (*table.notes, SHARPENED) if has_students and PAPER in table.notes else table.notes
@@ -142,6 +149,8 @@ def headline_table(comparison: Comparison, context: TableContext) -> Table:
         return replace(absolute(method, metric, side), detail=None, paper=None)
 
     def short(column: Column) -> Column:
+        if column.group == BEST_T.title:
+            return Column("NLL U", "Oracle")  # as narrow as the numbers
         is_error = "error" in column.group
         group = column.group.removeprefix("Label ").capitalize() if is_error else column.group
         return replace(column, group=group, name=column.name[0].upper()) if group else column
@@ -199,6 +208,11 @@ def difference_cell(difference: Difference | None) -> TableCell:
     return TableCell(signed_text(difference.value), excludes_zero, detail=interval or None)
 
 
+def margin_cell(error: StandardError) -> TableCell:
+    """Half the 95% interval."""
+    return TableCell(DASH if math.isnan(error.value) else f"±{error.margin:.4f}")
+
+
 def percent_reduction(baseline: float, value: float) -> str:
     """By how much the value is below the baseline, in percent of the baseline."""
     if math.isnan(baseline) or math.isnan(value) or not baseline:
@@ -208,7 +222,7 @@ def percent_reduction(baseline: float, value: float) -> str:
 
 def _additional_metrics(comparison: Comparison) -> tuple[str, ...]:
     """The metrics that no table holds by default."""
-    return tuple(m.name for m in comparison.metrics if m.name not in (*ERRORS, *ENTROPIES))
+    return tuple(m.name for m in comparison.metrics if m.name not in (*ERRORS, *ENTROPIES, BEST_T.name))
 
 
 def _table(
@@ -216,7 +230,12 @@ def _table(
 ) -> Table:
     """A row per method, a column per metric and side."""
     metrics = [metric for name in names for metric in comparison.metrics if metric.name == name]
-    places = [(metric, side) for metric in metrics for side in comparison.sides]
+    places = [
+        (metric, side)
+        for metric in metrics
+        for side in comparison.sides
+        if metric is not BEST_T or side == SIDES[-1]  # on familiar data T is nearly the best already
+    ]
     rows = [(method, tuple(cell(method, metric, side) for metric, side in places)) for method in methods]
     columns = (*METHOD_COLUMNS, *(Column(side, metric.title) for metric, side in places))
     notes = _notes(comparison, methods, metrics, [each for _, cells in rows for each in cells])
@@ -291,6 +310,7 @@ def _notes(
                 )
     notes += [COUNTED] if any("/" in (cell.detail or "") for cell in cells) else []
     notes += [PAPER] if any(cell.paper for cell in cells) else []
+    notes += [BEST_T_NOTE] if BEST_T in metrics and SIDES[-1] in comparison.sides else []
     return (*notes, *missing)
 
 

@@ -20,7 +20,7 @@ from surefoot.pages import template_named
 from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
-from surefoot.report.questions import question_tables
+from surefoot.report.questions import pairs_csv, question_tables
 from surefoot.report.study_figures import part_figures
 from surefoot.report.study_tables import (
     Subgroups,
@@ -137,6 +137,7 @@ def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
     texts = {
         "scores.csv": scores_text(part.study.comparison),
         "summary.csv": summary_csv(part.study.comparison, part.context),
+        "pairs.csv": pairs_csv(part.study.comparison),
     }
     tables = write_table_files([*part.questions, *part.tables], folder, part.name)
     return [*tables, *write_texts(texts, folder, part.name)]

@@ -1,0 +1,350 @@
+"""How often the intervals and tests of `surefoot.intervals` hold, in simulations where the truth is known.
+
+    python benchmarks/coverage.py [--simulations 4000] [--out benchmarks/results/coverage.md]
+
+A paired difference of losses is simulated as effect + group + network + group x network + image, and
+ensembles as networks whose probabilities are averaged. Rules that are not used are there to compare with.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from surefoot.evaluation.bootstrap import Draw
+from surefoot.evaluation.compare import difference
+from surefoot.evaluation.comparison import Difference, RunScore, over_networks, summary
+from surefoot.intervals import NORMAL, Interval, StandardError, error_within, sign_flip
+
+RESAMPLES = 400
+IMAGES = 40  # in a group, on average
+NOMINAL = 0.95
+TOLERATED = 0.015  # a rule fails if it misses the nominal share by more, and by three simulation errors
+POOL = 20_000  # networks of which ensembles are made
+ENSEMBLE_IMAGES = 150
+
+Array = np.ndarray
+Shape = Callable[[np.random.Generator, int], Array]
+
+
+def normal(rng: np.random.Generator, n: int) -> Array:
+    return rng.standard_normal(n)
+
+
+def skewed(rng: np.random.Generator, n: int) -> Array:
+    """Mean 0, variance 1, skewness 2: a few groups gain much more than the others."""
+    return rng.exponential(size=n) - 1
+
+
+SHAPES: dict[str, Shape] = {"normal": normal, "skewed": skewed}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rule in a situation: how often it held, and how wide it was."""
+
+    about: str
+    situation: str
+    rule: str
+    held: float
+    width: float  # the mean over simulations; NaN for a test
+    nominal: float = NOMINAL
+    used: bool = True
+
+    def cell(self, simulations: int) -> str:
+        """Percent with the simulation error, the width in parentheses, a star where it fails."""
+        error = math.sqrt(max(self.held * (1 - self.held), 1e-4) / simulations)
+        fails = abs(self.held - self.nominal) > max(TOLERATED, 3 * error)
+        width = "" if math.isnan(self.width) else f" ({self.width:.2f})"
+        return f"{100 * self.held:.1f} ±{100 * error:.1f}{width}{'*' * fails}"
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The losses of one method less another's, and what they are the sum of; the effect is 0."""
+
+    group_of: Array  # (images,)
+    group: Array  # (images,) the group's effect
+    run: Array  # (runs, 1) the network's effect
+    both: Array  # (runs, images) the network's effect in the group
+    image: Array  # (images,) the same for all networks
+    own: Array  # (runs, images)
+
+    @property
+    def gaps(self) -> Array:
+        return np.asarray(self.group + self.run + self.both + self.image + self.own)
+
+    @staticmethod
+    def of(rng: np.random.Generator, groups: int, runs: int, shape: Shape, spread: float) -> "Simulated":
+        sizes = rng.integers(IMAGES // 2, IMAGES * 3 // 2, size=groups, endpoint=True)
+        group_of = np.repeat(np.arange(groups), sizes)
+        return Simulated(
+            group_of,
+            shape(rng, groups)[group_of],
+            spread * rng.standard_normal((runs, 1)),
+            0.3 * rng.standard_normal((runs, groups))[:, group_of],
+            2.0 * rng.standard_t(5, len(group_of)),
+            rng.standard_normal((runs, len(group_of))),
+        )
+
+    def difference(self, rng: np.random.Generator) -> Difference:
+        """As `compare` makes it, of `runs` networks that both methods use."""
+        all_gaps = self.gaps
+        draw = Draw.of_units(self.group_of, resamples=RESAMPLES, rng=rng)
+        sums = np.stack([np.bincount(self.group_of, gaps) for gaps in all_gaps])
+        drawn = sums @ draw.counts.T / (draw.counts @ np.bincount(self.group_of))
+        ours = summary([RunScore(run, float(gaps.mean())) for run, gaps in enumerate(all_gaps)])
+        column = {"ours": ours, "theirs": summary([RunScore(run, 0.0) for run in range(len(all_gaps))])}
+        replicates = {("ours", run): values for run, values in enumerate(drawn)}
+        replicates |= {("theirs", run): np.zeros(RESAMPLES) for run in range(len(all_gaps))}
+        gap = difference(column, "ours", "theirs", replicates, int(self.group_of.max()) + 1)
+        assert gap is not None
+        return gap
+
+    def by_student(self) -> StandardError:
+        """Over groups, from the variance of their totals around the mean."""
+        gaps = self.gaps.mean(axis=0)
+        totals = np.bincount(self.group_of, gaps - gaps.mean()) / len(gaps)
+        groups = len(totals)
+        return StandardError(math.sqrt(groups / (groups - 1) * float(totals @ totals)), groups - 1)
+
+
+@dataclass
+class Tally:
+    """Counts how often intervals contain their target."""
+
+    held: int = 0
+    width: float = 0.0
+    number: int = 0
+
+    def add(self, low: float, high: float, target: float) -> None:
+        self.number += 1
+        self.held += low <= target <= high
+        self.width += high - low
+
+    def row(self, about: str, situation: str, rule: str, *, used: bool = True) -> Row:
+        return Row(about, situation, rule, self.held / self.number, self.width / self.number, used=used)
+
+
+NEW, THESE, RUNS, BOTH = "New groups", "These groups", "Over runs", "New groups and other networks"
+JACKKNIFE, AS_FIXED = "leave-one-out (jackknife)", "ensemble as fixed"
+FLIPS, ENSEMBLES = "The sign-flip test at 5%", "Ensembles, other networks"
+RULES = {
+    "bootstrap of groups, widened": NEW,
+    "bootstrap of groups, not widened": NEW,
+    "Student's t over groups": NEW,
+    "within groups": THESE,
+    "bootstrap of groups, widened ": THESE,
+    "paired runs": RUNS,
+    "variances added, Satterthwaite": BOTH,
+    "half-widths added as squares": BOTH,
+    "images only": BOTH,
+}
+USED = ("bootstrap of groups, widened", "within groups", "paired runs", "variances added, Satterthwaite")
+
+
+def differences(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
+    """Intervals of differences between methods of the same networks."""
+    for groups in (5, 8, 20):
+        for runs in (3, 10):
+            for name, shape in SHAPES.items():
+                situation = f"{groups} groups, {runs} runs, {name}"
+                tallies = {rule: Tally() for rule in RULES}
+                for _ in range(simulations):
+                    simulated = Simulated.of(rng, groups, runs, shape, spread=0.5)
+                    for rule, (interval, target) in judged(simulated, rng).items():
+                        tallies[rule].add(interval.low, interval.high, target)
+                for rule, about in RULES.items():
+                    if about == BOTH or (runs == 10 and about != RUNS) or (about, groups) == (RUNS, 8):
+                        yield tallies[rule].row(about, situation, rule.strip(), used=rule in USED)
+
+
+def judged(simulated: Simulated, rng: np.random.Generator) -> dict[str, tuple[Interval, float]]:
+    """Each rule's interval, with what it should contain."""
+    gap = simulated.difference(rng)
+    value, groups = gap.value, gap.independent
+    of_run = float(simulated.run.mean())
+    these = float((simulated.group + simulated.run + simulated.both).mean())
+    same_images = float((simulated.group + simulated.image).mean())
+    images = Interval(value, gap.low, gap.high)
+    factor = StandardError(1.0, groups - 1).margin / NORMAL * math.sqrt(groups / (groups - 1))
+    plain = Interval(value, value - (value - gap.low) / factor, value + (gap.high - value) / factor)
+    mean = simulated.gaps.mean(axis=0)
+    within = error_within((mean - value) / len(mean), simulated.group_of)
+    both = Interval(value, *gap.ends)
+    squares = [math.hypot(end, gap.over_runs.margin) for end in (value - gap.low, gap.high - value)]
+    return {
+        "bootstrap of groups, widened": (images, of_run),
+        "bootstrap of groups, not widened": (plain, of_run),
+        "Student's t over groups": (simulated.by_student().around(value), of_run),
+        "within groups": (within.around(value), these),
+        "bootstrap of groups, widened ": (images, these),
+        "paired runs": (gap.over_runs.around(value), same_images),
+        "variances added, Satterthwaite": (both, 0.0),
+        "half-widths added as squares": (Interval(value, value - squares[0], value + squares[1]), 0.0),
+        "images only": (images, 0.0),
+    }
+
+
+def independent_networks(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
+    """Two methods with networks of their own, one of which varies three times as much."""
+    for runs in (3, 10):
+        rules = {"Welch": Tally(), "paired by run number": Tally()}
+        for _ in range(simulations):
+            ours, theirs = rng.normal(0, 1, runs), rng.normal(0, 3, runs)
+            value = float(ours.mean() - theirs.mean())
+            apart = over_networks(
+                {("a", i): v for i, v in enumerate(ours)}, {("b", i): v for i, v in enumerate(theirs)}
+            )
+            paired = over_networks(dict(enumerate(ours - theirs)))
+            for tally, error in zip(rules.values(), (apart, paired), strict=True):
+                interval = error.around(value)
+                tally.add(interval.low, interval.high, 0.0)
+        for rule, tally in rules.items():
+            yield tally.row(RUNS, f"other networks, {runs} runs each", rule, used=rule == "Welch")
+
+
+def flips(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
+    """How often the sign-flip test rejects where the groups' effects have a mean of 0."""
+    for groups in (5, 8, 20):
+        for name, shape in SHAPES.items():
+            p = []
+            for _ in range(simulations):
+                simulated = Simulated.of(rng, groups, 3, shape, spread=0.0)
+                p.append(sign_flip(np.bincount(simulated.group_of, simulated.gaps.mean(axis=0)), rng))
+            rejected = float(np.mean(np.array(p) <= 0.05))
+            yield Row(FLIPS, f"{groups} groups, {name}", "sign flips", rejected, math.nan, nominal=0.05)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Many networks' probabilities of the true class, of the same images."""
+
+    p_true: Array  # (networks, images)
+
+    @staticmethod
+    def of(rng: np.random.Generator, spread: float) -> "Pool":
+        """Networks that differ in how confident they are and by noise, on images of which some are hard."""
+        signal = rng.normal(1.5, 2.0, ENSEMBLE_IMAGES)
+        confidence = np.exp(rng.normal(0.5, spread, (POOL, 1)))
+        logits = confidence * (signal + rng.standard_normal((POOL, ENSEMBLE_IMAGES)))
+        return Pool(1 / (1 + np.exp(-logits)))
+
+    def nll(self, networks: Array) -> Array:
+        """Of ensembles, (ensembles, members) -> (ensembles,)."""
+        mean = sum(self.p_true[of_member] for of_member in networks.T) / networks.shape[1]
+        return np.asarray(-np.log(np.clip(mean, 0.001, 0.999)).mean(axis=1))
+
+
+def ensembles(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
+    """One ensemble of M, the mean of its M networks, and the difference of both."""
+    for networks, spread in (("alike", 0.1), ("unlike", 0.3)):
+        pool = Pool.of(rng, spread)
+        for members in (5, 10):
+            tallies = ensemble_tallies(pool, members, simulations, rng)
+            for (about, rule), tally in tallies.items():
+                situation = f"{about}, {members} members, {networks}"
+                yield tally.row(ENSEMBLES, situation, rule, used=rule == JACKKNIFE)
+
+
+def ensemble_tallies(
+    pool: Pool, members: int, simulations: int, rng: np.random.Generator
+) -> dict[tuple[str, str], Tally]:
+    """By what is estimated, and the rule."""
+    single = pool.nll(np.arange(POOL)[:, None])
+    truth = float(pool.nll(rng.integers(POOL, size=(POOL, members))).mean())
+    less_truth = truth - float(single.mean())
+    keys = ("single", "ensemble", "ensemble less single")
+    tallies = {(about, JACKKNIFE): Tally() for about in keys} | {(keys[2], AS_FIXED): Tally()}
+    for _ in range(simulations):
+        networks = rng.choice(POOL, members, replace=False)
+        value, alone = float(pool.nll(networks[None])[0]), single[networks]
+        rest = pool.nll(np.stack([np.delete(networks, place) for place in range(members)]))
+        pseudo = dict(enumerate(members * value - (members - 1) * rest))
+        runs, mean = dict(enumerate(alone)), float(alone.mean())
+        judged = (
+            (mean, float(single.mean()), (runs,)),
+            (value, truth, (pseudo,)),
+            (value - mean, less_truth, (pseudo, runs)),
+            (value - mean, less_truth, (runs,)),
+        )
+        for tally, (estimate, target, methods) in zip(tallies.values(), judged, strict=True):
+            interval = over_networks(*methods).around(estimate)
+            tally.add(interval.low, interval.high, target)
+    return tallies
+
+
+FINDINGS = (
+    "- With normal effects the rules that are used have 93.6 to 96%, also for 5 groups or 3 runs.",
+    "- If a few groups differ much from the rest (skewed), the interval for new groups is too narrow: 91 to "
+    "92%, and with 10 runs so is the combined one for 5 or 8 groups. No rule here repairs that: with few "
+    "groups, an interval that barely excludes 0 is weak evidence.",
+    "- Combined: adding the half-widths as squares, the rule until now, is too wide for 3 runs (97 to 98%), "
+    "where Satterthwaite's degrees of freedom give 94 to 96%. For 10 runs the old rule is the closer one by "
+    "about 1 point where groups are few or skewed, because its excess width hides what the interval for new "
+    "groups lacks. Satterthwaite's is used everywhere.",
+    "- Pairing independent networks by run number also holds, but is wider for 3 runs; Welch is used.",
+    "- The sign-flip test keeps 5% if effects are symmetric; if they are skewed it rejects 6 to 7%. With 5 "
+    "groups it never rejects.",
+    "- The leave-one-out interval of an ensemble has 95 to 97%. That of its difference from its own networks "
+    "has 95% if these are alike; if they are unlike, 92% with 5 members and 94% with 10. Taking the ensemble "
+    "as fixed ignores that it shares its networks, and is too wide (97 to 99%).",
+)
+MEANS = {
+    NEW: "Other groups of the same kind, the same networks.",
+    THESE: "Other images of the same groups, the same networks.",
+    RUNS: "Other networks of the same recipes, the same images.",
+    BOTH: "The interval behind an answer.",
+    FLIPS: "How often it rejects where there is no effect. With 5 groups the least p is 0.0625.",
+    ENSEMBLES: "Other networks, the same images: the expected NLL of an ensemble of M, and less the mean NLL "
+    "of its M networks. Networks are alike (their confidences vary by 10%) or unlike (30%).",
+}
+
+
+def page(rows: Sequence[Row], simulations: int) -> str:
+    """A table for each kind of interval: a line for each situation, a column for each rule."""
+    lines = [
+        "# Coverage of the intervals",
+        "",
+        f"`python benchmarks/coverage.py`: {simulations:,} simulations of each situation, {RESAMPLES} "
+        "resamples. The percentage of simulations in which a 95% interval contains the truth, ± its "
+        "simulation error (one standard error); in parentheses the mean width. Bold: the rule that is "
+        f"used. A star: more than {100 * TOLERATED:.1f} points and three simulation errors from the nominal "
+        "95 (for the test: 5). "
+        f"Groups have about {IMAGES} images; their effects are normal, or skewed (exponential).",
+        "",
+        *FINDINGS,
+    ]
+    for about in MEANS:
+        of_kind = [row for row in rows if row.about == about]
+        rules = {row.rule: f"**{row.rule}**" if row.used else row.rule for row in of_kind}
+        lines += ["", f"## {about}", "", MEANS[about], ""]
+        lines += [f"| | {' | '.join(rules.values())} |", f"|:--|{'--:|' * len(rules)}"]
+        for situation in dict.fromkeys(row.situation for row in of_kind):
+            found = {row.rule: row.cell(simulations) for row in of_kind if row.situation == situation}
+            lines.append(f"| {situation} | {' | '.join(found.get(rule, '') for rule in rules)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Simulate, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--simulations", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/coverage.md"))
+    chosen = parser.parse_args()
+    parts = (differences, independent_networks, flips, ensembles)
+    rows = [
+        row
+        for place, part in enumerate(parts)
+        for row in part(chosen.simulations, np.random.default_rng([chosen.seed, place]))
+    ]
+    chosen.out.write_text(page(rows, chosen.simulations))
+    print(chosen.out)
+
+
+if __name__ == "__main__":
+    main()
