@@ -110,10 +110,11 @@ def test_other_methods_of_the_same_networks_can_be_had(setup):
 
 def test_a_surplus_brings_the_plain_network_of_each_run_s_first_seed(setup):
     four = replace(setup, members=2, runs=4)
-    (planned,) = plan_of(four, named("sharpness-aware-budget-t")).methods
+    method = METHODS.named("sharpness-aware-budget-t").with_budget("surplus")
+    (planned,) = plan_of(four, [method]).methods
     assert [run[0].recipe for run in planned.runs] == [setup.sharpness_aware] * 4
     assert [planned.reference(run) for run in planned.runs] == [setup.spec(RECIPE, seed) for seed in range(4)]
-    jobs = plan_of(four, named("sharpness-aware-budget-t")).jobs()
+    jobs = plan_of(four, [method]).jobs()
     assert sorted((job.recipe.sharpness, job.seed) for job in jobs) == [
         (rho, seed) for rho in (0.0, 0.1) for seed in range(4)
     ]
