@@ -17,6 +17,7 @@ images has two folders, `small` and `large`: both are in one task, so all studen
 import argparse
 import json
 import math
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -666,4 +667,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # A shell starts background processes with interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())
