@@ -119,6 +119,19 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "store/remote.py": _in("store", STORE, first=["test_remote"]),
         "store/store.py": _in("store", STORE),
     },
+    "training": {  # on a CPU: what is only for a GPU has benchmarks/on_a_gpu.py
+        "recipes/recipe.py": ("training/test_options.py", "recipes/test_recipe.py"),
+        "training/augment.py": ("training/test_augment.py",),
+        "training/loop.py": ("training/test_options.py", "training/test_loop.py"),
+        "training/losses.py": ("training/test_options.py", "training/test_losses.py"),
+    },
+    "search": {
+        "experiments/methods.py": ("experiments/test_methods.py", "experiments/test_plan.py"),
+        "experiments/search.py": ("experiments/test_search.py",),
+    },
+    "tasks": {
+        "tasks/split.py": ("tasks/test_partition.py", "tasks/test_manifest.py"),
+    },
     "novelty": {
         "novelty.py": _in("novelty", ("test_scores", "test_odin")),
     },
@@ -221,6 +234,21 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "score_rankings=self.score_rankings,)",
         "again.__dict__.update(block_rankings=self.block_rankings, pooled_ranking=self.pooled_ranking)",
         "a ranking that is not shared is computed again, with the same result",
+    ),
+    (
+        "return F.cross_entropy(logits.float(), labels, ignore_index=IGNORE, label_smoothing=smoothing)",
+        "return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)",
+        "IGNORE is torch's default",
+    ),
+    (
+        "for saved, kind in zip(self.before, kinds, strict=True):",
+        "for saved, kind in zip(self.before, kinds, strict=False):",
+        "one is made from the other",
+    ),
+    (
+        "return views.mean(dim=1, keepdim=True)",
+        "return views.mean(dim=2, keepdim=True)",
+        "images have one channel or three; of one channel, only the grey of a mean colour is computed",
     ),
     (
         "TOLERANCE = 1e-9  # of log T",

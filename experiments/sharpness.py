@@ -2,7 +2,7 @@
 
     python experiments/sharpness.py rotations --packs DATA --store RUNS --minutes 20 gender cat-dog
     python experiments/sharpness.py rules --store RUNS --out FOLDER
-    python experiments/sharpness.py ablation --packs DATA --store RUNS [--dry-run] animals objects
+    python experiments/sharpness.py ablation --packs DATA --store RUNS [--dry-run] [--rho 0.3] animals objects
     python experiments/sharpness.py ablation-table --store RUNS --out FOLDER
     python experiments/sharpness.py evaluate --out FOLDER RUNS/experiments/NAME ...
     python experiments/sharpness.py cost --out FOLDER RUNS/experiments/NAME ...
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from session import HERE, ROOTS, WEIGHTS
-from sharpness_evaluation import FULL, OWN_T, RULES, cost, evaluate, write
+from sharpness_evaluation import FULL, OWN_T, RULES, cost, evaluate, write, write_scores
 
 from surefoot.calibrators.calibration import SURPLUS
 from surefoot.errors import InputError
@@ -160,16 +160,16 @@ def rotation_rows(setup: Setup) -> list[Row]:
     ]
 
 
-def ablation_rows(setup: Setup) -> list[Row]:
+def ablation_rows(setup: Setup, radii: Iterable[float] = RADII) -> list[Row]:
     """Every ablated recipe, for every seed, trained on train only."""
     return [
         Row(label, setup.spec(replace(recipe, protocol=Protocol.HOLDOUT), seed))
-        for label, recipe in ablated(setup.recipe, setup.sharpness_aware).items()
+        for label, recipe in ablated(setup.recipe, setup.sharpness_aware, radii).items()
         for seed in SEEDS
     ]
 
 
-def ablated(plain: Recipe, full: Recipe) -> dict[str, Recipe]:
+def ablated(plain: Recipe, full: Recipe, radii: Iterable[float] = RADII) -> dict[str, Recipe]:
     """The recipes between plain and full, by their labels, all with the number of epochs of full.
 
     An ingredient is a set of values by which the two differ. Values of no known ingredient, such as the
@@ -193,10 +193,7 @@ def ablated(plain: Recipe, full: Recipe) -> dict[str, Recipe]:
     recipes["full"] = full
     recipes |= {f"full without {k}": replace(full, **values_of(plain, v)) for k, v in ingredients.items()}
     recipes |= {f"full + {label}": replace(full, **values) for label, values in ADDITIONS.items()}
-    return recipes | {f"full, rho {radius:g}": replace(full, sharpness=radius) for radius in RADII}
-
-
-ROWS_OF = {"rotations": rotation_rows, "ablation": ablation_rows}
+    return recipes | {f"full, rho {radius:g}": replace(full, sharpness=radius) for radius in radii}
 
 
 def train(kind: str, chosen: argparse.Namespace) -> None:
@@ -207,7 +204,7 @@ def train(kind: str, chosen: argparse.Namespace) -> None:
     for name in chosen.names:
         for part in parts_of(name, chosen):
             setup = setup_of(part)
-            rows = ROWS_OF[kind](setup)
+            rows = rotation_rows(setup) if kind == "rotations" else ablation_rows(setup, chosen.rho or RADII)
             if chosen.dry_run:
                 print(work_table(rows, setup.task, store))
                 continue
@@ -590,7 +587,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="what", required=True)
-    for kind in ROWS_OF:
+    for kind in ("rotations", "ablation"):
         command = commands.add_parser(kind, help="train the networks that are missing")
         command.add_argument(
             "names", nargs="+", metavar="NAME", help=f"{', '.join(WEIGHTS)}, or a .toml file"
@@ -603,11 +600,14 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         command.add_argument("--minutes", type=float, help="stop after this time; the same command resumes")
         command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
         command.add_argument("--dry-run", action="store_true", help="print what is to be trained")
+        if kind == "ablation":
+            radii = ", ".join(map(str, RADII))
+            command.add_argument("--rho", type=float, action="append", help=f"repeat for more; else {radii}")
     for name in ("rules", "ablation-table"):
         command = commands.add_parser(name, help="write tables from a store")
         command.add_argument("--store", type=Path, required=True)
         command.add_argument("--out", type=Path, required=True)
-    for name in ("evaluate", "cost"):
+    for name in ("evaluate", "scores", "cost"):
         command = commands.add_parser(name, help="write tables of experiments that were run")
         command.add_argument("folders", type=Path, nargs="+", metavar="STORE/experiments/NAME")
         command.add_argument("--out", type=Path, required=True)
@@ -616,7 +616,13 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-WRITERS = {"rules": rules, "ablation-table": ablation_table, "evaluate": evaluate, "cost": cost}
+WRITERS = {
+    "rules": rules,
+    "ablation-table": ablation_table,
+    "evaluate": evaluate,
+    "scores": write_scores,
+    "cost": cost,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:

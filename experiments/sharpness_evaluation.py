@@ -35,6 +35,7 @@ from surefoot.text import (
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.style import Picture
 
 FULL = "sharpness-aware"
 OWN_T = 0.0  # a budget of nothing: the T with the least NLL
@@ -285,6 +286,102 @@ def evaluate(chosen: argparse.Namespace) -> None:
     tables = [overview(found), *(gap_table(task, of_task) for task, of_task in found.items())]
     write(chosen.out / "evaluation.md", "\n".join(tables))
     print(tables[0])
+
+
+SHOWN = {  # label, colour, marker
+    "single-t": ("single", "#888888", "o"),
+    "budget-t": ("single", "#888888", "s"),
+    PAPER_ENSEMBLE: ("ensemble of 10", "#1f5fa8", "o"),
+    "ensemble-budget-t": ("ensemble of 10", "#1f5fa8", "s"),
+    "sharpness-aware-t": ("sharpness-aware", "#c4541a", "o"),
+    OURS: ("sharpness-aware", "#c4541a", "s"),
+    OWN_ENSEMBLE: ("ensemble of 10 sharpness-aware", "#6a3d9a", "o"),
+}
+SCORES = (("familiar", "nll"), ("unfamiliar", "nll"), ("unfamiliar", "aurc"), ("unfamiliar", "label_error"))
+SCORES_TITLE = "Familiar and unfamiliar NLL: circles with the own T, squares with the 2% budget"
+
+
+def scores_of(plan: Plan, store: Store) -> dict[str, tuple[float, ...]]:
+    """The number of networks and the means over runs of each method that is shown."""
+    from surefoot.experiments.plan import replanned
+    from surefoot.experiments.results import results_of
+
+    shown, _ = replanned(plan, [METHODS.named(name) for name in SHOWN])
+    found = {}
+    for result in results_of(shown.with_budget(METHODS.named(OURS).budget or 0.0), store):
+        if result.runs:
+            means = (
+                float(np.mean([METRICS.named(metric).function(run.sides[side]) for run in result.runs]))
+                for side, metric in SCORES
+            )
+            found[result.name] = (len(result.runs[0].specs), *means)
+    return found
+
+
+def scores_picture(scores: Mapping[str, Mapping[str, tuple[float, ...]]]) -> "Picture":
+    """A panel per task: familiar NLL across, unfamiliar NLL up."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from surefoot.report.style import GREY, SMALL, WIDTH, finished, key_below
+
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        panels: Any = figure.subplots(1, len(scores), squeeze=False)
+        for axes, (task, methods) in zip(panels.flat, scores.items(), strict=True):
+            axes.set_title(task, loc="left", fontsize=9)
+            axes.set_xlabel("familiar NLL")
+            for name, (networks, familiar, unfamiliar, *_) in methods.items():
+                _, colour, marker = SHOWN[name]
+                size = 60 if networks > 1 else 28
+                axes.scatter(familiar, unfamiliar, c=colour, marker=marker, s=size, zorder=3)
+            axes.locator_params(nbins=4)
+            axes.grid(color=GREY, alpha=0.25, linewidth=0.5)
+            axes.margins(0.15)
+        panels[0, 0].set_ylabel("unfamiliar NLL")
+        kinds = {label: colour for label, colour, _ in SHOWN.values()}
+        keys = [
+            Line2D(
+                [],
+                [],
+                color=colour,
+                marker="o",
+                linestyle="",
+                markersize=7 if "10" in label else 5,
+                label=label,
+            )
+            for label, colour in kinds.items()
+        ]
+        key_below(figure, keys, columns=4)
+        return finished(figure, "sharpness-aware", SCORES_TITLE)
+
+
+def write_scores(chosen: argparse.Namespace) -> None:
+    """Write the scores of each method as a table and a figure."""
+    from surefoot.experiments.run import read_folder
+    from surefoot.report.tables import Table, to_markdown
+
+    scores = {
+        plan.task: scores_of(plan, Store.containing(folder))
+        for folder in chosen.folders
+        for plan in read_folder(folder)[1]
+    }
+    names = ("task", "method", "networks", *("_".join(place) for place in SCORES))
+    lines = [(task, name, *values) for task, of_task in scores.items() for name, values in of_task.items()]
+    write(chosen.out / "scores.csv", csv_text(names, lines))
+    cells = [
+        (task, name, str(networks), *(number_text(value, 3) for value in values))
+        for task, name, networks, *values in lines
+    ]
+    header = (
+        "task",
+        "row",
+        "networks",
+        *(f"{side} {METRICS.named(metric).title}" for side, metric in SCORES),
+    )
+    write(chosen.out / "scores.md", to_markdown([Table.of_text("Means over runs", header, cells)]))
+    write(chosen.out / "sharpness-aware.svg", scores_picture(scores).svg())
 
 
 COSTED = ("single", FULL, PAPER_ENSEMBLE, OWN_ENSEMBLE)

@@ -264,6 +264,7 @@ MISTAKES = {
     "unknown change": ({"task": "toy", "sharpness_aware": {"rho": 0.1}}, "unknown value of sharpness_aware 'rho'; have: "),
     "another network": ({"parts": [{"task": "toy", "sharpness_aware": {"view": 8}}]}, "unknown value of sharpness_aware 'view'; have: "),
     "a bad change": ({"task": "toy", "sharpness_aware": {"sharpness": -1}}, "sharpness is -1; allowed: at least 0"),
+    "no test data": ({"task": "toy", "recipe": {"protocol": "search"}}, "protocol is 'search', which predicts no test data; allowed: paper, holdout"),
     "bad variant": ({"task": "toy", "recipe": {"variant": {"kind": "x"}}}, "unknown training variant 'x'; have: distilled, "),
 }  # fmt: skip
 

@@ -211,6 +211,20 @@ def test_a_candidate_that_diverges_is_reported_and_dropped(searched):
     assert [(line["rung"], line["verdict"], line["nll"]) for line in wild] == [("1", "diverged", "")]
 
 
+def test_differences_are_to_the_best_of_the_rung(searched):
+    for n in "123":
+        first, *others = [line for line in lines(searched) if line["rung"] == n]
+        assert (first["verdict"], float(first["difference"]), float(first["margin"])) == ("best", 0, 0)
+        for line in others:
+            if line["verdict"] == "diverged":
+                assert (line["difference"], line["margin"]) == ("", "")
+            elif n != "3":  # one network: its NLL is the candidate's
+                expected = float(line["nll"]) - float(first["nll"])
+                assert float(line["difference"]) == pytest.approx(expected, abs=1e-9)
+                worse = float(line["difference"]) > float(line["margin"]) > 0
+                assert line["verdict"] == ("worse" if worse else "not significantly worse")
+
+
 def test_the_numbers_are_those_of_the_networks_in_the_store(searched, toy):
     recipes = {each.name: each for each in read_candidates(searched / "c.toml", BASE)}
     last = [line for line in lines(searched) if line["rung"] == "3"]

@@ -62,7 +62,8 @@ def test_steps_follow_each_other_and_a_failure_ends_its_task_only(session, tmp_p
 
 def test_a_process_is_interrupted_when_the_time_is_over(session):
     sleeping = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 try:
     print("ready", flush=True)
     time.sleep(1000)

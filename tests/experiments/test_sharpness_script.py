@@ -183,6 +183,16 @@ def test_ablation_networks_are_trained_on_train_only(script, store):
     assert all(row.label != "plain" or row.spec.recipe.epochs == 2 for row in rows)
 
 
+def test_ablation_takes_other_values_of_rho(script, tmp_path, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    words = ["ablation", str(tmp_path / "tiny.toml"), "--store", str(tmp_path / "runs"), "--dry-run"]
+    assert script.main([*words, "--rho", "0.3", "--rho", "0.5"]) == 0
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if "rho" in row] == ["| full, rho 0.3", "| full, rho 0.5"]
+    assert script.main([*words, "--rho", "-1"]) == 2
+    assert "sharpness is -1.0; allowed: at least 0" in capsys.readouterr().err
+
+
 def test_ablation_table_has_the_scores_at_own_temperature(script, store, tmp_path):
     opened, _ = store
     assert script.main(["ablation-table", "--store", str(opened.root), "--out", str(tmp_path)]) == 0
@@ -421,9 +431,7 @@ def test_evaluation_and_cost_are_written(script, evaluation, finished, tmp_path,
     by_rule = {
         line["method"]: line for line in lines if (line["side"], line["metric"]) == ("familiar", "nll")
     }
-    assert (
-        by_rule["sharpness-aware, surplus"]["value"] == by_rule[evaluation.OURS]["value"]
-    )  # the default rule
+    assert by_rule["sharpness-aware, 2%"]["value"] == by_rule[evaluation.OURS]["value"]  # the default rule
     text = (tmp_path / "evaluation.md").read_text()
     assert text.count("**toy/small: one network and ensembles**") == 1
     goal = [
@@ -434,6 +442,15 @@ def test_evaluation_and_cost_are_written(script, evaluation, finished, tmp_path,
     met = all(goal[place] == "met" for place in (0, 1, 6))
     assert f"AURC and familiar NLL: on {int(met)} of 1 task" in text
     assert "compared with ensemble-of-t; to be reached: no higher" in text
+    assert script.main(["scores", str(folder), *out]) == 0
+    for line in lines_of(tmp_path / "scores.csv"):
+        if line["method"] not in (
+            "budget-t",
+            "ensemble-budget-t",
+        ):  # which were not among the experiment's rows
+            cell = comparison.method(line["method"]).cells["unfamiliar", "nll"]
+            assert float(line["unfamiliar_nll"]) == pytest.approx(cell.mean), line["method"]
+    assert (tmp_path / "sharpness-aware.svg").read_text().startswith("<svg")
     assert script.main(["cost", str(folder), *out]) == 0
     costs = {line["method"]: line for line in lines_of(tmp_path / "cost.csv")}
     assert list(costs) == list(evaluation.COSTED)

@@ -10,9 +10,9 @@ from surefoot.recipes.recipe import Protocol, Recipe, Spec, Teachers, non_defaul
 from surefoot.variants import Distilled, read_recipe, recipe_from
 
 REFUSED = {
-    "protocol": ("both", "protocol is 'both'; allowed: paper, holdout"),
+    "protocol": ("both", "protocol is 'both'; allowed: paper, holdout, search"),
     "stem": ("tiny", "stem is 'tiny'; allowed: large, small"),
-    "augmentation": ("much", "augmentation is 'much'; allowed: inception, none"),
+    "augmentation": ("much", "augmentation is 'much'; allowed: inception, strong, none"),
     "epochs": (0, "epochs is 0; allowed: a whole number of at least 1"),
     "batch": (1, "batch is 1; allowed: a whole number of at least 2"),
     "width": (True, "width is True; allowed: a whole number of at least 1"),
@@ -21,6 +21,12 @@ REFUSED = {
     "momentum": (1, "momentum is 1; allowed: at least 0 and below 1"),
     "dropout": (-0.1, "dropout is -0.1; allowed: at least 0 and below 1"),
     "weight_decay": (math.inf, "weight_decay is inf; allowed: at least 0"),
+    "schedule": ("linear", "schedule is 'linear'; allowed: step, cosine"),
+    "sharpness": (-1, "sharpness is -1; allowed: at least 0"),
+    "weight_average": (1, "weight_average is 1; allowed: at least 0 and below 1"),
+    "label_smoothing": ("some", "label_smoothing is 'some'; allowed: at least 0 and below 1"),
+    "mixup": (math.nan, "mixup is nan; allowed: at least 0"),
+    "regmixup": (math.inf, "regmixup is inf; allowed: at least 0"),
     "network": (5, "network is 5; allowed: a name in words"),
     "pretrained": ("", "pretrained is ''; allowed: a name in words"),
 }
@@ -39,6 +45,11 @@ def test_nan_is_no_learning_rate():
         Recipe(learning_rate=math.nan)
 
 
+def test_samples_are_mixed_in_one_way_only():
+    with pytest.raises(InputError, match=r"mixup is 0\.2 and regmixup 5; allowed: one of them"):
+        Recipe(mixup=0.2, regmixup=5)
+
+
 def test_an_unknown_value_is_refused_by_name():
     with pytest.raises(InputError, match="unknown recipe value 'lr'; have: augmentation, batch"):
         recipe_from({"lr": 0.1})
@@ -49,11 +60,14 @@ def test_the_hash_is_stable():
     assert Recipe().digest == "44136fa355b3"
     assert Recipe().digest == Recipe(network="resnet18", protocol=Protocol("paper")).digest
     assert Recipe(epochs=25).digest != Recipe().digest
+    changed = {"sharpness": 0.1, "schedule": "cosine", "weight_average": 0.99, "weight_decay": 0.0005}
+    assert Recipe(**changed, augmentation="strong").digest == "35c4047b4db0"
 
 
 def test_one_and_one_point_zero_are_one_recipe():
     assert Recipe(learning_rate=1, weight_decay=0) == Recipe(learning_rate=1.0, weight_decay=0.0)
     assert Recipe(learning_rate=1, weight_decay=0).digest == Recipe(learning_rate=1.0).digest
+    assert Recipe(sharpness=1, mixup=0, weight_average=0).digest == Recipe(sharpness=1.0).digest
 
 
 def test_the_key_goes_by_task_recipe_and_seed_and_not_by_the_task_s_name():

@@ -13,7 +13,9 @@ OTHER = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 11)
 
 def checkpoint(seed=0, size=100):
     torch.manual_seed(seed)
-    return Checkpoint(2, 5, {"layer.weight": torch.randn(size)}, [torch.randn(size)], 0.1 + 0.2)
+    weights, momentum, average = torch.randn(3, size)
+    name = "layer.weight"
+    return Checkpoint(2, 5, {name: weights}, [momentum], 0.1 + 0.2, {name: average})
 
 
 def make(store, spec=SPEC):

@@ -78,6 +78,8 @@ def test_a_checkpoint_comes_back_to_the_bit(store):
     assert (found.epoch, found.step, found.loss) == (2, 5, 0.1 + 0.2)
     assert torch.equal(found.weights["layer.weight"], expected.weights["layer.weight"])
     assert torch.equal(found.momentum[0], expected.momentum[0])
+    assert torch.equal(found.average["layer.weight"], expected.average["layer.weight"])
+    assert [len(each) for each in (found.weights, found.momentum, found.average)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other"])

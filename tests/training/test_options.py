@@ -161,6 +161,18 @@ def test_a_stopped_training_resumes_to_the_same_weights(steps):
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
+def test_dropout_is_drawn_from_the_seed_of_each_step():
+    def weights(seed):
+        network, inputs, labels = made()
+        network.append(nn.Dropout(0.5))
+        torch.manual_seed(seed)
+        recipe = replace(PLAIN, sharpness=0.1)
+        train(network, Points(inputs), labels, Classification(ONE), recipe, seed=SEED, device=CPU)
+        return network[0].weight
+
+    assert torch.equal(weights(0), weights(1))
+
+
 def test_the_cosine_falls_from_the_rate_to_nothing():
     recipe = replace(PLAIN, schedule="cosine", epochs=10)
     rates = [recipe.rate(epoch / 4) for epoch in range(41)]

@@ -8,14 +8,16 @@ import torch
 from safetensors.torch import load_file
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Protocol, Recipe, Spec
+from surefoot.recipes.recipe import Protocol, Recipe, Spec, Teachers
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split, Task
 from surefoot.training.data import task_inputs
+from surefoot.variants import Averaged, Bayesian, Distilled, HeldOut
 from surefoot.variants.build import TaskContext, phases
 from surefoot.workers.produce import produce
 
+CPU = torch.device("cpu")
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
 
@@ -138,3 +140,41 @@ def test_networks_of_one_order_have_their_own_augmentation(tmp_path):
         produce(spec, context, Store(tmp_path / name))
         store[name] = weights((Store(tmp_path / name), spec))
     assert same(store["shared"], store["own"])
+
+
+STEPS = {
+    "sharpness": 0.1,
+    "schedule": "cosine",
+    "weight_average": 0.9,
+    "regmixup": 5.0,
+    "label_smoothing": 0.1,
+}
+
+
+@pytest.mark.parametrize("kind", [Bayesian, Distilled, HeldOut, Averaged])
+def test_every_variant_is_trained_with_the_options_of_its_recipe(task, tmp_path, kind):
+    def made(name, **values):
+        members = Recipe(network="mlp", width=16, epochs=2, learning_rate=0.1, protocol="holdout", **values)
+        for seed in (0, 1):
+            spec = Spec(task.name, task.identity, members, seed)
+            produce(
+                spec,
+                TaskContext(task, task_inputs(task, members, cache=tmp_path), CPU),
+                Store(tmp_path / name),
+            )
+        variant = {
+            Bayesian: Bayesian(),
+            Distilled: Distilled(teachers=Teachers(members, (0, 1))),
+            HeldOut: HeldOut(fold=0, folds=3),
+            Averaged: Averaged(teachers=Teachers(members, (0, 1))),
+        }[kind]
+        return trained(task, tmp_path / name, "holdout", variant=variant, **values)
+
+    store, spec = made("plain")
+    other = made("other", **STEPS)
+    split = "held_out" if kind is HeldOut else Split.TEST_UNFAMILIAR
+    assert other[1].recipe.sharpness == 0.1
+    assert not torch.equal(
+        store.predictions(spec, split).logits, other[0].predictions(other[1], split).logits
+    )
+    assert torch.isfinite(other[0].predictions(other[1], split).logits).all()

@@ -16,7 +16,9 @@ from surefoot.store.store import Store
 from tests.workers.orders import PREDICTED, Nursery, order, results, specs
 
 KILLS = 20
-LONG = Recipe(network="mlp", width=32, epochs=25, learning_rate=0.05, dropout=0.2)
+LONG = Recipe(
+    network="mlp", width=32, epochs=25, learning_rate=0.05, dropout=0.2, sharpness=0.05, weight_average=0.9
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path
-from surefoot.recipes.recipe import Recipe
+from surefoot.recipes.recipe import Protocol, Recipe
 from surefoot.variants import recipe_from
 
 PAPERS = tuple(method.name for method in METHODS if not method.not_in_paper and not method.oracle)
@@ -47,6 +47,8 @@ class Part:
                 f"sharpness_aware is {self.sharpness_aware!r}; allowed: a table of recipe values"
             )
         sharpness_aware_recipe(self.recipe, self.sharpness_aware)
+        if self.recipe.protocol is Protocol.SEARCH:
+            raise InputError("protocol is 'search', which predicts no test data; allowed: paper, holdout")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; the changes of the sharpness-aware recipe only where there are any."""

@@ -111,9 +111,7 @@ class Method:
     variant: Callable[[Setup, int], Variant] | None = None  # of a run's one network; None: plain networks
     sharpness_aware: bool = False  # its networks have the sharpness-aware recipe
     fit: str | None = None  # the calibrator's name; None: the networks' probabilities as they are
-    budget: float | str | None = (
-        None  # of a risk-budget T: a share of NLL, or "surplus"; None: the calibrator's
-    )
+    budget: float | str | None = None  # of a risk-budget T; None: the calibrator's own
     novelty: str | None = None  # the score that the calibrator needs
     held_out: bool = False  # fitted on held-out subgroups instead of validation data
     paper: str | None = None  # the row's name in the paper's table

@@ -8,7 +8,7 @@ like any training, and unfamiliar data cannot decide anything.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.errors import InputError, refuse_unknown, require_number
+from surefoot.experiments.methods import CHANGEABLE
 from surefoot.intervals import NORMAL, few_samples_factor
 from surefoot.io import read_toml
 from surefoot.predictions.outcomes import Array, Index
@@ -33,13 +34,12 @@ if TYPE_CHECKING:
 
 RUNS = 2  # networks per candidate that is trained to the end
 SHARES = (0.25, 0.5, 1.0)  # of a candidate's epochs, rung by rung
-AUGMENTATIONS = ("inception", "strong")
-SHARPNESS = (0.0, 0.05, 0.1, 0.2)
-SCHEDULES = ("cosine",)
-LENGTHS = (1.0, 2.0)  # times the epochs of the base recipe
+DEFAULT_AUGMENTATIONS = ("inception", "strong")
+DEFAULT_SHARPNESS = (0.0, 0.05, 0.1, 0.2)
+DEFAULT_SCHEDULES = ("cosine",)
+DEFAULT_LENGTHS = (1.0, 2.0)  # times the epochs of the base recipe
 COMMON: dict[str, Any] = {"weight_decay": 0.0005, "weight_average": 0.99}  # of all candidates but the base
 PLAIN = "plain"
-FIXED = ("network", "stem", "pretrained", "view", "resize", "width", "protocol", "variant")
 DIVERGED = ("training diverged", "logits hold")  # how the messages of a training that failed begin
 
 Watch = Callable[[WorkOrder, str, int], AbstractContextManager[Callable[[Event], None]]]
@@ -81,10 +81,10 @@ def candidates(
         require_number("length", length, lambda v: 0 < v < math.inf, "a positive number, times the epochs")
     augmented = _has_images(task) and base.augmentation != "none"
     axes = (
-        augmentations or (AUGMENTATIONS if augmented else (base.augmentation,)),
-        sharpness or SHARPNESS,
-        schedules or SCHEDULES,
-        lengths or LENGTHS,
+        augmentations or (DEFAULT_AUGMENTATIONS if augmented else (base.augmentation,)),
+        sharpness or DEFAULT_SHARPNESS,
+        schedules or DEFAULT_SCHEDULES,
+        lengths or DEFAULT_LENGTHS,
     )
     found = [Candidate(PLAIN, base)]
     for augmentation, rho, schedule, length in product(*axes):
@@ -100,12 +100,11 @@ def candidates(
 def read_candidates(path: Path, base: Recipe) -> list[Candidate]:
     """Candidates from a TOML file: a table per name, with recipe values over the base; may be empty."""
     found: list[Candidate] = []
-    names = [field.name for field in fields(Recipe) if field.name not in FIXED]
     for name, values in read_toml(path).items():
         if not isinstance(values, dict):
             raise InputError(f"{path}: {name} is {values!r}; allowed: a table of recipe values, [{name}]")
         try:
-            refuse_unknown("value of a candidate", values, names)
+            refuse_unknown("value of a candidate", values, CHANGEABLE)
             candidate = Candidate(name, recipe_from(values, base=base))
         except InputError as error:
             raise InputError(f"{path}, candidate {name!r}: {error}") from error

@@ -66,7 +66,7 @@ class Recipe:
     dropout: float = 0.0
     schedule: str = "step"  # a tenth of the rate for the last quarter; or "cosine": down to 0, step by step
     sharpness: float = 0.0  # rho of sharpness-aware minimisation: the radius of its step uphill; 0: none
-    weight_average: float = 0.0  # decay per step of the moving average of the weights that is kept; 0: none
+    weight_average: float = 0.0  # decay per step of a moving average, which replaces the weights; 0: none
     label_smoothing: float = 0.0  # the share of a label that is spread evenly over the classes
     mixup: float = 0.0  # alpha of the Beta distribution of the mixing shares; 0: none
     regmixup: float = 0.0  # the same, mixed images being added to the others instead of replacing them
@@ -95,11 +95,8 @@ class Recipe:
             require_number(name, getattr(self, name), lambda v: 0 <= v < math.inf, "at least 0")
         if self.mixup and self.regmixup:
             raise InputError(f"mixup is {self.mixup:g} and regmixup {self.regmixup:g}; allowed: one of them")
-        for field in dataclasses.fields(self):
-            if field.type is float:
-                object.__setattr__(
-                    self, field.name, float(getattr(self, field.name))
-                )  # 1 and 1.0 are one recipe
+        for name in (field.name for field in dataclasses.fields(self) if field.type is float):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one recipe
 
     @property
     def gives_features(self) -> bool:

@@ -340,10 +340,11 @@ def train(
                     raise StoppedError
             mean = float(stepper.total) / len(batches)
             if not math.isfinite(mean):
-                lower = recipe.learning_rate / 10
+                lower = f"a lower one, such as {recipe.learning_rate / 10:g}"
+                smaller = f", or a sharpness below {recipe.sharpness:g}" if recipe.sharpness else ""
                 raise InputError(
                     f"training diverged in epoch {epoch + 1} of {recipe.epochs}: the loss is {mean} at "
-                    f"learning rate {recipe.rate(epoch):g}; try a lower one, such as {lower:g}"
+                    f"learning rate {recipe.rate(epoch):g}; try {lower}{smaller}"
                 )
             hooks.progress(Progress(epoch + 1, recipe.epochs, mean, time.monotonic() - started))
             first_step, loss = 0, 0.0
