@@ -16,6 +16,7 @@ from PIL import Image
 from scipy.optimize import minimize_scalar
 from scipy.stats import t as student_t
 
+from surefoot.evaluation.comparison import Difference
 from surefoot.metrics import METRICS
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
@@ -81,13 +82,18 @@ def script():
         sys.path.remove(str(FOLDER))
 
 
+@pytest.fixture(scope="module")
+def evaluation(script):
+    return importlib.import_module("distillation_evaluation")
+
+
 def words_of(folder, *more):
     words = [str(folder / "tiny.toml"), "--store", str(folder / "runs"), "--cache", str(folder / "cache")]
     return [*words, "--device", "cpu", "--workers", "2", "--members", "2", *more]
 
 
 @pytest.fixture(scope="module")
-def study(script, tmp_path_factory):
+def study(script, evaluation, tmp_path_factory):
     """A study whose first command was killed once the first student was done, and called again."""
     folder = tmp_path_factory.mktemp("study")
     write_task(folder)
@@ -103,7 +109,8 @@ def study(script, tmp_path_factory):
     done_after_kill = sorted((folder / "runs" / "networks").glob("*/*/*/done.json"))
     before = {path: path.stat().st_mtime_ns for path in done_after_kill}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "RUNS", 2)
+        for module in (script, evaluation):
+            patch.setattr(module, "RUNS", 2)
         patch.setattr(script, "FINAL_RUNS", 3)
         for kind in ("grid", "final", "options"):
             assert script.main([kind, *words_of(folder)]) == 0
@@ -154,12 +161,12 @@ def nll(logits, labels, temperature, least=0.0):
     return float(np.mean(-np.log(np.clip(p, least, 1 - least) if least else p)))
 
 
-def test_scores_are_those_of_students_with_a_temperature_of_at_least_one(script, study):
+def test_scores_are_those_of_students_with_a_temperature_of_at_least_one(evaluation, study):
     folder, _ = study
     store = Store(folder / "runs")
     lines = lines_of(folder / "out" / "distillation-scores.csv")
     temperatures = []
-    for spec in script.read_lists(store)["tiny"]:
+    for spec in evaluation.read_lists(store)["tiny"]:
         val, test = (store.predictions(spec, split) for split in (Split.VAL, Split.TEST_UNFAMILIAR))
         arrays = val.logits[0].numpy(), val.labels.numpy()
         found = minimize_scalar(
@@ -167,7 +174,7 @@ def test_scores_are_those_of_students_with_a_temperature_of_at_least_one(script,
         )
         t = max(1.0, float(np.exp(found.x)))
         temperatures.append(t)
-        setting = script.Setting.of(spec)
+        setting = evaluation.Setting.of(spec)
         own = [
             line
             for line in lines
@@ -185,23 +192,22 @@ def test_scores_are_those_of_students_with_a_temperature_of_at_least_one(script,
     assert min(temperatures) == 1.0, "the case has a T that is declined"
 
 
-def test_the_choice_prefers_more_g_within_a_standard_error(script, monkeypatch):
-    monkeypatch.setattr(script, "RUNS", 3)
-    low, high = script.Setting(0.25, "small", 1), script.Setting(1.0, "large", 4)
-    others = [setting for setting in script.WITH_G if setting not in (low, high)]
+def test_the_choice_prefers_more_g_within_a_standard_error(evaluation):
+    low, high = evaluation.Setting(0.25, "small", 1), evaluation.Setting(1.0, "large", 4)
+    others = [setting for setting in evaluation.WITH_G if setting not in (low, high)]
 
     def chosen(of_high):
         values = dict.fromkeys(others, (0.9, 1.0, 1.1)) | {low: [0.4, 0.5, 0.6], high: of_high}
-        choice = script.Choice(values)
+        choice = evaluation.Choice(values)
         assert choice.standard_error == pytest.approx(np.sqrt(2 * 0.01 / 3))  # 0.0816
         return choice.best
 
     assert chosen([0.48, 0.58, 0.68]) == high
     assert chosen([0.49, 0.59, 0.69]) == low
-    assert script.Choice(dict.fromkeys(script.WITH_G, (0.5, 0.6))).best == high
+    assert evaluation.Choice(dict.fromkeys(evaluation.WITH_G, (0.5, 0.6))).best == high
 
 
-def test_the_choice_reads_no_test_data(script, study, monkeypatch):
+def test_the_choice_reads_no_test_data(evaluation, study, monkeypatch):
     folder, _ = study
     store = Store(folder / "runs")
     original = Store.predictions
@@ -210,14 +216,18 @@ def test_the_choice_reads_no_test_data(script, study, monkeypatch):
         "predictions",
         lambda self, spec, split: (split == Split.VAL or pytest.fail(split)) and original(self, spec, split),
     )
-    specs = [spec for spec in script.read_lists(store)["tiny"] if script.Setting.of(spec) in script.WITH_G]
-    assert script.choice(specs, store).best in script.WITH_G
+    specs = [
+        spec
+        for spec in evaluation.read_lists(store)["tiny"]
+        if evaluation.Setting.of(spec) in evaluation.WITH_G
+    ]
+    assert evaluation.choice(specs, store).best in evaluation.WITH_G
 
 
-def test_the_primary_comparison_is_unpaired_over_runs(script, study):
+def test_the_primary_comparison_is_unpaired_over_runs(evaluation, study):
     folder, _ = study
     store = Store(folder / "runs")
-    found = script.results(script.read_lists(store)["tiny"], store)
+    found = evaluation.results(evaluation.read_lists(store)["tiny"], store)
     lines = lines_of(folder / "out" / "distillation-comparisons.csv")
     [line] = [each for each in lines if (each["kind"], each["outcome"]) == ("primary", "unfamiliar nll")]
     assert line["setting"] == found.chosen.label
@@ -234,26 +244,27 @@ def test_the_primary_comparison_is_unpaired_over_runs(script, study):
     assert float(line["low"]) < float(line["low_groups"]) < float(line["difference"]) < float(line["high"])
 
 
-def test_effects_are_differences_of_means_over_the_grid(script, study):
+def test_effects_are_differences_of_means_over_the_grid(evaluation, study):
     folder, _ = study
     store = Store(folder / "runs")
-    found = script.results(script.read_lists(store)["tiny"], store)
-    every = {(each.name, each.side, each.metric): each for each in script.effects(found)}
+    found = evaluation.results(evaluation.read_lists(store)["tiny"], store)
+    every = {(each.name, each.side, each.metric): each for each in evaluation.effects(found)}
     aurc = METRICS.named("aurc").function
 
     def mean(setting):
         return np.mean([aurc(each.sides["unfamiliar"]) for each in found.students[setting][:2]])
 
     large, small = (
-        [mean(setting) for setting in script.WITH_G if setting.folder == name] for name in ("large", "small")
+        [mean(setting) for setting in evaluation.WITH_G if setting.folder == name]
+        for name in ("large", "small")
     )
     effect = every["G large less small", "unfamiliar", "aurc"]
     assert effect.value == pytest.approx(np.mean(large) - np.mean(small))
-    without = [mean(script.Setting(length=length)) for length in (1, 4)]
+    without = [mean(evaluation.Setting(length=length)) for length in (1, 4)]
     effect = every["G (all settings) less without G", "unfamiliar", "aurc"]
     assert effect.value == pytest.approx(np.mean([*large, *small]) - np.mean(without))
     within = [
-        np.var([aurc(e.sides["unfamiliar"]) for e in found.students[s][:2]], ddof=1) for s in script.GRID
+        np.var([aurc(e.sides["unfamiliar"]) for e in found.students[s][:2]], ddof=1) for s in evaluation.GRID
     ]
     # 8 settings of weight 1/8 and 2 of weight 1/2, two runs each
     expected = student_t.ppf(0.975, 10) * np.sqrt(np.mean(within) / 2 * (8 / 64 + 2 / 4))
@@ -287,3 +298,25 @@ def test_what_is_missing_is_said_in_a_sentence(script, study, capsys, tmp_path):
     finally:
         (folder / "task.toml").write_text(TASK.format(unlabelled="g"))
     assert "has no unlabelled images in a folder 'small'; needed: small and large" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "nll", "aurc", "expected"),
+    [
+        (
+            "cat-dog",
+            (-0.1, -0.13, -0.07),
+            (-0.01, -0.02, 0.0),
+            "cat-dog: G helps; unfamiliar NLL -20.0% [-27.2, ",
+        ),
+        ("tiny", (-0.1, -0.13, -0.07), (0.05, 0.04, 0.06), "tiny: inconclusive; unfamiliar NLL -20.0% ["),
+        ("tiny", (0.1, 0.07, 0.13), (0.0, -0.1, 0.1), "tiny: G harms; unfamiliar NLL +20.0% ["),
+        ("cat-dog", (0.0, -0.03, 0.03), (0, -1, 1), "[-7.2, +7.2]; the paper's -7% is not excluded."),
+        ("cat-dog", (0.01, -0.02, 0.02), (0, -1, 1), "; the paper's -7% is excluded."),
+    ],
+    ids=str,
+)
+def test_the_answer_follows_the_protocol(evaluation, task, nll, aurc, expected):
+    """Margins over runs of 0.02 widen the intervals over groups."""
+    gaps = [Difference(*values, margin=0.02) for values in (nll, aurc)]
+    assert expected in evaluation.answer(task, *gaps, 0.5)
