@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distillation_evaluation import (
+    FINAL_RUNS,
     FOLDERS,
     GRID,
     LENGTHS,
@@ -49,7 +50,7 @@ from surefoot.text import count_of
 from surefoot.variants import Distilled, variant_of
 from surefoot.workers.jobs import STOPPED
 
-FINAL_RUNS, MEMBERS = 10, 10
+MEMBERS = 10
 NOT_SCALED = ("gender",)  # tasks without T-scaled teachers
 
 IMAGES_PER_SECOND = 50_000  # of a plain training step at 112 pixels, all processes together

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LISTS = "distillation"  # the folder of the store with the lists of networks
 SMALL, LARGE = "small", "large"
-RUNS = 3  # of a setting of the grid
+RUNS, FINAL_RUNS = 3, 10  # of a setting of the grid; of the chosen one, and of the same without G
 SHARES, FOLDERS, LENGTHS = (0.25, 1.0), (SMALL, LARGE), (1, 4)
 
 OUTCOMES = {"unfamiliar": ("nll", "aurc", "label_error"), "familiar": ("nll", "label_error")}
@@ -432,11 +432,13 @@ def answer(task: str, nll: "Difference", aurc: "Difference", without_g: float) -
 
 def answer_from(found: Results, lines: "Sequence[tuple[Any, ...]]") -> str:
     """The answer of the primary comparison."""
-    primary = {place: (base, gap) for kind, _, _, place, _, _, base, gap in lines if kind == "primary"}
+    primary = {each[3]: each[-2:] for each in lines if each[0] == "primary"}
     if not primary:
         return f"{found.task}: the grid is not complete, so there is no answer yet.\n"
     base, nll = primary["unfamiliar nll"]
-    return answer(found.task, nll, primary["unfamiliar aurc"][1], base) + "\n"
+    runs = min(min(each[4:6]) for each in lines if each[0] == "primary")
+    preliminary = f" Preliminary: {runs} of {FINAL_RUNS} runs." if runs < FINAL_RUNS else ""
+    return f"{answer(found.task, nll, primary['unfamiliar aurc'][1], base)}{preliminary}\n"
 
 
 def comparisons_table(found: Results, lines: "Sequence[tuple[Any, ...]]") -> str:

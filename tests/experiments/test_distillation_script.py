@@ -99,22 +99,29 @@ def study(script, evaluation, tmp_path_factory):
     write_task(folder)
     command = [sys.executable, str(FOLDER / "distillation.py"), "grid", *words_of(folder)]
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    done_after_kill = []
     end = time.monotonic() + 300
     while not any((folder / "runs" / "lessons").glob("*/*.npy")) and time.monotonic() < end:
         assert process.poll() is None, "it ended before it was killed"
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    done_after_kill = sorted((folder / "runs" / "networks").glob("*/*/*/done.json"))
+    done_after_kill = sorted((folder / "runs" / "networks").glob("*/*/seed*/done.json"))
     before = {path: path.stat().st_mtime_ns for path in done_after_kill}
     with pytest.MonkeyPatch.context() as patch:
         for module in (script, evaluation):
             patch.setattr(module, "RUNS", 2)
-        patch.setattr(script, "FINAL_RUNS", 3)
-        for kind in ("grid", "final", "options"):
+            patch.setattr(module, "FINAL_RUNS", 3)
+        table = ["table", "--store", str(folder / "runs"), "--out", str(folder / "out")]
+        for kind, sentence in (
+            ("grid", "Preliminary: 2 of 3 runs."),
+            ("final", "tiny: "),
+            ("options", "tiny: "),
+        ):
             assert script.main([kind, *words_of(folder)]) == 0
-        assert script.main(["table", "--store", str(folder / "runs"), "--out", str(folder / "out")]) == 0
+            assert script.main(table) == 0
+            first = (folder / "out" / "distillation-tables.md").read_text().splitlines()[0]
+            assert sentence in first
+            assert ("Preliminary" in first) == (kind == "grid")
         yield folder, before
 
 
