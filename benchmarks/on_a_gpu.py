@@ -25,7 +25,7 @@ from torch import Tensor
 import surefoot
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe
+from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.store.draft import Checkpoint
 from surefoot.training.data import Images
 from surefoot.training.loop import (
@@ -38,7 +38,8 @@ from surefoot.training.loop import (
     train,
     with_mixing_shares,
 )
-from surefoot.training.losses import Classification
+from surefoot.training.losses import Classification, Distillation, Objective
+from surefoot.variants import Distilled
 
 STEPS, BATCH, ROWS, SIDE = 4, 64, 256, 80
 PLAIN = Recipe(learning_rate=0.02, epochs=2, batch=BATCH, view=64, weight_decay=0.0005)
@@ -47,6 +48,9 @@ RECIPES = {
     "plain": PLAIN,
     "sharpness-aware": SHARP,
     "RegMixup": replace(PLAIN, regmixup=10.0, label_smoothing=0.1),
+    "separate batches": replace(
+        SHARP, variant=Distilled(teachers=Teachers(PLAIN, (0,)), unlabelled=1 / 3, separate_batches=True)
+    ),
 }
 
 failures: list[str] = []
@@ -127,7 +131,10 @@ class Steps:
         inputs, labels = images_with(recipe.augmentation)
         network.load_state_dict(first)
         kind = CapturedStepper if device.type == "cuda" else Stepper
-        objective = Classification(LabelKind.ONE_LABEL, recipe.label_smoothing)
+        objective: Objective = Classification(LabelKind.ONE_LABEL, recipe.label_smoothing)
+        if recipe.variant is not None:  # the last quarter of a batch is taken for unlabelled
+            targets = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(3)).log_softmax(dim=1)
+            objective = Distillation(LabelKind.ONE_LABEL, 2.0, 0.5, targets, labelled=3 * BATCH // 4)
         self.inputs, self.device = inputs.on(device), device
         self.stepper = kind(network.to(device), self.inputs, labels.to(device), objective, recipe)
         self.draws = inputs.draws(STEPS, BATCH, torch.Generator().manual_seed(1))

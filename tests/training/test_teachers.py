@@ -191,11 +191,15 @@ class Students:
         for seed in range(4):
             self.make(recipe, seed)
 
-    def make(self, recipe, seed, *, task=None, listener=None):
+    def context(self, recipe=None, task=None):
         task = task or self.task
-        spec = Spec(task.name, task.identity, recipe, seed)
-        inputs = task_inputs(task, recipe, cache=self.store.root / "cache")
-        produce(spec, TaskContext(task, inputs, CPU), self.store, listener=listener or Listener())
+        inputs = task_inputs(task, recipe or self.recipe, cache=self.store.root / "cache")
+        return TaskContext(task, inputs, CPU)
+
+    def make(self, recipe, seed, *, task=None, listener=None):
+        context = self.context(recipe, task)
+        spec = Spec(context.task.name, context.task.identity, recipe, seed)
+        produce(spec, context, self.store, listener=listener or Listener())
         return spec
 
     def student(self, *taught_by, **values):

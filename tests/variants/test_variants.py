@@ -25,6 +25,16 @@ DIGESTS = {  # of stored networks: with another digest they would not be found
     "plain": (None, "44136fa355b3"),
     "distilled": (Distilled(teachers=TEACHERS), "58d37d435435"),
     "on unlabelled samples": (Distilled(teachers=TEACHERS, unlabelled=0.25, temperature=3), "a648a67808a8"),
+    "with all options": (
+        Distilled(
+            teachers=TEACHERS,
+            unlabelled=1,
+            unlabelled_folder="large",
+            teacher_temperatures=True,
+            separate_batches=True,
+        ),
+        "6b5657008783",
+    ),
     "bayesian": (Bayesian(), "c9d465b3e44d"),
     "sampled in every layer": (Bayesian(sampled="network", dropout=0), "c17dcb1da55d"),
     "averaged": (Averaged(teachers=TEACHERS), "1a2675de3399"),

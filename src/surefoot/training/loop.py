@@ -315,14 +315,15 @@ def train(
     if checkpoint is not None:
         first_epoch, first_step, loss = checkpoint.epoch, checkpoint.step, checkpoint.loss
         stepper.restore(checkpoint.weights, checkpoint.momentum, checkpoint.average)
-    multiple = GPU_BATCH_MULTIPLE if device.type == "cuda" else 1
     saved_at = time.monotonic()
     network.train()
     with arithmetic(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for epoch in range(first_epoch, recipe.epochs):
             started = time.monotonic()
             order = generator(seed, "order", epoch)
-            batches = epoch_batches(labelled, recipe.batch, order, unlabelled=unlabelled, multiple=multiple)
+            batches = epoch_batches(
+                labelled, recipe.batch, order, unlabelled=unlabelled, multiple=batch_multiple(device)
+            )
             draws = with_mixing_shares(views.begin(epoch, batches), recipe, derive_seed(seed, "mix", epoch))
             draws = draws.to(device)
             stepper.total.fill_(loss)
@@ -364,6 +365,24 @@ def with_mixing_shares(draws: Tensor, recipe: Recipe, seed: int) -> Tensor:
     return torch.cat([draws, torch.from_numpy(shares).expand(-1, 1, draws.shape[2])], dim=1)
 
 
+def batch_multiple(device: torch.device) -> int:
+    """What the size of the labelled part of a batch is a multiple of."""
+    return GPU_BATCH_MULTIPLE if device.type == "cuda" else 1
+
+
+def batch_sizes(
+    n: int, batch: int, *, unlabelled: Unlabelled | None = None, multiple: int = 1
+) -> tuple[int, int]:
+    """How many labelled and how many unlabelled rows each batch of `epoch_batches` has."""
+    count = math.ceil(n / batch)
+    size = math.ceil(n / count)
+    if count > 1:
+        size = min(batch, math.ceil(size / multiple) * multiple)
+    if unlabelled is None or not unlabelled.rows:
+        return size, 0
+    return size, max(1, round(unlabelled.share * size))
+
+
 def epoch_batches(
     n: int, batch: int, order: torch.Generator, *, unlabelled: Unlabelled | None = None, multiple: int = 1
 ) -> list[Tensor]:
@@ -374,14 +393,11 @@ def epoch_batches(
     their share, in a random order of their own.
     """
     rows = torch.randperm(n, generator=order)
+    size, more = batch_sizes(n, batch, unlabelled=unlabelled, multiple=multiple)
     count = math.ceil(n / batch)
-    size = math.ceil(n / count)
-    if count > 1:
-        size = min(batch, math.ceil(size / multiple) * multiple)
     batches = list(torch.split(torch.cat([rows, rows[: count * size - n]]), size))
-    if unlabelled is None or not unlabelled.rows:
+    if unlabelled is None or not more:
         return batches
-    more = max(1, round(unlabelled.share * size))
     rounds = math.ceil(count * more / unlabelled.rows)
     drawn = torch.cat([torch.randperm(unlabelled.rows, generator=order) for _ in range(rounds)]) + n
     return [torch.cat([rows, drawn[i * more : (i + 1) * more]]) for i, rows in enumerate(batches)]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from surefoot.networks.heads import GaussianHead, add_noise
@@ -66,6 +67,11 @@ class Distillation(Objective):
     targets: Tensor  # (samples, classes): log q, or its log odds, for this epoch's views
     views: Views | None = None  # sets the targets of each epoch
     smoothing: float = 0.0  # of the labels
+    labelled: int | None = None  # the first rows of a batch, a BatchNorm batch of their own; None: all rows
+
+    def part(self, network: nn.Module) -> nn.Module:
+        """The network, called once for all rows, or once for the labelled ones and once for the others."""
+        return network if self.labelled is None else _InTwoBatches(network, self.labelled)
 
     def on(self, device: torch.device) -> "Distillation":
         """The targets where the student is."""
@@ -75,6 +81,24 @@ class Distillation(Objective):
         """The sum of the two losses, from logits."""
         value = distillation_loss(outputs, self.targets[rows], self.temperature, self.kind)
         return value + self.label_weight * classification_loss(outputs, labels, self.kind, self.smoothing)
+
+
+class _InTwoBatches(nn.Module):
+    """Two passes, so that BatchNorm normalises each batch by its own statistics.
+
+    Only those of the first batch, the labelled samples, are recorded for testing: the second pass updates
+    copies of the buffers.
+    """
+
+    def __init__(self, network: nn.Module, first: int) -> None:
+        super().__init__()
+        self.network, self.first = network, first
+
+    def forward(self, views: Tensor) -> Tensor:
+        outputs = self.network(views[: self.first])
+        copies = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        others = functional_call(self.network, copies, (views[self.first :],))
+        return torch.cat([outputs, others])
 
 
 @dataclass(frozen=True, eq=False)

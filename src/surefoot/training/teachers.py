@@ -28,10 +28,22 @@ ROWS_AT_ONCE = 512
 
 
 def teacher_targets(
-    teachers: Sequence[nn.Module], inputs: Inputs, kind: LabelKind, device: torch.device
+    teachers: Sequence[nn.Module],
+    inputs: Inputs,
+    kind: LabelKind,
+    device: torch.device,
+    temperatures: Tensor | None = None,
 ) -> Tensor:
-    """The log of the teachers' mean probability for the test views; for many labels its log odds."""
-    return average_members(predict(teachers, inputs, device), kind)
+    """The log of the teachers' mean probability for the test views; for many labels its log odds.
+
+    Logits are divided by the teachers' temperatures first, where there are any.
+    """
+    return average_members(_scaled(predict(teachers, inputs, device), temperatures), kind)
+
+
+def _scaled(logits: Tensor, temperatures: Tensor | None) -> Tensor:
+    """The logits of each teacher, (teachers, n, classes), divided by its own T."""
+    return logits if temperatures is None else logits / temperatures.to(logits)[:, None, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +54,7 @@ class TeacherEnsemble:
     kind: LabelKind
     classes: int
     device: torch.device
+    temperatures: Tensor | None = None  # (teachers,): divide their logits; None: as they are
 
     @cached_property
     def teachers(self) -> list[nn.Module]:
@@ -69,6 +82,7 @@ class TeacherEnsemble:
             for batch, raw in fetched(inputs, torch.split(rows, size), self.device):
                 views = inputs.training_views(raw, batch.to(self.device), draws[:, batch.to(draws.device)])
                 members = torch.stack([logits(teacher, views) for teacher in self.teachers])
+                members = _scaled(members, self.temperatures)
                 parts.append(average_members(members, self.kind).float())
         return torch.cat(parts)[: len(inputs)].cpu()
 

@@ -7,6 +7,9 @@ imported inside the methods.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Protocol, Recipe, VariantValues
 from surefoot.tasks.task import Split, Task
@@ -37,6 +40,10 @@ class Variant(VariantValues):
     def unlabelled_share(self) -> float:
         """Unlabelled samples in an epoch, as a share of the labelled ones."""
         return 0.0
+
+    def unlabelled_rows(self, _task: Task) -> NDArray[np.bool_] | None:
+        """Which unlabelled samples of a task are used; None: all."""
+        return None
 
     def obstacle(self, recipe: Recipe, task: Task) -> str | None:
         """Why such a network cannot be trained for a task, as the end of a sentence; None where it can."""

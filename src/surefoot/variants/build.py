@@ -71,12 +71,17 @@ class TaskContext:
         return joined([self.inputs[split] for split in splits])
 
     def for_recipe(self, recipe: Recipe) -> "TaskContext":
-        """With the recipe's own augmentation: networks of one order may differ in it."""
+        """With the recipe's own augmentation and unlabelled samples: networks of one order may differ."""
         inputs = {
             split: replace(each, augmentation=recipe.augmentation) if isinstance(each, Images) else each
             for split, each in self.inputs.items()
         }
-        return replace(self, inputs=inputs)
+        if (rows := variant_of(recipe).unlabelled_rows(self.task)) is None or not rows.any():
+            return replace(self, inputs=inputs)
+        unlabelled = self.task.splits[Split.UNLABELLED].take(rows)
+        inputs[Split.UNLABELLED] = inputs[Split.UNLABELLED].take(torch.from_numpy(np.flatnonzero(rows)))
+        task = replace(self.task, splits={**self.task.splits, Split.UNLABELLED: unlabelled})
+        return replace(self, task=task, inputs=inputs)
 
     def restored(self, spec: Spec, weights: dict[str, Tensor]) -> Network:
         """A network with these weights, on the device, in evaluation mode, without gradients."""
