@@ -1,5 +1,6 @@
 """A page of another site cannot use a server through a browser; what is at its address can."""
 
+import contextlib
 import http.client
 import json
 
@@ -82,7 +83,8 @@ def asked(server, method, path, body=None, **headers):
     connection.putheader("content-length", str(len(body or b"")))
     connection.endheaders(body)
     response = connection.getresponse()
-    return response.status, dict(response.getheaders()), response.read()
+    with contextlib.closing(connection):
+        return response.status, dict(response.getheaders()), response.read()
 
 
 def test_a_server_refuses_other_hosts_and_origins(server):

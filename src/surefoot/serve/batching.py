@@ -128,7 +128,7 @@ class Predictor:
         self.predict([torch.zeros(bundle.shape)])  # the first pass is slow: run it before the first request
 
     def preprocess(self, data: bytes | bytearray, max_pixels: int) -> Tensor | RefusedError:
-        """The networks' input from an image file's bytes; 413 where it has too many pixels, before decoding."""
+        """The networks' input from an image file's bytes; too many pixels are refused before decoding."""
         if not data:
             return RefusedError(422, "the image is empty")
         try:

@@ -142,6 +142,8 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept what waits, stop listening at once, finish all connections."""
         await asyncio.sleep(0)  # for connections that the event loop has accepted and not made yet
+        for each in list(self.server_state.connections):
+            each.shutdown()
         waiting = [connection for sock in sockets or () for connection in _accepted(sock)]
         for server in self.servers:
             server.close()
