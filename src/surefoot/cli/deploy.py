@@ -98,8 +98,11 @@ def bundle(
     folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
+    from surefoot.deploy.bundle import BUNDLE
     from surefoot.deploy.decision import read_thresholds_file, remark_on
     from surefoot.deploy.make_bundle import write_bundle
+    from surefoot.deploy.self_check import remark_on_check
+    from surefoot.io import read_json
 
     chosen = _chosen(folder, method, task, network)
     classes = len(chosen.plan.class_names)
@@ -107,6 +110,7 @@ def bundle(
     with progress("scoring and resampling", 2 * resamples) as tick:
         fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
     _note(None if given is None else remark_on(given, fitted))
+    _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
     size = sum(file.stat().st_size for file in output.iterdir())
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 

@@ -95,6 +95,9 @@ def preprocessing_from(document: Any) -> Preprocessing:
 
 
 FORMAT = 1
+FIXED_ROWS = 2  # of fixed numbers that are predicted when a bundle is read
+LARGEST_INPUT = 2**26  # numbers in one sample: they are allocated when a bundle is read
+FIXED_LIMIT = 1e-3  # of a probability, between versions and machines
 LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
@@ -163,6 +166,12 @@ class Bundle:
         calibrated = predictions if self.calibration is None else self.calibration(predictions)
         return replace(calibrated, novelty=novelty)
 
+    def fixed_probabilities(self) -> Tensor:
+        """Probabilities of fixed numbers, the same on every machine, to recognise the networks by."""
+        numbers = np.arange(FIXED_ROWS * math.prod(self.shape), dtype=np.float64)
+        samples = torch.from_numpy(2 * np.sin(0.1 * numbers**1.5)).float().reshape(FIXED_ROWS, *self.shape)
+        return self.predict(samples).probs().double()
+
     def _checked(self, samples: Samples) -> Tensor:
         """Samples on the networks' device, in their weights' type; those of another shape are refused."""
         inputs = from_array(samples, self.networks)
@@ -200,7 +209,9 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
         _check_files(folder, about["files"])
-        return _bundle(folder, about, allow_code=allow_code)
+        bundle = _bundle(folder, about, allow_code=allow_code)
+        _check_outputs(bundle)
+        return bundle
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
@@ -275,6 +286,31 @@ def _check_parts(bundle: Bundle) -> None:
         )
 
 
+def _check_outputs(bundle: Bundle) -> None:
+    """Refuse networks that no longer give what they gave when they were bundled; older bundles do not say."""
+    recorded = bundle.about.get("fixed_probabilities")
+    if recorded is None:
+        return
+    if math.prod(bundle.shape) > LARGEST_INPUT:
+        raise InputError(f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers")
+    expected = torch.tensor(recorded, dtype=torch.float64)
+    if expected.shape != (FIXED_ROWS, len(bundle.class_names)):
+        raise InputError(f"{BUNDLE} has fixed_probabilities of another shape than its classes; {AGAIN}")
+    gap = float((expected - bundle.fixed_probabilities()).abs().max())
+    if not gap <= FIXED_LIMIT:
+        raise InputError(
+            f"the networks do not give what they gave when they were bundled: a probability differs by "
+            f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}; "
+            f"{AGAIN}"
+        )
+
+
+def is_own_code(recipe: Recipe) -> bool:
+    """Whether the network is a user's own function, not one of ours or of a library."""
+    source, colon, _ = recipe.network.partition(":")
+    return bool(colon) and source not in LIBRARIES
+
+
 def restored_network(
     recipe: Recipe,
     weights: Mapping[str, Tensor],
@@ -286,8 +322,7 @@ def restored_network(
     allow_code: bool,
 ) -> nn.Module:
     """A network of that recipe with these weights, as its variant is deployed."""
-    source, colon, _ = recipe.network.partition(":")
-    if colon and source not in LIBRARIES and not allow_code:
+    if is_own_code(recipe) and not allow_code:
         raise InputError(
             f"network {recipe.network!r} is code of your own, and runs when the bundle is read; "
             "needed: allow_code=True (--allow-code), if you trust it"
