@@ -60,6 +60,33 @@ def test_killed_twenty_times_at_random_moments(nursery, unharmed, tmp_path):
     assert midway >= KILLS / 4, "many should have come while it was training, not while it began"
 
 
+def test_two_workers_on_one_store_killed_again_and_again(nursery, tmp_path):
+    """Both go through the same networks; each is killed in turn while the other goes on."""
+    seeds, moments = (0, 1, 2), random.Random(1)
+    alone = order(tmp_path / "alone", LONG, seeds)
+    nursery.start(alone)
+    assert nursery.ended() == 0
+    wanted, store, done = order(tmp_path / "killed", LONG, seeds), Store(tmp_path / "killed"), False
+    with Nursery() as other:
+        turns = [nursery, other]
+        running = {each: each.start(wanted) for each in turns}
+        codes = []
+        for _ in range(12):
+            time.sleep(moments.uniform(0, 0.3))
+            os.kill(running[turns[0]], signal.SIGKILL)
+            codes.append(turns[0].ended())
+            running[turns[0]] = turns[0].start(wanted)
+            turns.reverse()
+        codes += [each.ended() for each in turns]
+        while not done:  # what one passed over because the other had it, and was then killed
+            nursery.start(wanted)
+            codes.append(nursery.ended())
+            done = all(store.is_done(spec) for spec in specs(wanted))
+    assert set(codes) == {0, -signal.SIGKILL}
+    assert results(wanted) == results(alone)
+    store.verify(specs(wanted))
+
+
 def saved(folder):
     """The checkpoints of unfinished networks, and when each was written."""
     found = {}

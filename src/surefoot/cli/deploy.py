@@ -9,8 +9,10 @@ from surefoot.cli.inputs import (
     Device,
     StoreFolder,
     device_named,
+    refuse_ending,
     refuse_missing,
     refuse_missing_bundle,
+    refuse_wrong_outputs,
     run_folder,
     stoppable,
 )
@@ -96,8 +98,11 @@ def bundle(
     folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
+    from surefoot.deploy.bundle import BUNDLE
     from surefoot.deploy.decision import read_thresholds_file, remark_on
     from surefoot.deploy.make_bundle import write_bundle
+    from surefoot.deploy.self_check import remark_on_check
+    from surefoot.io import read_json
 
     chosen = _chosen(folder, method, task, network)
     classes = len(chosen.plan.class_names)
@@ -105,6 +110,7 @@ def bundle(
     with progress("scoring and resampling", 2 * resamples) as tick:
         fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
     _note(None if given is None else remark_on(given, fitted))
+    _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
     size = sum(file.stat().st_size for file in output.iterdir())
     typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
@@ -141,6 +147,8 @@ def predict(
     """
     refuse_missing_bundle(folder)
     refuse_missing(thresholds)
+    refuse_ending(output, ".parquet", ".csv")
+    refuse_wrong_outputs([thresholds], [output])
     from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.predict import images_among, predict_files
@@ -193,6 +201,13 @@ def serve(
     ] = Limits.timeout,
     thresholds: OtherThresholds = None,
     device: Device = "auto",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A host name that requests may be for, such as a proxy's; repeat for more, * for any. "
+            "Addresses and names without a dot always are."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
     ] = None,
@@ -214,6 +229,7 @@ def serve(
     )
     try:
         from surefoot.serve.app import build_app
+        from surefoot.serve.hosts import Hosts
         from surefoot.serve.server import listen, run_server, url_of
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; install it: pip install 'surefoot[serve]'") from error
@@ -226,7 +242,8 @@ def serve(
         predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
         sock = listen(host, port)
     typer.echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
-    if run_server(build_app(predictor, limits), sock, limits):
+    app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))
+    if run_server(app, sock, limits):
         typer.echo("stopped; all requests were answered", err=True)
     else:
         typer.echo("stopped at once; requests in progress were refused with 503", err=True)
@@ -239,6 +256,8 @@ def export(
 ) -> None:
     """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
     refuse_missing_bundle(folder)
+    refuse_ending(output, ".onnx", ".pt2")
+    refuse_wrong_outputs([], [output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle

@@ -1,6 +1,5 @@
 """Bundles: a method's networks with their calibration and preprocessing, read from a folder."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ from surefoot.deploy.model import (
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
-from surefoot.io import read_json
+from surefoot.io import read_json, sha256_of
 from surefoot.networks.backbones import build_network
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
@@ -98,8 +97,12 @@ def preprocessing_from(document: Any) -> Preprocessing:
 
 
 FORMAT = 1
+FIXED_ROWS = 2  # of fixed numbers that are predicted when a bundle is read
+LARGEST_INPUT = 2**26  # numbers in one sample: they are allocated when a bundle is read
+FIXED_LIMIT = 1e-3  # of a probability, between versions and machines
 LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
+AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
 THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
 LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 
@@ -171,6 +174,12 @@ class Bundle:
         calibrated = predictions if outer is None else outer(predictions)
         return replace(calibrated, novelty=novelty)
 
+    def fixed_probabilities(self) -> Tensor:
+        """Probabilities of fixed numbers, the same on every machine, to recognise the networks by."""
+        numbers = np.arange(FIXED_ROWS * math.prod(self.shape), dtype=np.float64)
+        samples = torch.from_numpy(2 * np.sin(0.1 * numbers**1.5)).float().reshape(FIXED_ROWS, *self.shape)
+        return self.predict(samples).probs().double()
+
     def _checked(self, samples: Samples) -> Tensor:
         """Samples on the networks' device, in their weights' type; those of another shape are refused."""
         inputs = from_array(samples, self.networks)
@@ -208,11 +217,13 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
         _check_files(folder, about["files"])
-        return _bundle(folder, about, allow_code=allow_code)
+        bundle = _bundle(folder, about, allow_code=allow_code)
+        _check_outputs(bundle)
+        return bundle
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}") from error
+        raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}; {AGAIN}") from error
 
 
 def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
@@ -301,6 +312,31 @@ def _check_parts(bundle: Bundle) -> None:
         )
 
 
+def _check_outputs(bundle: Bundle) -> None:
+    """Refuse networks that no longer give what they gave when they were bundled; older bundles do not say."""
+    recorded = bundle.about.get("fixed_probabilities")
+    if recorded is None:
+        return
+    if math.prod(bundle.shape) > LARGEST_INPUT:
+        raise InputError(f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers")
+    expected = torch.tensor(recorded, dtype=torch.float64)
+    if expected.shape != (FIXED_ROWS, len(bundle.class_names)):
+        raise InputError(f"{BUNDLE} has fixed_probabilities of another shape than its classes; {AGAIN}")
+    gap = float((expected - bundle.fixed_probabilities()).abs().max())
+    if not gap <= FIXED_LIMIT:
+        raise InputError(
+            f"the networks do not give what they gave when they were bundled: a probability differs by "
+            f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}; "
+            f"{AGAIN}"
+        )
+
+
+def is_own_code(recipe: Recipe) -> bool:
+    """Whether the network is a user's own function, not one of ours or of a library."""
+    source, colon, _ = recipe.network.partition(":")
+    return bool(colon) and source not in LIBRARIES
+
+
 def restored_network(
     recipe: Recipe,
     weights: Mapping[str, Tensor],
@@ -312,8 +348,7 @@ def restored_network(
     allow_code: bool,
 ) -> nn.Module:
     """A network of that recipe with these weights, as its variant is deployed."""
-    source, colon, _ = recipe.network.partition(":")
-    if colon and source not in LIBRARIES and not allow_code:
+    if is_own_code(recipe) and not allow_code:
         raise InputError(
             f"network {recipe.network!r} is code of your own, and runs when the bundle is read; "
             "needed: allow_code=True (--allow-code), if you trust it"
@@ -330,24 +365,15 @@ def restored_network(
     return variant_of(recipe).deployed(network, kind, key)
 
 
-def sha256_of(path: Path) -> str:
-    """Of a file's content."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
-            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
+            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
-            raise InputError(f"{BUNDLE} does not name {name}")
+            raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from surefoot import __version__
@@ -18,6 +17,7 @@ from surefoot.deploy import bundle as parts
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
+from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.comparison import MethodRun
@@ -28,11 +28,12 @@ from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader
-from surefoot.io import new_folder
+from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
+from surefoot.store.draft import save_tensors
 from surefoot.store.store import Store
-from surefoot.tasks import TASKS
+from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
 from surefoot.text import count_of
 from surefoot.variants import variant_of
@@ -269,7 +270,7 @@ def write_bundle(
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
         tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new / parts.WEIGHTS)
+        save_tensors(tensors, new / parts.WEIGHTS, {})
         for name, document in documents.items():
             _write_json(document, new / name)
         card = model_card(
@@ -282,9 +283,27 @@ def write_bundle(
             method=chosen.planned.method,
         )
         (new / parts.CARD).write_text(card, encoding="utf-8")
-        digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
-        _write_json({**about, "files": digests}, new / parts.BUNDLE)
+        about["files"] = {file.name: sha256_of(file) for file in sorted(new.iterdir())}
+        _write_json(about, new / parts.BUNDLE)
+        _write_json({**about, **_self_check(chosen, selected, new)}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
+
+
+def _self_check(chosen: Chosen, selected: MethodRun, folder: Path) -> dict[str, Any]:
+    """What the bundle gives for fixed numbers, and its differences from stored predictions of test rows."""
+    if any(parts.is_own_code(spec.recipe) for spec in selected.specs):
+        return {"checked": {"rows": 0, "reason": "the network is code of your own, which is not run here"}}
+    bundle = parts.load_bundle(folder)
+    fixed = {"fixed_probabilities": bundle.fixed_probabilities().tolist()}
+    try:
+        if (remark := remark_on_predictions(chosen)) is not None:
+            raise InputError(remark)
+        root = chosen.part.root
+        task = task_named(chosen.part.task, root=None if root is None else Path(root))
+        rows = rows_of(task, selected, bundle.preprocessing)
+    except InputError as error:  # the store is enough to write a bundle; the data may be elsewhere
+        return fixed | {"checked": {"rows": 0, "reason": str(error)}}
+    return fixed | {"checked": differences(bundle, rows, selected, chosen.opened.store)}
 
 
 def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictions]:
@@ -309,7 +328,10 @@ def _run(chosen: Chosen, run: int) -> MethodRun:
         raise InputError(f"run is {run}; allowed: 0 to {len(planned.runs) - 1}")
     result = Reader(chosen.opened.store).result(replace(planned, runs=(planned.runs[run],)))
     if result.missing:
-        raise InputError(f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}")
+        raise InputError(
+            f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}; "
+            "'surefoot run' with this experiment trains what is missing"
+        )
     return result.runs[0]
 
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
 from surefoot.io import replacing, sync
-from surefoot.store.files import DONE, LOG, SPEC, draft_path, read_log
+from surefoot.store.files import DIGESTS, DONE, LOG, SPEC, draft_path, read_log, weights_digests
 
 if TYPE_CHECKING:  # torch is imported where tensors are read or written: listing a store must be fast
     from torch import Tensor
@@ -73,7 +73,7 @@ class Draft:
 
     def save_weights(self, name: str, weights: "dict[str, Tensor]") -> None:
         """Save weights atomically."""
-        _save_tensors(weights, self.folder / f"{name}.safetensors", {})
+        save_tensors(weights, self.folder / f"{name}.safetensors", {})
 
     def save_checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the state of a training phase, to resume from."""
@@ -81,7 +81,7 @@ class Draft:
         tensors |= {f"momentum.{index:05d}": value for index, value in enumerate(checkpoint.momentum)}
         tensors |= {f"average.{name}": value for name, value in checkpoint.average.items()}
         facts = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "loss": repr(checkpoint.loss)}
-        _save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
+        save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
 
     def checkpoint(self, phase: str) -> Checkpoint | None:
         """The last saved state of a training phase; None where there is none."""
@@ -103,14 +103,14 @@ class Draft:
         return Checkpoint(epoch, step, weights, momentum, loss, average)
 
     def finish(self, facts: dict[str, Any]) -> None:
-        """Write done.json and rename the folder to its final name.
+        """Write done.json, with a digest of each file of weights, and rename the folder to its final name.
 
         Files and folder are synced before the rename and the parent folders after it, so a finished network
         survives a power failure.
         """
         for checkpoint in self.folder.glob("checkpoint-*"):
             checkpoint.unlink()
-        self.write(DONE, json.dumps(facts, indent=2))
+        self.write(DONE, json.dumps(facts | {DIGESTS: weights_digests(self.folder)}, indent=2))
         try:
             for path in (*self.folder.iterdir(), self.folder):
                 sync(path)
@@ -135,7 +135,8 @@ class Draft:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]) -> None:
+def save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]) -> None:
+    """Write tensors and texts by name atomically."""
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:
