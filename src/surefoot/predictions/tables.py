@@ -41,7 +41,12 @@ def decoding(what: str) -> Iterator[None]:
 def validated(rows: Rows) -> Rows:
     """The same rows, if every offset, index, length and text in them is valid."""
     rows.validate(full=True)
-    rows.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # decodes all names
+    fields = list(rows.schema)
+    while fields:
+        field = fields.pop()
+        field.name.encode()  # names are not validated
+        if pa.types.is_nested(field.type):
+            fields += [field.type.field(index) for index in range(field.type.num_fields)]
     return rows
 
 
