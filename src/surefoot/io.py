@@ -1,11 +1,14 @@
-"""Files: atomic writes, TOML, JSON, locks."""
+"""Files: bounded reads of regular files, atomic writes, TOML, JSON, locks."""
 
 import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 import tomllib
@@ -17,6 +20,66 @@ from typing import Any
 import tomli_w
 
 from surefoot.errors import InputError
+from surefoot.text import bytes_text
+
+MOST_TEXT = 64 * 2**20  # bytes of a TOML, JSON or CSV file that is read at once
+SMALLEST_WHOLE, LARGEST_WHOLE = -(2**63), 2**63 - 1  # of a TOML or JSON file
+SPECIAL = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def refuse_special(path: str | Path) -> int:
+    """Raise unless it is a regular file; its size. A pipe would be waited on, and a device may be endless."""
+    mode = os.stat(path)  # noqa: PTH116 (a path may be text)
+    for is_kind, kind in SPECIAL:
+        if is_kind(mode.st_mode):
+            raise InputError(f"{path} is {kind}; allowed: a regular file")
+    return mode.st_size
+
+
+def read_regular(path: str | Path, *, most: float = math.inf) -> bytes:
+    """The bytes of a regular file with at most so many; OSError or InputError if it cannot be read."""
+    size = refuse_special(path)
+    if size > most:
+        raise InputError(f"{path} has {bytes_text(size)}; allowed: at most {bytes_text(most)}")
+    return Path(path).read_bytes()
+
+
+def read_text(path: str | Path, *, most: float = MOST_TEXT) -> str:
+    """The UTF-8 text of a regular file, with its line ends as they are."""
+    try:
+        return read_regular(path, most=most).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def available_memory() -> float:
+    """The bytes that this process can still allocate, as far as the system says it."""
+    limits = [math.inf]
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+        limits += [int(found[1]) * 1024] if found else []
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        pass  # another system, or no limit ("max")
+    return min(limits)
+
+
+def refuse_larger_than_memory(what: str, size: int) -> None:
+    """Raise if something of that size does not fit into the available memory: before it is allocated."""
+    available = available_memory()
+    if size > available:
+        have = bytes_text(available)
+        raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
 
 
 @contextmanager
@@ -125,23 +188,62 @@ def refuse_same_file(given: str | Path, output: str | Path) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain values."""
+    """A TOML file as plain values; whole numbers have 64 bits, and other numbers are not too large."""
+    text = read_text(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+        document = tomllib.loads(text, parse_float=_float)
+        _refuse_large_numbers(document)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {_reason(error)}") from error
+    return document
 
 
 def read_json(path: str | Path, what: str) -> Any:
     """The values in a JSON file; `what` names the expected content in the error."""
+    text = read_text(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not {what}: not JSON ({error})") from error
+        raise InputError(f"{path} is not {what}: not JSON ({_reason(error)})") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The values of a JSON text; whole numbers have 64 bits, and other numbers are not too large."""
+    return json.loads(text, parse_int=_whole, parse_float=_float)
+
+
+def _reason(error: BaseException) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number) and "inf" not in text:
+        raise ValueError(f"the number {_short(text)} is too large")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not SMALLEST_WHOLE <= int(text) <= LARGEST_WHOLE:
+        raise ValueError(f"the number {_short(text)} is too large; allowed: 64 bits")
+    return int(text)
+
+
+def _refuse_large_numbers(document: dict[str, Any]) -> None:
+    pending: list[Any] = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, int) and not SMALLEST_WHOLE <= value <= LARGEST_WHOLE:
+            digits = math.ceil(value.bit_length() * math.log10(2))
+            raise ValueError(f"a whole number of {digits} digits is too large; allowed: 64 bits")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:20]}... ({len(text)} characters)"
 
 
 def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
