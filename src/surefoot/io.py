@@ -309,6 +309,15 @@ def is_locked(path: Path) -> bool:
         return False  # there is no such file, so no process holds its lock
 
 
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's content."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
 def digest_of(value: Any) -> str:
     """Twelve hexadecimal digits of the sha256 of plain data."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

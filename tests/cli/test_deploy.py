@@ -62,6 +62,34 @@ def test_from_a_run_to_predictions(made, bundle, surefoot, tmp_path):
     assert all((row["confidence"] >= 0.4) == (row["decision"] == "accept") for row in rows.values())
 
 
+def test_a_flipped_bit_in_stored_weights_is_not_bundled(made, surefoot, tmp_path):
+    spec = made.stored(METHODS.named("single")).specs[0]
+    weights = made.store.weights_file(spec)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+    try:
+        command = ("bundle", "tiny", "single", "-o", tmp_path / "b", "--store", made.store.root)
+        refused = surefoot(*command, check=2)
+    finally:
+        weights.write_bytes(whole)
+    assert f"{weights} is damaged (its sha256 is not" in refused.stderr
+    assert f"remove its folder ({weights.parent}) and repeat 'surefoot run'" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_flipped_bit_in_a_bundle_is_noticed(made, bundle, surefoot, tmp_path):
+    shutil.copytree(bundle, tmp_path / "b")
+    weights = tmp_path / "b" / "weights.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+    refused = surefoot("predict", tmp_path / "b", made.images, "-o", tmp_path / "out.csv", check=2)
+    assert refused.stderr == (
+        f"surefoot: {tmp_path / 'b'}: weights.safetensors is not the file that was bundled: damaged, or "
+        "changed since; copy the bundle again, or write it again with 'surefoot bundle'\n"
+    )
+    assert not (tmp_path / "out.csv").exists()
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, ending):
     printed, thresholds, folder, today = (

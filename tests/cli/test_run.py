@@ -16,6 +16,7 @@ from surefoot.calibrators import load_calibration
 from surefoot.cli import main
 from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.experiments.methods import METHODS
+from surefoot.experiments.run import read_folder
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers import local
@@ -76,6 +77,40 @@ def no_figures(monkeypatch):
 def scores(folder, name="tiny"):
     text = (folder / "runs/experiments" / name / "tables/toy-wave-scores.csv").read_text()
     return {tuple(row[:4]): float(row[4]) for row in list(csv.reader(io.StringIO(text)))[1:] if row[4]}
+
+
+def test_a_flipped_bit_in_stored_weights_stops_a_run_before_it_writes_or_trains(folder, no_training, here):
+    store = Store(folder / "runs")
+    (plan,) = read_folder(store.experiment_folder("tiny"))[1]
+    folders = [store.folder(plan.spec(job)) for job in plan.jobs()]
+    for weights in (folders[0] / "weights_train.safetensors", folders[-1] / "weights.safetensors"):
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+        before = contents(folder)
+        command = ("run", folder / "tiny.toml", "--store", store.root, "--set", "resamples=49")
+        refused = here(*command, check=2)
+        after = contents(folder)
+        weights.write_bytes(whole)
+        assert refused.stderr == (
+            f"surefoot: {weights} is damaged (its sha256 is not the one in done.json); remove its folder "
+            f"({weights.parent}) and repeat 'surefoot run' or 'surefoot train', which trains this network "
+            "again\n"
+        )
+        assert after == before
+
+
+def test_doing_what_the_error_says_restores_the_same_network(folder, here, tmp_path):
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    weights = sorted((tmp_path / "runs").glob("networks/*/*/*/weights.safetensors"))[0]
+    whole = weights.read_bytes()
+    shutil.rmtree(weights.parent)
+    here("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--train-only", "--device", "cpu")
+    assert weights.read_bytes() == whole
+
+
+def contents(folder):
+    """The bytes of every file below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_it_ends_with_the_table_and_the_report(folder):

@@ -1,5 +1,7 @@
 """What is known of a finished network: its facts, its weights, and arrays kept beside them."""
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -28,7 +30,7 @@ def same(found, expected):
 
 def test_facts_and_weights_come_back(store):
     make(store)
-    assert store.facts(SPEC) == {"seconds": 2.0}
+    assert store.facts(SPEC)["seconds"] == 2.0
     found = store.weights(SPEC)
     assert list(found) == ["layer.weight"]
     assert torch.equal(found["layer.weight"], torch.arange(3.0))
@@ -178,7 +180,9 @@ def test_parameters_are_counted_without_running_statistics(store):
 
 def test_weights_that_are_missing_or_damaged_are_named(store):
     make(store)
-    with pytest.raises(InputError, match=r"^cannot read .*/weights_train\.safetensors: No such file"):
+    with pytest.raises(
+        InputError, match=r"^cannot read .*/weights_train\.safetensors: No such file.*; remove its"
+    ):
         store.weights(SPEC, "weights_train")
     path = store.weights_file(SPEC)
     whole = path.read_bytes()
@@ -188,12 +192,73 @@ def test_weights_that_are_missing_or_damaged_are_named(store):
             store.weights(SPEC)
 
 
+def test_done_json_holds_the_sha256_of_each_file_of_weights(store):
+    with store.claim(SPEC) as draft:
+        for name in ("weights", "weights_train"):
+            draft.save_weights(name, {"layer.weight": torch.randn(5)})
+        draft.finish({"seconds": 1.0})
+    folder = store.folder(SPEC)
+    names = ("weights.safetensors", "weights_train.safetensors")
+    expected = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    assert json.loads((folder / "done.json").read_text()) == {"seconds": 1.0, "sha256": expected}
+
+
+def test_every_flipped_bit_of_the_weights_is_noticed_and_the_error_says_what_to_do(store):
+    """Also a bit of a number, which leaves a valid file of other weights."""
+    make(store)
+    path = store.weights_file(SPEC)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        for read in (lambda: store.weights(SPEC), lambda: store.verify([OTHER, SPEC])):
+            with pytest.raises(InputError) as error:
+                read()
+            assert str(error.value) == (
+                f"{path} is damaged (its sha256 is not the one in done.json); remove its folder "
+                f"({store.folder(SPEC)}) and repeat 'surefoot run' or 'surefoot train', which trains this "
+                "network again"
+            )
+    path.write_bytes(whole)
+    store.verify([OTHER, SPEC])
+
+
+def test_a_network_without_digests_of_an_older_version_is_read(store):
+    make(store)
+    done = store.folder(SPEC) / "done.json"
+    done.write_text('{"seconds": 2.0}')
+    store.verify([SPEC])
+    assert torch.equal(store.weights(SPEC)["layer.weight"], torch.arange(3.0))
+    for damage in ("3", '{"../x": "0"}'):
+        done.write_text(f'{{"sha256": {damage}}}')
+        with pytest.raises(
+            InputError, match=r"done\.json is damaged \(sha256 holds no digests by file name\)"
+        ):
+            store.verify([SPEC])
+
+
+def test_weights_that_were_removed_are_noticed(store):
+    make(store)
+    store.weights_file(SPEC).unlink()
+    with pytest.raises(InputError, match=r"^cannot read .*: No such file or directory; remove its folder"):
+        store.verify([SPEC])
+
+
+def test_damaged_predictions_say_what_to_do(store):
+    make(store)
+    path = store.folder(SPEC) / "val.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(InputError, match=rf"; remove its folder \({store.folder(SPEC)}\) and repeat"):
+        store.predictions(SPEC, Split.VAL)
+
+
 @pytest.mark.parametrize("damage", [b"", b'{"seconds": 2', b"\xff", b"[]", b"[" * 100_000])
 def test_damaged_facts_are_named(store, damage):
     make(store)
     (store.folder(SPEC) / "done.json").write_bytes(damage)
     for ask in (lambda: store.facts(SPEC), store.networks):
-        with pytest.raises(InputError, match=r"/done\.json is damaged \(.*\); remove its folder to train"):
+        with pytest.raises(
+            InputError, match=r"/done\.json is damaged \(.*\); remove its folder \(.*\) and repeat"
+        ):
             ask()
 
 

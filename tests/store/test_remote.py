@@ -46,6 +46,19 @@ def test_what_is_sent_is_fetched_to_the_byte(remote, made, tmp_path):
     assert list(copy.root.glob(".*")) == []
 
 
+def test_damaged_weights_are_not_fetched(remote, made, tmp_path):
+    path = made.weights_file(SPEC)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    remote.send(SPEC, made)
+    copy = Store(tmp_path / "copy")
+    with pytest.raises(
+        InputError, match=r"weights\.safetensors is damaged .*; remove that folder from the store"
+    ):
+        remote.fetch(SPEC, copy)
+    assert not copy.is_done(SPEC)
+    assert list(copy.root.glob(".*")) == []
+
+
 def test_what_is_not_there_is_not_fetched(remote, tmp_path):
     copy = Store(tmp_path / "copy")
     assert not remote.fetch(SPEC, copy)

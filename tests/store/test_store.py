@@ -235,7 +235,7 @@ def fill(store, how):
 def still_whole(store):
     """What was complete is, and the checkpoint before the full disk is the one to go on from."""
     assert np.array_equal(store.predictions(SPEC, Split.VAL).logits, draw_one_label(20).logits)
-    assert json.loads((store.folder(SPEC) / "done.json").read_text()) == {"seconds": 2.0}
+    assert json.loads((store.folder(SPEC) / "done.json").read_text())["seconds"] == 2.0
     assert [each.state for each in store.networks()] == [State.DONE, State.STOPPED]
     with store.claim(OTHER) as draft:
         assert torch.equal(draft.checkpoint("train").momentum[0], checkpoint(0).momentum[0])

@@ -85,6 +85,7 @@ def run(
     """
     refuse_missing(weights)
     from surefoot.cli.progress import Log
+    from surefoot.cli.terminal import busy
     from surefoot.experiments.run import open_folder, plans_for, resolved
 
     with stoppable():
@@ -92,6 +93,8 @@ def run(
         training = _training_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
         plans = plans_for(chosen)
         opened = _open_store(store, cache)
+        with busy("verifying the networks in the store"):
+            opened.store.verify(plan.spec(job) for plan in plans for job in plan.jobs())
         folder = open_folder(chosen, plans, opened.store)
         _print_remarks(chosen, plans)
         log = Log()

@@ -1,6 +1,5 @@
 """Bundles: a method's networks with their calibration and preprocessing, read from a folder."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from surefoot.deploy.model import (
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
-from surefoot.io import read_json
+from surefoot.io import read_json, sha256_of
 from surefoot.networks.backbones import build_network
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
@@ -98,6 +97,7 @@ def preprocessing_from(document: Any) -> Preprocessing:
 FORMAT = 1
 LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
+AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
 THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
 LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 
@@ -204,7 +204,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}") from error
+        raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}; {AGAIN}") from error
 
 
 def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
@@ -304,24 +304,15 @@ def restored_network(
     return variant_of(recipe).deployed(network, kind, key)
 
 
-def sha256_of(path: Path) -> str:
-    """Of a file's content."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
-            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
+            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
-            raise InputError(f"{BUNDLE} does not name {name}")
+            raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

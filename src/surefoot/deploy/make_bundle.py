@@ -29,7 +29,7 @@ from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader
-from surefoot.io import new_folder
+from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
@@ -280,7 +280,7 @@ def write_bundle(
             method=chosen.planned.method,
         )
         (new / parts.CARD).write_text(card, encoding="utf-8")
-        digests = {file.name: parts.sha256_of(file) for file in sorted(new.iterdir())}
+        digests = {file.name: sha256_of(file) for file in sorted(new.iterdir())}
         _write_json({**about, "files": digests}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
 
@@ -307,7 +307,10 @@ def _run(chosen: Chosen, run: int) -> MethodRun:
         raise InputError(f"run is {run}; allowed: 0 to {len(planned.runs) - 1}")
     result = Reader(chosen.opened.store).result(replace(planned, runs=(planned.runs[run],)))
     if result.missing:
-        raise InputError(f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}")
+        raise InputError(
+            f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}; "
+            "'surefoot run' with this experiment trains what is missing"
+        )
     return result.runs[0]
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # torch is imported where results are read: listing runs must
 
 EXPERIMENT = "experiment.toml"
 PLANS = "plans.json"
+REPEAT = "repeat 'surefoot run' with this experiment, which writes it again and trains nothing twice"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +121,21 @@ def open_folder(experiment: Experiment, plans: Sequence[Plan], store: Store) -> 
     If another experiment has the name, the folder of this one has its hash in the name.
     """
     folder = store.experiment_folder(experiment.name)
-    if (folder / EXPERIMENT).is_file() and read_experiment(folder / EXPERIMENT) != experiment:
+    if (folder / EXPERIMENT).is_file() and _read_values(folder) != experiment:
         folder = store.experiment_folder(f"{experiment.name}-{experiment.digest}")
     make_folder(folder)
     write_experiment(experiment, folder / EXPERIMENT)
     with replacing(folder / PLANS) as temporary:
         temporary.write_text(json.dumps([plan.as_dict() for plan in plans], indent=1), encoding="utf-8")
     return folder
+
+
+def _read_values(folder: Path) -> Experiment:
+    try:
+        return read_experiment(folder / EXPERIMENT)
+    except InputError as error:
+        path = folder / EXPERIMENT
+        raise InputError(f"{error}; if {path} is damaged, remove it and repeat 'surefoot run'") from error
 
 
 def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
@@ -136,16 +145,16 @@ def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
     except OSError as error:
         raise InputError(f"no experiment was run in {folder}: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(f"{folder / PLANS} is damaged: {error}") from error
-    experiment = read_experiment(folder / EXPERIMENT)
+        raise InputError(f"{folder / PLANS} is damaged: {error}; {REPEAT}") from error
+    experiment = _read_values(folder)
     if not isinstance(plans, list) or len(plans) != len(experiment.parts):
         raise InputError(
-            f"{folder / PLANS} is damaged; needed: a plan for each of {len(experiment.parts)} parts"
+            f"{folder / PLANS} is damaged: it has no plan for each of {len(experiment.parts)} parts; {REPEAT}"
         )
     try:
         return experiment, tuple(plan_from(plan) for plan in plans)
     except InputError as error:
-        raise InputError(f"{folder / PLANS} is damaged: {error}") from error
+        raise InputError(f"{folder / PLANS} is damaged: {error}; {REPEAT}") from error
 
 
 def with_methods(

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
 from surefoot.io import replacing, sync
-from surefoot.store.files import DONE, LOG, SPEC, draft_path, read_log
+from surefoot.store.files import DIGESTS, DONE, LOG, SPEC, draft_path, read_log, weights_digests
 
 if TYPE_CHECKING:  # torch is imported where tensors are read or written: listing a store must be fast
     from torch import Tensor
@@ -103,14 +103,14 @@ class Draft:
         return Checkpoint(epoch, step, weights, momentum, loss, average)
 
     def finish(self, facts: dict[str, Any]) -> None:
-        """Write done.json and rename the folder to its final name.
+        """Write done.json, with a digest of each file of weights, and rename the folder to its final name.
 
         Files and folder are synced before the rename and the parent folders after it, so a finished network
         survives a power failure.
         """
         for checkpoint in self.folder.glob("checkpoint-*"):
             checkpoint.unlink()
-        self.write(DONE, json.dumps(facts, indent=2))
+        self.write(DONE, json.dumps(facts | {DIGESTS: weights_digests(self.folder)}, indent=2))
         try:
             for path in (*self.folder.iterdir(), self.folder):
                 sync(path)

@@ -1,5 +1,6 @@
 """The files of one network in the store: names, states, arrays."""
 
+import hashlib
 import io
 import json
 import re
@@ -14,11 +15,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_locked, replacing
+from surefoot.io import digest_of, is_locked, replacing, sha256_of
 
 DONE = "done.json"
 SPEC = "spec.json"
 LOG = "log.jsonl"
+DIGESTS = "sha256"  # in done.json: of each file of weights, by name
 
 
 def network_path(task: str, network: str, digest: str, seed: int, key: str) -> Path:
@@ -82,15 +84,59 @@ def read_document(path: Path) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise ValueError("not a JSON object")
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; {recovery(path)}") from error
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
     return document
 
 
-def damaged(path: Path, error: Exception) -> InputError:
+def damaged(path: Path, reason: object) -> InputError:
     """The error for an unreadable file of a finished network."""
-    return InputError(f"{path} is damaged ({error}); remove its folder to train this network again")
+    return InputError(f"{path} is damaged ({reason}); {recovery(path)}")
+
+
+def recovery(path: Path) -> str:
+    """What to do about a damaged file of a finished network."""
+    return (
+        f"remove its folder ({path.parent}) and repeat 'surefoot run' or 'surefoot train', which trains this "
+        "network again"
+    )
+
+
+def weights_digests(folder: Path) -> dict[str, str]:
+    """The sha256 of each file of weights in a folder, by name."""
+    return {path.name: sha256_of(path) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def verify_weights(folder: Path, name: str) -> None:
+    """Raise if a finished network's file of weights is not the one that was written."""
+    digest = _digests(folder).get(name)
+    if digest is not None:
+        _verify(folder / name, digest)
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise if any file of weights of a finished network is not the one that was written."""
+    for name, digest in _digests(folder).items():
+        _verify(folder / name, digest)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """From done.json; none for a network of an older version, of which nothing can be verified."""
+    digests = read_document(folder / DONE).get(DIGESTS, {})
+    if not isinstance(digests, dict) or not all(PLAIN_WITH_DOTS.fullmatch(name) for name in digests):
+        raise damaged(folder / DONE, f"{DIGESTS} holds no digests by file name")
+    return digests
+
+
+def _verify(path: Path, digest: str) -> None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; {recovery(path)}") from error
+    if found != digest:
+        raise damaged(path, f"its sha256 is not the one in {DONE}")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
@@ -151,7 +197,9 @@ def read_arrays(path: Path) -> Arrays:
                 raise ValueError("some arrays are missing")
             return arrays
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}; remove it to compute it again"
+        ) from error
     except Exception as error:  # arbitrary bytes make zipfile raise many types
         raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
 

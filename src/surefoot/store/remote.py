@@ -20,7 +20,7 @@ from fsspec.core import url_to_fs
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
 from surefoot.recipes.recipe import Spec
-from surefoot.store.files import DONE
+from surefoot.store.files import DONE, verify_folder
 from surefoot.store.store import Store
 
 # Names of files in a network's folder: not hidden, and no path that leaves the folder.
@@ -64,6 +64,7 @@ class Remote:
             downloaded.mkdir()
             for name, size in sizes.items():
                 self._get(f"{source}/{name}", downloaded / name, size)
+            self._verify(downloaded, source)
             try:
                 downloaded.rename(target)
             except OSError as error:
@@ -150,6 +151,16 @@ class Remote:
             self._system.get_file(path, str(to))
             if to.stat().st_size != size:
                 raise OSError(f"{path} has {size} bytes, but {to.stat().st_size} were downloaded")
+
+    def _verify(self, downloaded: Path, source: str) -> None:
+        try:
+            verify_folder(downloaded)
+        except InputError as error:
+            reason = str(error).partition(";")[0].replace(f"{downloaded}/", "")
+            raise InputError(
+                f"in the store at {self.location}, in {source}: {reason}; remove that folder from the store "
+                "and repeat 'surefoot run', which trains this network again"
+            ) from error
 
     def _put(self, path: Path, to: str) -> None:
         with self._describing_errors("write"):

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from surefoot.errors import InputError
 from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
 from surefoot.recipes.recipe import Recipe, Spec, non_default_values
+from surefoot.runtime import usable_cores
 from surefoot.store.draft import Draft
 from surefoot.store.files import (
     DONE,
@@ -27,7 +29,10 @@ from surefoot.store.files import (
     novelty_file,
     read_arrays,
     read_document,
+    recovery,
     stored_network,
+    verify_folder,
+    verify_weights,
     write_arrays,
 )
 
@@ -118,7 +123,11 @@ class Store:
         """A finished network's predictions on a split."""
         from surefoot.predictions.files import read_predictions
 
-        return read_predictions(self.folder(spec) / f"{split}.npz")
+        path = self.folder(spec) / f"{split}.npz"
+        try:
+            return read_predictions(path)
+        except InputError as error:
+            raise InputError(f"{error}; {recovery(path)}") from error
 
     def has_predictions(self, spec: Spec, split: str) -> bool:
         """Whether a finished network predicted a split."""
@@ -138,11 +147,22 @@ class Store:
 
         path = self._finished(spec) / f"{name}.safetensors"
         try:
+            verify_weights(path.parent, path.name)
             return load_file(path)
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+            raise InputError(f"cannot read {path}: {error.strerror or error}; {recovery(path)}") from error
         except SafetensorError as error:
             raise damaged(path, error) from error
+
+    def verify(self, specs: Iterable[Spec]) -> None:
+        """Raise if weights of one of these networks, where it is finished, are not those that were written.
+
+        Some 0.1 s per network, mostly reading: hashlib releases the global interpreter lock.
+        """
+        folders = [self.folder(spec) for spec in dict.fromkeys(specs) if self.is_done(spec)]
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for _ in pool.map(verify_folder, folders):
+                pass
 
     def parameters(self, spec: Spec) -> int | None:
         """How many parameters a finished network has; None where its weights were not saved."""
