@@ -32,7 +32,7 @@ import numpy as np
 
 from tests.fuzz.cases import ANY, EITHER, REFUSED, VALID, Place, family_of
 
-SECONDS = 60  # without an answer: a hang
+SECONDS = 30  # without an answer: a hang
 MEMORY = 6 * 2**30  # address space that a worker may take beyond what its libraries take
 ROOT = Path(__file__).parents[2]
 KINDS = ("crash", "hang", "traceback", "wrong number", "wrong exit", "unclear refusal", "file changed")
@@ -47,11 +47,13 @@ class Tally:
     refused: int = 0
     compared: int = 0
     families: Counter = field(default_factory=Counter)
+    seconds: Counter = field(default_factory=Counter)  # of CPU time
     failures: list = field(default_factory=list)  # of (kind, case, family, words, detail)
 
     def add(self, message):
         self.cases += 1
         self.families[message["family"]] += 1
+        self.seconds[message["family"]] += message.get("seconds", 0.0)
         for name in ("commands", "refused", "compared"):
             setattr(self, name, getattr(self, name) + message[name])
         for kind, words, detail in message["failures"]:
@@ -70,8 +72,9 @@ class Tally:
 class Worker:
     """Runs cases in this process."""
 
-    def __init__(self, base, scratch, seed, *, verbose=False):
+    def __init__(self, base, scratch, seed, *, announce=lambda _: None, verbose=False):
         self.base, self.scratch, self.seed, self.verbose = Path(base), Path(scratch), seed, verbose
+        self.announce = announce
         import typer
 
         import surefoot.cli
@@ -91,6 +94,7 @@ class Worker:
         folder.mkdir()
         family = family_of(rng)
         result = {"case": number, "family": family.__name__, "commands": 0, "refused": 0, "compared": 0, "failures": []}
+        start = time.process_time()
         os.chdir(folder)
         try:
             steps, code = family(Place(folder, self.base), rng), None
@@ -100,11 +104,13 @@ class Worker:
         except Exception:  # noqa: BLE001 the generator's own mistake must not end the run unseen
             result["failures"].append(("traceback", ["the fuzzer itself"], traceback.format_exc()[-1500:]))
         os.chdir(self.base)
+        result["seconds"] = time.process_time() - start
         if not self.verbose:
             _remove(folder)
         return result
 
     def _step(self, step, folder, result):
+        self.announce({"words": [str(word) for word in step.words]})
         before = _snapshot(folder)
         code, out, err, trace = self._command(step.words)
         result["commands"] += 1
@@ -210,13 +216,18 @@ def work(arguments):
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    worker = Worker(arguments.base, arguments.scratch, arguments.seed)
+
+
+    def announce(message):
+        pipe.write(json.dumps(message) + "\n")
+
+    worker = Worker(arguments.base, arguments.scratch, arguments.seed, announce=announce)
     with open("/proc/self/statm") as pages:  # noqa: PTH123 it is one line
         now = int(pages.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
     for number in range(arguments.first, arguments.end, arguments.stride):
-        pipe.write(json.dumps({"begin": number}) + "\n")
-        pipe.write(json.dumps(worker.run(number)) + "\n")
+        announce({"begin": number})
+        announce(worker.run(number))
 
 
 # In the driver
@@ -231,7 +242,8 @@ class Supervised:
         self.start()
 
     def start(self):
-        self.case, self.since, self.rest = None, time.monotonic(), b""
+        self.case, self.words, self.rest = None, [], b""
+        self.since = time.monotonic()
         if self.scratch.exists():
             _remove(self.scratch)
         self.scratch.mkdir()
@@ -254,7 +266,9 @@ class Supervised:
             message = json.loads(line)
             self.since = time.monotonic()
             if "begin" in message:
-                self.case = message["begin"]
+                self.case, self.words = message["begin"], []
+            elif "words" in message:
+                self.words = message["words"]
             else:
                 tally.add(message)
                 self.next, self.case = message["case"] + self.stride, None
@@ -288,7 +302,7 @@ class Supervised:
     def _lost(self, tally, kind, detail):
         rng = np.random.default_rng([self.seed, self.case])
         lost = {"case": self.case, "family": family_of(rng).__name__, "commands": 1, "refused": 0, "compared": 0}
-        tally.add({**lost, "failures": [(kind, ["?"], detail)]})
+        tally.add({**lost, "failures": [(kind, self.words, detail)]})
         self.next = self.case + self.stride
 
 
@@ -392,6 +406,8 @@ def main():
     for kind, case, family, words, detail in tally.failures:
         sys.stdout.write(f"{kind}: case {case} ({family}): {' '.join(words)[:400]!r}\n    {detail[:700]}\n")
     sys.stdout.write(f"\n| seed {arguments.seed} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n")
+    for name, count in tally.families.most_common():
+        sys.stderr.write(f"{name}: {count:,} cases, {1000 * tally.seconds[name] / count:.0f} ms of CPU time each\n")
     failed = bool(tally.failures)
     if arguments.scenarios:
         from tests.fuzz.scenarios import run_scenarios

@@ -61,7 +61,7 @@ def draw(rng, *, many=None, members=None, least=1, n=None, classes=None):
     noise = rng.logistic(size=(n, classes)) if many else rng.gumbel(size=(n, classes))
     truth = logits[0] + noise * rng.choice([0.3, 1, 3])
     labels = (truth > 0).astype(np.int64) if many else truth.argmax(axis=1)
-    logits *= rng.choice([0.01, 0.3, 1, 1, 2, 5, 40])
+    logits *= rng.choice([0.01, 0.3, 1, 1, 2, 5, 40] if members == 1 else [0.3, 1, 2])  # certain members tie
     smooth = True
     if members == 1 and rng.random() < 0.3:
         smooth = False
