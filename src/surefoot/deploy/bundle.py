@@ -28,7 +28,7 @@ from surefoot.deploy.model import (
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
-from surefoot.io import read_json
+from surefoot.io import read_json, refuse_special
 from surefoot.networks.backbones import build_network
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
@@ -307,6 +307,7 @@ def restored_network(
 def sha256_of(path: Path) -> str:
     """Of a file's content."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
