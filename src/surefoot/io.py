@@ -34,11 +34,11 @@ SPECIAL = (
 
 
 def refuse_special(path: str | Path) -> int:
-    """Raise unless it is a regular file; its size. A pipe would be waited on, and a device may be endless."""
+    """OSError unless it is a regular file; its size. A pipe would be waited on, a device may be endless."""
     mode = os.stat(path)  # noqa: PTH116 (a path may be text)
     for is_kind, kind in SPECIAL:
         if is_kind(mode.st_mode):
-            raise InputError(f"{path} is {kind}; allowed: a regular file")
+            raise OSError(errno.EINVAL, f"{kind}; allowed: a regular file", str(path))
     return mode.st_size
 
 
@@ -188,13 +188,18 @@ def refuse_same_file(given: str | Path, output: str | Path) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain values; whole numbers have 64 bits, and other numbers are not too large."""
+    """A TOML file as plain values."""
     text = read_text(path)
     try:
-        document = tomllib.loads(text, parse_float=_float)
-        _refuse_large_numbers(document)
+        return parse_toml(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {_reason(error)}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values of a TOML text; whole numbers have 64 bits, and other numbers are not too large."""
+    document = tomllib.loads(text, parse_float=_float)
+    _refuse_large_numbers(document)
     return document
 
 

@@ -28,7 +28,8 @@ class Step:
     expect: str = VALID
     check: Callable[[str], str | None] = lambda _: None
     may_fail: bool = False  # exit code 1 is an answer, such as an alarm
-    writes: tuple = ()  # outputs
+    writes: tuple | None = ()  # outputs; None is anything
+    caches: tuple = ()  # outputs that a refusal may leave, too
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _wrong_fit(path, drawn, method):
 
     wanted = oracle.best_temperature(drawn.logits, drawn.labels)
     slack = 1e-8 if drawn.exact else 1e-5
-    if best["at_bound"] and (wanted > value > 1 or wanted < 1.01e-4):  # no minimum between the bounds
+    if best["at_bound"] and (wanted > value > 1 or wanted < value < 1):  # no minimum between the bounds
         return None
     if nll(value) > nll(wanted) + slack * max(1.0, nll(wanted)):
         return f"T = {value!r} has an NLL of {nll(value)!r}; T = {wanted!r} has {nll(wanted)!r}"
@@ -413,7 +414,7 @@ def special_files(place, rng):
     words = commands[int(rng.integers(len(commands)))]
     if words[:2] in (("train", "toy/moons"), ("train", "toy")) and odd.is_file():
         return
-    outputs = (odd, *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")), place / "thresholds.json")
+    outputs = (odd, place / "nowhere", place / f".odd{suffix}.lock", *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")), place / "thresholds.json")
     yield Step(words, ANY, may_fail=True, writes=outputs)
 
 
@@ -554,7 +555,7 @@ def descriptions_damaged(place, rng):
             ("data", "check", place / "task.toml", "--resolved", place / "split.csv"),
             ("data", "decode", place / "task.toml", "--size", 8, "--cache", place / "cache"),
         ][int(rng.choice([0, 0, 1, 1, 2, 3]))]
-        yield Step(words, ANY, may_fail=True, writes=None)
+        yield Step(words, ANY, may_fail=True, writes=None, caches=(place / "cache",))
         return
     if how == "scores":
         path = place / "scores.csv"

@@ -132,7 +132,7 @@ class Worker:
         if refused and (problem := _unclear(err)):
             fail("unclear refusal", problem)
         for name in _changed(before, _snapshot(folder)):
-            outputs = () if refused else step.writes
+            outputs = step.caches if refused else step.writes
             if outputs is not None and not any(_is_below(folder / name, output) for output in outputs):
                 fail("file changed", f"{name} (exit code {code})")
         if code in (0, 1) and code in allowed and step.expect in (VALID, EITHER):

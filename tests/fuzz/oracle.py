@@ -158,7 +158,7 @@ def mean_nll(logits, labels, temperature):
     return -logs[known][np.arange(known.sum()), labels[known]].mean()
 
 
-def best_temperature(logits, labels, *, low=1e-4, high=1e4):
+def best_temperature(logits, labels, *, low=1e-6, high=1e6):
     """Golden-section search of log T, since the NLL has one minimum in it."""
     golden = (np.sqrt(5) - 1) / 2
     a, b = np.log(low), np.log(high)
@@ -168,7 +168,7 @@ def best_temperature(logits, labels, *, low=1e-4, high=1e4):
 
     c, d = b - golden * (b - a), a + golden * (b - a)
     f, g = at(c), at(d)
-    for _ in range(60):
+    for _ in range(70):
         if f <= g:
             b, d, g = d, c, f
             c = b - golden * (b - a)

@@ -14,6 +14,7 @@ from surefoot.cli.inputs import (
     run_folder,
     stoppable,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.serve.limits import Limits
@@ -72,7 +73,7 @@ def predictions(
             write_predictions(each, new / FILES[split])
     _note(remark_on_predictions(chosen))
     for split, each in by_split.items():
-        typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
+        echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 
 
 def bundle(
@@ -106,7 +107,7 @@ def bundle(
         fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
     _note(None if given is None else remark_on(given, fitted))
     size = sum(file.stat().st_size for file in output.iterdir())
-    typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
+    echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
 def _chosen(folder: Path, method: str, task: str | None, network: str | None) -> "Chosen":
@@ -118,7 +119,7 @@ def _chosen(folder: Path, method: str, task: str | None, network: str | None) ->
 
 def _note(remark: str | None) -> None:
     if remark is not None:
-        typer.echo(f"note: {remark}", err=True)
+        echo(f"note: {remark}", err=True)
 
 
 def predict(
@@ -158,12 +159,12 @@ def predict(
                 device=device_named(device),
                 tick=tick,
             )
-    typer.echo(f"predictions: {output} ({count_of(result.images, 'image')})")
+    echo(f"predictions: {output} ({count_of(result.images, 'image')})")
     if result.unreadable:
         names = "; ".join(result.unreadable[:LISTED])
         more = f"; and {len(result.unreadable) - LISTED} more" if len(result.unreadable) > LISTED else ""
         count = f"{len(result.unreadable):,} of {result.images:,} images"
-        typer.echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
+        echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
         if not skip_unreadable:
             raise typer.Exit(1)
 
@@ -225,11 +226,11 @@ def serve(
         loaded = load_bundle(folder, allow_code=allow_code)
         predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
         sock = listen(host, port)
-    typer.echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
+    echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
     if run_server(build_app(predictor, limits), sock, limits):
-        typer.echo("stopped; all requests were answered", err=True)
+        echo("stopped; all requests were answered", err=True)
     else:
-        typer.echo("stopped at once; requests in progress were refused with 503", err=True)
+        echo("stopped at once; requests in progress were refused with 503", err=True)
 
 
 def export(
@@ -247,8 +248,8 @@ def export(
         loaded = load_bundle(folder, allow_code=allow_code)
         with busy("exporting and comparing with PyTorch"):
             parity = export_bundle(loaded, output)
-    typer.echo(
+    echo(
         f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "
         f"{parity.probabilities:.1e} of a probability, {parity.logits:.1e} of a logit"
     )
-    typer.echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.predictions.labels import IGNORE, LabelKind
 
@@ -97,7 +98,7 @@ def monitor(
         sources = {"reference": str(reference), "current": str(current)}
         with busy("drawing the page"):
             write_monitor_page(check, verdict, table, before, after, checks, sources, output)
-        typer.echo(f"page: {output}", err=True)
+        echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
 
@@ -121,13 +122,13 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
 
     name = novelty_name(reference, current)
     if name is None:
-        typer.echo(
+        echo(
             "note: novelty is not compared: not both files have it, and the energy is constant, "
             "as for probabilities",
             err=True,
         )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
-        typer.echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
+        echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
 def _print(check: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
@@ -140,4 +141,4 @@ def _print(check: "Check", verdict: list[str], table: "Table", output_format: Fo
         typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
         return
     print_tables([table])
-    typer.echo("\n".join(verdict))
+    echo(*verdict)

@@ -23,6 +23,7 @@ from surefoot.io import replacing
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import spreadsheet_table
 from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
@@ -185,8 +186,8 @@ def _grouped(
 def _writer(path: Path, schema: pa.Schema, suffix: str) -> Iterator[Callable[[pa.Table], None]]:
     """A function that writes the table part by part."""
     if suffix == ".csv":
-        with pyarrow.csv.CSVWriter(path, schema) as csv:
-            yield csv.write_table
+        with pyarrow.csv.CSVWriter(path, spreadsheet_table(schema.empty_table()).schema) as csv:
+            yield lambda table: csv.write_table(spreadsheet_table(table))
     else:
         with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as parquet:
             yield parquet.write_table

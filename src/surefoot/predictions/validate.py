@@ -51,7 +51,8 @@ def as_labels(values: Any) -> Whole:
     """Labels as whole numbers: int64, or int8 where they are one column per class and fit."""
     labels = as_array("labels", values)
     if labels.dtype.kind == "f":
-        whole = (np.abs(labels) <= LARGEST_WHOLE) & (np.rint(labels) == labels)
+        wide = labels if labels.itemsize >= 8 else labels.astype(np.float64)
+        whole = (np.abs(wide) <= LARGEST_WHOLE) & (np.rint(wide) == wide)
         if not whole.all():
             row = int(np.argwhere(~whole)[0][0])
             raise InputError(f"labels in row {row} are {labels[row].tolist()}; allowed: whole numbers")

@@ -151,11 +151,10 @@ def farthest(value: float, ends: Range) -> float:
 
 def _half_width(accumulator: Accumulator, gradient: Array) -> float:
     """Of the 95% interval of a ratio of sums: each row moves it by gradient @ facts / decisions."""
-    factor = few_samples_factor(accumulator.rows)
-    if not np.isfinite(factor):
-        return NAN
     square = float(gradient @ accumulator.sums.products @ gradient)
-    return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
+    factor = few_samples_factor(accumulator.rows)
+    with np.errstate(invalid="ignore"):  # one row has no spread: 0 times an infinite factor
+        return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
 
 
 def _gap(first: Score, second: Score) -> Score:
