@@ -12,8 +12,8 @@ import stat
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ def refuse_larger_than_memory(what: str, size: int) -> None:
         have = bytes_text(available)
         raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
 
+SHORT = 20  # characters of a name that are in the name of its temporary file
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -90,10 +92,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     link is followed. A device or a pipe is written to, never replaced.
     """
     target = Path(path).resolve()
+    ending = target.suffix if len(target.suffix) <= SHORT else ""  # names have 255 bytes at most
     try:
         regular = target.is_file() or not target.exists()
+        if target.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder; allowed: a file")
         folder = target.parent if regular else None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=target.suffix)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.stem[:SHORT]}.", suffix=ending)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     os.close(handle)
@@ -117,15 +122,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """A temporary folder in the folder of `path`; renamed to it at the end, removed on an error.
 
-    A folder that exists and is not empty is refused, so that nothing is lost.
+    A folder that exists and is not empty is refused, so that nothing is lost. Parents that are missing are
+    made, and removed on an error.
     """
     target = Path(path).resolve()
+    missing = [parent for parent in target.parents if not parent.exists()]
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}."))
     except OSError as error:
+        _remove_empty(missing)
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     try:
         yield temporary
@@ -139,6 +147,15 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if not target.exists():
+            _remove_empty(missing)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove these folders, the innermost first, as far as they are empty."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def make_folder(folder: Path) -> None:
@@ -286,20 +303,28 @@ class ClaimedError(Exception):
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file; `ClaimedError` if another process does."""
     make_folder(path.parent)
-    try:
-        file = path.open("a")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    with file:
-        for attempt in range(ATTEMPTS):  # `is_locked` in another process holds a lock for a moment
+    with ExitStack() as stack:
+        for _ in range(ATTEMPTS):  # `is_locked` in another process holds a lock for a moment
             try:
+                file = stack.enter_context(path.open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if attempt == ATTEMPTS - 1:
-                    raise ClaimedError(str(path)) from error
+            except BlockingIOError:
                 time.sleep(0.02)
+                continue
+            except OSError as error:
+                raise InputError(f"cannot write {path}: {error.strerror}") from error
+            if _is_file_at(path, file.fileno()):  # else another process has removed it meanwhile
+                break
+        else:
+            raise ClaimedError(str(path))
         yield
+
+
+def _is_file_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_locked(path: Path) -> bool:

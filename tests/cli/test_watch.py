@@ -287,7 +287,7 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
     [
         (["--alpha", 0], "--alpha is 0; allowed: above 0 and below 1"),
         (["--bound", 2], "--bound is 2; allowed: 0 to 1"),
-        (["-o", "same", "--history", "same"], "the output same is the input"),
+        (["-o", "same", "--history", "same"], "two outputs are the same file, same;"),
         (["--thresholds", "gone.json"], "gone.json: No such file"),
         (["--thresholds", "t.json", "-o", "t.json"], "the output t.json is the input"),
         (["--calibration", "c.json", "--history", "c.json"], "the output c.json is the input"),

@@ -202,7 +202,9 @@ def looked(path, **changes):
     with opened(path, **given) as past:
         share = AlphaBudget.of_check(len(past.checks) + 1, given["alpha"])
         look = check_shift(scores_of(source(50, rng)), scores_of(source(50, rng)), budget=share)
-        return past.added(look, reference=given["reference"], source="<b>")
+        recorded = past.added(look, reference=given["reference"], source="<b>")
+        recorded.write()
+        return recorded
 
 
 def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):

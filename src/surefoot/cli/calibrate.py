@@ -14,12 +14,13 @@ from surefoot.cli.inputs import (
     EngineName,
     is_streamed,
     read_all,
+    refuse_ending,
     refuse_missing,
+    refuse_wrong_outputs,
     streaming_engine,
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError, is_numeric, refuse_unknown
-from surefoot.io import refuse_same_file
 from surefoot.text import count_of
 
 
@@ -66,8 +67,7 @@ def calibrate(
         )
     files = files_named(val)
     reference_files = [] if reference is None else files_named(reference)
-    for file in (*files, *reference_files):
-        refuse_same_file(file, output)
+    refuse_wrong_outputs([*files, *reference_files], [output])
     if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
         from surefoot.cli.terminal import reading
         from surefoot.streaming.evaluate import Source
@@ -122,9 +122,10 @@ def apply(
     refuse_missing(calibration, predictions)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.predictions.files import read_predictions, write_predictions
+    from surefoot.predictions.files import SUFFIXES, read_predictions, write_predictions
 
-    refuse_same_file(predictions, output)
+    refuse_ending(output, *SUFFIXES)
+    refuse_wrong_outputs([calibration, predictions], [output])
     fitted = load_calibration(calibration)
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))

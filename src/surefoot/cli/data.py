@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
 from surefoot.cli.terminal import echo
+from surefoot.errors import InputError
 
 if TYPE_CHECKING:
     from surefoot.tasks import Task
@@ -61,7 +63,12 @@ def check(
     from surefoot.cli.terminal import progress
     from surefoot.tasks.check import inspect
 
+    refuse_ending(contact_sheet, ".png")
+    refuse_ending(resolved, ".csv")
+    outputs = [contact_sheet, resolved, None if resolved is None else resolved.with_suffix(".toml")]
+    refuse_wrong_outputs(task_files(task), outputs)
     loaded = _load(task, root)
+    _refuse_images(loaded, outputs)
     with progress("opening every image", sum(len(each) for each in loaded.splits.values())) as tick:
         findings = inspect(loaded, tick=tick)
     if skip_unreadable:
@@ -160,6 +167,19 @@ def _load(name: str, root: Path | None) -> "Task":
         return task_named(name, root=root)
 
 
+def _refuse_images(task: "Task", outputs: list[Path | None]) -> None:
+    """Fail where an output would replace one of the task's images."""
+    from surefoot.tasks import ImageFiles
+
+    for output in (output.resolve() for output in outputs if output is not None):
+        for samples in task.splits.values():
+            inputs = samples.inputs
+            if not isinstance(inputs, ImageFiles) or not output.is_relative_to(inputs.root):
+                continue
+            if output.relative_to(inputs.root).as_posix() in inputs.paths:
+                raise InputError(f"the output {output} is an image of the task; allowed: another file")
+
+
 def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> None:
     if contact_sheet is not None:
         from surefoot.cli.terminal import busy
@@ -213,4 +233,4 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
         "remarks": task.remarks,
         "findings": [asdict(finding) for finding in findings],
     }
-    typer.echo(json.dumps(document, indent=2))
+    echo(json.dumps(document, indent=2))

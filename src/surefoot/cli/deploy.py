@@ -9,8 +9,10 @@ from surefoot.cli.inputs import (
     Device,
     StoreFolder,
     device_named,
+    refuse_ending,
     refuse_missing,
     refuse_missing_bundle,
+    refuse_wrong_outputs,
     run_folder,
     stoppable,
 )
@@ -142,6 +144,8 @@ def predict(
     """
     refuse_missing_bundle(folder)
     refuse_missing(thresholds)
+    refuse_ending(output, ".parquet", ".csv")
+    refuse_wrong_outputs([thresholds], [output])
     from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.predict import images_among, predict_files
@@ -240,6 +244,8 @@ def export(
 ) -> None:
     """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
     refuse_missing_bundle(folder)
+    refuse_ending(output, ".onnx", ".pt2")
+    refuse_wrong_outputs([], [output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle

@@ -21,6 +21,7 @@ from surefoot.cli.inputs import (
     is_streamed,
     read_all,
     refuse_missing,
+    refuse_wrong_outputs,
     streaming_engine,
 )
 from surefoot.cli.terminal import echo
@@ -164,8 +165,8 @@ def evaluate(
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}
     fitted, predictions = None, {}
-    if report is not None and report.is_file():
-        raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
+    if report is not None:
+        _refuse_report(report, [*(file for of_side in files.values() for file in of_side), calibration])
     if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
         with streaming_engine(engine, address, workers) as running:
             chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
@@ -197,6 +198,14 @@ def evaluate(
             echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)
     if failed:
         raise typer.Exit(1)
+
+
+def _refuse_report(report: Path, inputs: list[Path | None]) -> None:
+    """Fail before the work where the report cannot be written, or would replace an input."""
+    if report.is_file():
+        raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
+    if report.is_dir():
+        refuse_wrong_outputs(inputs, [report / "report.json", report / "report.html"])
 
 
 def _in_memory(

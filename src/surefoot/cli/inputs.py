@@ -64,7 +64,23 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
             if given is not None:
                 refuse_same_file(given, output)
     for one, other in combinations(written, 2):
-        refuse_same_file(one, other)
+        if one.resolve() == other.resolve():
+            raise InputError(f"two outputs are the same file, {one}; allowed: different files")
+
+
+def refuse_ending(output: Path | None, *allowed: str) -> None:
+    """Fail before the work where the ending of an output's name is not one of those allowed."""
+    if output is not None and output.suffix.lower() not in allowed:
+        raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(allowed)}")
+
+
+def task_files(task: str) -> list[Path]:
+    """The files that describe a task given as a TOML file: this file, and its manifest."""
+    if not task.lower().endswith(".toml"):
+        return []
+    from surefoot.tasks.description import read_description
+
+    return [Path(task), read_description(Path(task)).manifest]
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":

@@ -1,15 +1,17 @@
 """`surefoot monitor`: has the data shifted?"""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
+from surefoot.io import replacing
 from surefoot.predictions.labels import IGNORE, LabelKind
 
 if TYPE_CHECKING:
@@ -79,25 +81,29 @@ def monitor(
         before = scores_of(familiar, calibration=fitted, thresholds=chosen)
         after = scores_of(unlabelled, calibration=fitted, thresholds=chosen)
     name = fingerprint(before)
-    checks: tuple[dict[str, Any], ...] = ()
-    if history is None:
-        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
-    else:
-        with opened(history, alpha=alpha, reference=name) as past:
+    from surefoot.report.monitor import monitor_table, monitor_verdict, write_monitor_page
+
+    with ExitStack() as stack:  # the check is recorded when all else has succeeded, and shown after that
+        past = None
+        budget = AlphaBudget.only(alpha)
+        if history is not None:
+            past = stack.enter_context(opened(history, alpha=alpha, reference=name))
             budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
-            check = check_shift(before, after, budget=budget, bound=bound)
-            checks = past.added(check, reference=name, source=str(current)).checks
+        check = check_shift(before, after, budget=budget, bound=bound)
+        if past is not None:
+            past = past.added(check, reference=name, source=str(current))
+        verdict, table = monitor_verdict(check), monitor_table(check)
+        document = _document(check, verdict)
+        if output is not None:
+            sources = {"reference": str(reference), "current": str(current)}
+            page, checks = stack.enter_context(replacing(output)), () if past is None else past.checks
+            with busy("drawing the page"):
+                write_monitor_page(check, verdict, table, before, after, checks, sources, page)
+        if past is not None:
+            past.write()
     _note_novelty(before, after)
-    from surefoot.report.monitor import monitor_table, monitor_verdict
-
-    verdict, table = monitor_verdict(check), monitor_table(check)
-    _print(check, verdict, table, output_format)
+    _print(document, verdict, table, output_format)
     if output is not None:
-        from surefoot.report.monitor import write_monitor_page
-
-        sources = {"reference": str(reference), "current": str(current)}
-        with busy("drawing the page"):
-            write_monitor_page(check, verdict, table, before, after, checks, sources, output)
         echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
@@ -131,14 +137,19 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
         echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
-def _print(check: "Check", verdict: list[str], table: "Table", output_format: Format) -> None:
+def _document(check: "Check", verdict: list[str]) -> str:
     import json
 
-    from surefoot.cli.terminal import print_tables
     from surefoot.report.monitor import monitor_document
 
+    return json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False)
+
+
+def _print(document: str, verdict: list[str], table: "Table", output_format: Format) -> None:
+    from surefoot.cli.terminal import print_tables
+
     if output_format is Format.JSON:
-        typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
+        echo(document)
         return
     print_tables([table])
     echo(*verdict)

@@ -1,5 +1,6 @@
 """`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,7 @@ import typer
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
+from surefoot.io import replacing
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -80,17 +82,20 @@ def thresholds(
         raise typer.Exit(1)
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
     sources = {name: str(path) for name, path in paths.items()}
-    save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
 
     verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
+    with ExitStack() as stack:  # the page takes its place when the thresholds are written
+        if html is not None:
+            from surefoot.report.thresholds import write_thresholds_page
+
+            stack.enter_context(busy("drawing the page"))
+            page = stack.enter_context(replacing(html))
+            write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, page)
+        save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
     covers_enough = _print(chosen, verdict, table, min_coverage)
     echo(f"thresholds: {output}", err=True)
     if html is not None:
-        from surefoot.report.thresholds import write_thresholds_page
-
-        with busy("drawing the page"):
-            write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, html)
         echo(f"page: {html}", err=True)
     if not covers_enough:
         raise typer.Exit(1)

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import Cache, Device, StoreFolder, device_named, refuse_missing, stoppable, value_of
+from surefoot.cli.inputs import (
+    Cache,
+    Device,
+    StoreFolder,
+    device_named,
+    refuse_missing,
+    refuse_wrong_outputs,
+    stoppable,
+    task_files,
+    value_of,
+)
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import refuse_unwritable, replacing, write_toml
+from surefoot.io import replacing, write_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
 
@@ -123,7 +133,12 @@ def tune(
             raise InputError(f"--rate is {each!r}; allowed: a positive number")
     _refuse_missing_files(task, recipe, weights)
     refuse_missing(candidates)
-    refuse_unwritable(output)
+    trials = output.with_suffix(".csv") if search is SearchName.RECIPE else None
+    if trials == output:
+        raise InputError(
+            f"the output is {output}, where the trials are written; allowed: another suffix, such as .toml"
+        )
+    refuse_wrong_outputs([*task_files(task), recipe, weights, candidates], [output, trials])
     base = _recipe(recipe, values, weights)
     import torch
 
@@ -219,11 +234,6 @@ def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: P
     from surefoot.report.tables import to_markdown
 
     trials = output.with_suffix(".csv")
-    if output.suffix == ".csv":
-        raise InputError(
-            f"the output is {output}, where the trials are written; allowed: another suffix, such as .toml"
-        )
-    refuse_unwritable(trials)
     log = Log()
     with stoppable():
         rungs = search.run(
@@ -234,9 +244,9 @@ def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: P
     print_long_tables([table])  # first, so that the result is not lost if the file cannot be written
     winner = rungs[-1][0].candidate
     comment = "\n".join([to_markdown([table]).rstrip(), "", f"best: {winner.name}", *remarks])
-    write_toml(recipe_document(winner, base), output, comment=comment)
-    with replacing(trials) as temporary:
+    with replacing(trials) as temporary:  # which takes its place when the recipe is written
         temporary.write_text(trials_csv(rungs), encoding="utf-8")
+        write_toml(recipe_document(winner, base), output, comment=comment)
     echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
     for line in remarks:
         echo(line)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from surefoot import __version__
@@ -32,6 +31,7 @@ from surefoot.experiments.results import Reader
 from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
+from surefoot.store.draft import save_tensors
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS
 from surefoot.tasks.task import Split
@@ -267,7 +267,7 @@ def write_bundle(
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
         tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new / parts.WEIGHTS)
+        save_tensors(tensors, new / parts.WEIGHTS, {})
         for name, document in documents.items():
             _write_json(document, new / name)
         card = model_card(

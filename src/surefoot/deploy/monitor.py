@@ -295,7 +295,7 @@ class History:
     checks: tuple[dict[str, Any], ...]
 
     def added(self, check: Check, *, reference: str, source: str) -> "History":
-        """Write the file with this check at its end."""
+        """With this check at its end; nothing is written yet."""
         entry = {
             "look": check.budget.number,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -311,9 +311,15 @@ class History:
             "alarm": check.alarm,
         }
         text = self.text + json.dumps(entry, allow_nan=False) + "\n"
-        with replacing(self.path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
         return History(self.path, text, (*self.checks, entry))
+
+    def write(self) -> None:
+        """Write the file, which spends the budget of its last check."""
+        with replacing(self.path) as temporary:
+            temporary.write_text(self.text, encoding="utf-8")
+
+
+LOCK_NAME = 50  # characters of the history's name in the name of its lock, which has 255 bytes at most
 
 
 @contextmanager
@@ -322,8 +328,12 @@ def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
     if not path.name:
         raise InputError(f"the history {path} is not a file; allowed: the path of a file, new or existing")
     try:
-        with locked(path.with_name(f".{path.name}.lock")):
-            yield _read(path, alpha=alpha, reference=reference)
+        lock = path.with_name(f".{path.name[:LOCK_NAME]}.lock")
+        with locked(lock):
+            try:
+                yield _read(path, alpha=alpha, reference=reference)
+            finally:
+                lock.unlink(missing_ok=True)
     except ClaimedError as error:
         raise InputError(f"another check with the history {path} is running; try again") from error
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,6 @@ class Subject:
 def write_report(subject: Subject, directory: str | Path) -> Path:
     """Write `report.html` and `report.json` into a folder, created if missing; the path of the page."""
     folder = Path(directory)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {directory}: {error.strerror}") from error
     curves_of = figure_data(subject)
     document = evaluation_document(subject.summary.evaluation)
     document |= {"verdict": list(subject.summary.verdict), "sources": dict(subject.sources or {})}
@@ -49,9 +46,13 @@ def write_report(subject: Subject, directory: str | Path) -> Path:
         document["calibration"] = calibration_document(subject.calibration)
     document["figures"] = _plain(curves_of)
     texts = {"report.json": json.dumps(document, indent=1), "report.html": page(subject, curves_of)}
-    for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {directory}: {error.strerror}") from error
+    with ExitStack() as stack:  # both files are complete before either takes its place
+        for name, text in texts.items():
+            stack.enter_context(replacing(folder / name)).write_text(text, encoding="utf-8")
     return folder / "report.html"
 
 

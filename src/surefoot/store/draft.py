@@ -73,7 +73,7 @@ class Draft:
 
     def save_weights(self, name: str, weights: "dict[str, Tensor]") -> None:
         """Save weights atomically."""
-        _save_tensors(weights, self.folder / f"{name}.safetensors", {})
+        save_tensors(weights, self.folder / f"{name}.safetensors", {})
 
     def save_checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the state of a training phase, to resume from."""
@@ -81,7 +81,7 @@ class Draft:
         tensors |= {f"momentum.{index:05d}": value for index, value in enumerate(checkpoint.momentum)}
         tensors |= {f"average.{name}": value for name, value in checkpoint.average.items()}
         facts = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "loss": repr(checkpoint.loss)}
-        _save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
+        save_tensors(tensors, self.folder / f"checkpoint-{phase}.safetensors", facts)
 
     def checkpoint(self, phase: str) -> Checkpoint | None:
         """The last saved state of a training phase; None where there is none."""
@@ -135,7 +135,8 @@ class Draft:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]) -> None:
+def save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]) -> None:
+    """Write tensors and texts by name atomically."""
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:
