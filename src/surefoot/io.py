@@ -33,6 +33,14 @@ SPECIAL = (
 )
 
 
+def real_path(path: str | Path) -> Path:
+    """The absolute path, with links followed; a link that leads back to itself is refused."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} is a link that leads back to itself; allowed: a file") from error
+
+
 def refuse_special(path: str | Path) -> int:
     """OSError unless it is a regular file; its size. A pipe would be waited on, a device may be endless."""
     mode = os.stat(path)  # noqa: PTH116 (a path may be text)
@@ -81,6 +89,7 @@ def refuse_larger_than_memory(what: str, size: int) -> None:
         have = bytes_text(available)
         raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
 
+
 SHORT = 20  # characters of a name that are in the name of its temporary file
 
 
@@ -91,7 +100,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     The content is on the disk before the file is renamed, so that a loss of power leaves no partial file. A
     link is followed. A device or a pipe is written to, never replaced.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     ending = target.suffix if len(target.suffix) <= SHORT else ""  # names have 255 bytes at most
     try:
         regular = target.is_file() or not target.exists()
@@ -125,7 +134,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     A folder that exists and is not empty is refused, so that nothing is lost. Parents that are missing are
     made, and removed on an error.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     missing = [parent for parent in target.parents if not parent.exists()]
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
@@ -180,7 +189,7 @@ def sync(path: Path) -> None:
 
 def refuse_unwritable(output: str | Path) -> None:
     """Raise if `replacing` could not write there: to be checked before the work, not after it."""
-    target, folder = Path(output).resolve(), Path(output).parent
+    target, folder = real_path(output), Path(output).parent
     try:
         target.lstat()
     except FileNotFoundError:
@@ -200,7 +209,7 @@ def refuse_unwritable(output: str | Path) -> None:
 
 def refuse_same_file(given: str | Path, output: str | Path) -> None:
     """Raise if writing the output would lose the input."""
-    if Path(given).resolve() == Path(output).resolve():
+    if real_path(given) == real_path(output):
         raise InputError(f"the output {output} is the input; allowed: another file, so that nothing is lost")
 
 
@@ -342,6 +351,7 @@ def is_locked(path: Path) -> bool:
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's content."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

@@ -182,7 +182,9 @@ def calibrate_valid(place, rng):
         scaled = replace(read, logits=read.logits / scale)
         check = _scores_check({"familiar": scaled})
         yield Step(("evaluate", target, "--format", "json", "--resamples", 0), VALID, check)
-        yield Step(("evaluate", source, "--calibration", fitted, "--format", "json", "--resamples", 0), VALID, check)
+        yield Step(
+            ("evaluate", source, "--calibration", fitted, "--format", "json", "--resamples", 0), VALID, check
+        )
 
 
 def _wrong_fit(path, drawn, method):
@@ -235,7 +237,9 @@ def thresholds_valid(place, rng):
         above = confidence >= found["accept"]
         error = found["measured"]["val"]["error"]
         if (error["k"], error["n"]) != (int(wrong[above].sum()), int(above.sum())):
-            return f"{error['k']} of {error['n']} accepted are wrong, not {wrong[above].sum()} of {above.sum()}"
+            return (
+                f"{error['k']} of {error['n']} accepted are wrong, not {wrong[above].sum()} of {above.sum()}"
+            )
         bound = _binomial_bound(error["k"], error["n"], (1 - level) / 20)
         if abs(found["error_at_most"] - bound) > 1e-6 or bound > target + 1e-9:
             return f"the bound is {found['error_at_most']}, not {bound}; target {target}"
@@ -335,7 +339,9 @@ def _reading_commands(place, rng, path):
 def predictions_damaged(place, rng):
     """A predictions file with damaged bytes, or with damage below right checksums."""
     drawn = draw(rng, n=int(rng.choice([1, 8, 40])), classes=int(rng.integers(2, 5)))
-    suffix = str(rng.choice([".npz", ".npz", ".parquet", ".csv"] if len(drawn.logits) == 1 else [".npz", ".parquet"]))
+    suffix = str(
+        rng.choice([".npz", ".npz", ".parquet", ".csv"] if len(drawn.logits) == 1 else [".npz", ".parquet"])
+    )
     path = place / f"in{suffix}"
     read = write(drawn, path, rng, probs=rng.random() < 0.2)
     data = path.read_bytes()
@@ -414,7 +420,13 @@ def special_files(place, rng):
     words = commands[int(rng.integers(len(commands)))]
     if words[:2] in (("train", "toy/moons"), ("train", "toy")) and odd.is_file():
         return
-    outputs = (odd, place / "nowhere", place / f".odd{suffix}.lock", *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")), place / "thresholds.json")
+    outputs = (
+        odd,
+        place / "nowhere",
+        place / f".odd{suffix}.lock",
+        *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")),
+        place / "thresholds.json",
+    )
     yield Step(words, ANY, may_fail=True, writes=outputs)
 
 
@@ -501,7 +513,10 @@ def calibrations_damaged(place, rng):
     thresholds = source.name.startswith("thresholds")
     out = place / f"o{rng.choice(SUFFIXES)}"
     commands = (
-        [("monitor", good, good, "--thresholds", bad), ("monitor", good, good, "--thresholds", bad, "--format", "json")]
+        [
+            ("monitor", good, good, "--thresholds", bad),
+            ("monitor", good, good, "--thresholds", bad, "--format", "json"),
+        ]
         if thresholds
         else [
             ("apply", bad, good, "-o", out),
@@ -530,7 +545,10 @@ def _toml_bytes(text, rng):
         elif roll < 0.75:
             del lines[at]
         elif roll < 0.85:
-            lines.insert(at, f"{rng.choice(['seed', 'x', 'name', 'val', 'groups', 'plugins', 'runs'])} = {rng.choice(values)}")
+            lines.insert(
+                at,
+                f"{rng.choice(['seed', 'x', 'name', 'val', 'groups', 'plugins', 'runs'])} = {rng.choice(values)}",
+            )
         else:
             lines[at] = f"{str(rng.choice(inputs.NASTY))!r} = {rng.choice(values)}"
         if not lines:

@@ -62,7 +62,10 @@ class Tally:
     def table(self):
         kinds = Counter(kind for kind, *_ in self.failures)
         rows = [("cases", self.cases), ("commands", self.commands), ("refusals", self.refused)]
-        rows += [("numbers compared with the oracle", self.compared), *((kind, kinds[kind]) for kind in KINDS)]
+        rows += [
+            ("numbers compared with the oracle", self.compared),
+            *((kind, kinds[kind]) for kind in KINDS),
+        ]
         return "\n".join(f"| {name} | {count:,} |" for name, count in [*rows])
 
 
@@ -93,7 +96,14 @@ class Worker:
         folder = self.scratch / f"case{number}"
         folder.mkdir()
         family = family_of(rng)
-        result = {"case": number, "family": family.__name__, "commands": 0, "refused": 0, "compared": 0, "failures": []}
+        result = {
+            "case": number,
+            "family": family.__name__,
+            "commands": 0,
+            "refused": 0,
+            "compared": 0,
+            "failures": [],
+        }
         start = time.process_time()
         os.chdir(folder)
         try:
@@ -126,7 +136,9 @@ class Worker:
             return code
         refused = code == 2
         result["refused"] += refused
-        allowed = {VALID: {0}, EITHER: {0, 2}, ANY: {0, 2}, REFUSED: {2}}[step.expect] | ({1} if step.may_fail else set())
+        allowed = {VALID: {0}, EITHER: {0, 2}, ANY: {0, 2}, REFUSED: {2}}[step.expect] | (
+            {1} if step.may_fail else set()
+        )
         if code not in allowed:
             fail("wrong exit", f"exit code {code}, allowed {sorted(allowed)}: {err[-300:]}")
         if refused and (problem := _unclear(err)):
@@ -217,7 +229,6 @@ def work(arguments):
     os.dup2(null, 0)
     os.dup2(null, 1)
 
-
     def announce(message):
         pipe.write(json.dumps(message) + "\n")
 
@@ -247,8 +258,26 @@ class Supervised:
         if self.scratch.exists():
             _remove(self.scratch)
         self.scratch.mkdir()
-        command = [sys.executable, "-m", "tests.fuzz.driver", "--work", "--seed", self.seed, "--first", self.next]
-        command += ["--end", self.end, "--stride", self.stride, "--base", self.base, "--scratch", self.scratch]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.driver",
+            "--work",
+            "--seed",
+            self.seed,
+            "--first",
+            self.next,
+        ]
+        command += [
+            "--end",
+            self.end,
+            "--stride",
+            self.stride,
+            "--base",
+            self.base,
+            "--scratch",
+            self.scratch,
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -301,7 +330,13 @@ class Supervised:
 
     def _lost(self, tally, kind, detail):
         rng = np.random.default_rng([self.seed, self.case])
-        lost = {"case": self.case, "family": family_of(rng).__name__, "commands": 1, "refused": 0, "compared": 0}
+        lost = {
+            "case": self.case,
+            "family": family_of(rng).__name__,
+            "commands": 1,
+            "refused": 0,
+            "compared": 0,
+        }
         tally.add({**lost, "failures": [(kind, self.words, detail)]})
         self.next = self.case + self.stride
 
@@ -316,7 +351,9 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None):
         running = {}
         selector = selectors.DefaultSelector()
         for index in range(count):
-            each = Supervised(first + index, first + cases, count, base, Path(folder, f"scratch{index}"), seed)
+            each = Supervised(
+                first + index, first + cases, count, base, Path(folder, f"scratch{index}"), seed
+            )
             running[index] = each
             selector.register(each.process.stdout, selectors.EVENT_READ, index)
         shown = time.monotonic()
@@ -361,12 +398,19 @@ def prepare(base):
     np.savez(base / "members.npz", logits=np.stack([logits, 2 * logits]), labels=labels)
     for method in ("temperature", "softening", "budget", "novelty"):
         surefoot("calibrate", base / "val.npz", "--method", method, "-o", documents / f"{method}.json")
-    surefoot("calibrate", base / "members.npz", "--method", "member-temperatures", "-o", documents / "members.json")
+    surefoot(
+        "calibrate", base / "members.npz", "--method", "member-temperatures", "-o", documents / "members.json"
+    )
     for name, options in (("thresholds", ()), ("thresholds-split", ("--split", 0.5))):
-        surefoot("thresholds", base / "val.npz", "--target-error", 0.6, "-o", documents / f"{name}.json", *options)
+        surefoot(
+            "thresholds", base / "val.npz", "--target-error", 0.6, "-o", documents / f"{name}.json", *options
+        )
     faces(base / "task", 20, text=FACES)
     (base / "experiments").mkdir()
-    for source in (*sorted((ROOT / "experiments").glob("*.toml")), *sorted((ROOT / "examples").glob("*.toml"))):
+    for source in (
+        *sorted((ROOT / "experiments").glob("*.toml")),
+        *sorted((ROOT / "examples").glob("*.toml")),
+    ):
         shutil.copy(source, base / "experiments" / source.name)
     from surefoot.experiments.experiment import experiment_named
     from surefoot.experiments.run import resolved
@@ -379,7 +423,9 @@ def prepare(base):
 
 def main():
     """The command line of the fuzzer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (("cases", 1000), ("seed", 0), ("workers", 1), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--case", type=int, help="run this case alone and print what its commands printed")
@@ -405,9 +451,13 @@ def main():
     )
     for kind, case, family, words, detail in tally.failures:
         sys.stdout.write(f"{kind}: case {case} ({family}): {' '.join(words)[:400]!r}\n    {detail[:700]}\n")
-    sys.stdout.write(f"\n| seed {arguments.seed} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n")
+    sys.stdout.write(
+        f"\n| seed {arguments.seed} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n"
+    )
     for name, count in tally.families.most_common():
-        sys.stderr.write(f"{name}: {count:,} cases, {1000 * tally.seconds[name] / count:.0f} ms of CPU time each\n")
+        sys.stderr.write(
+            f"{name}: {count:,} cases, {1000 * tally.seconds[name] / count:.0f} ms of CPU time each\n"
+        )
     failed = bool(tally.failures)
     if arguments.scenarios:
         from tests.fuzz.scenarios import run_scenarios

@@ -123,10 +123,14 @@ def _write_npz(drawn, path, rng, name, values):
         if np.isfinite(cast).all():
             values = cast
             exact = kind in (">f8", "g")
-            drawn = replace(drawn, logits=values.astype(np.float64), exact=exact, smooth=drawn.smooth and exact)
+            drawn = replace(
+                drawn, logits=values.astype(np.float64), exact=exact, smooth=drawn.smooth and exact
+            )
     labels = drawn.labels
     if rng.random() < 0.5:
-        kinds = ["i2", "i4", "<f8", ">i8", "f4", "i1"] + (["u1", "u8", "u4", "u2"] if labels.min() >= 0 else [])
+        kinds = ["i2", "i4", "<f8", ">i8", "f4", "i1"] + (
+            ["u1", "u8", "u4", "u2"] if labels.min() >= 0 else []
+        )
         labels = labels.astype(rng.choice(kinds))
     arrays = {name: values[0] if len(values) == 1 and rng.random() < 0.7 else values, "labels": labels}
     if rng.random() < 0.3:
@@ -248,7 +252,9 @@ def _digits(data, rng):
     if not places:
         return _flip(data, rng)
     at = int(rng.choice(places))
-    text = str(rng.choice(["9" * 400, "-1", "1e999", "nan", "0", "99999999999999999999", "1_0", "", "true", "٣"]))
+    text = str(
+        rng.choice(["9" * 400, "-1", "1e999", "nan", "0", "99999999999999999999", "1_0", "", "true", "٣"])
+    )
     return data[:at] + text.encode() + data[at + 1 :]
 
 
@@ -270,7 +276,9 @@ def rewritten_npz(data, rng):
     elif how == "extra":
         members[str(rng.choice(["x.npy", "../x.npy", "logits", "logits.npy/", "\x1b[0m.npy"]))] = b"\x93NUMPY"
     sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED if rng.random() < 0.5 else zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(
+        sink, "w", zipfile.ZIP_DEFLATED if rng.random() < 0.5 else zipfile.ZIP_STORED
+    ) as archive:
         for key, content in members.items():
             archive.writestr(key, content)
         if how == "repeat":
@@ -313,7 +321,17 @@ def npy_with_header(content, rng):
     elif kind == "descr":
         text = "{'descr': " + descr + text[text.find(", 'fortran_order'") :]
     else:
-        choices = ["{", "", "{}", "__import__('os')", "(" * 5000, "{'descr': '<f8'}", "\x00", "[1" * 900, "9" * 5000]
+        choices = [
+            "{",
+            "",
+            "{}",
+            "__import__('os')",
+            "(" * 5000,
+            "{'descr': '<f8'}",
+            "\x00",
+            "[1" * 900,
+            "9" * 5000,
+        ]
         text = str(rng.choice(choices))
     header = text.encode("latin1") + b"\n"
     version = bytes([int(rng.choice([1, 1, 1, 2, 3, 9]))]) + b"\x00"
@@ -329,7 +347,17 @@ def odd_npz(path, rng):
     arrays = {}
     names = ["logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes"]
     for name in rng.choice(names, size=int(rng.integers(1, 6)), replace=False):
-        shapes = [(), (n,), (n, classes), (2, n, classes), (n, 1), (0,), (classes,), (1, 1, n, classes), (n, 0)]
+        shapes = [
+            (),
+            (n,),
+            (n, classes),
+            (2, n, classes),
+            (n, 1),
+            (0,),
+            (classes,),
+            (1, 1, n, classes),
+            (n, 0),
+        ]
         arrays[str(name)] = odd_array(rng, shapes[int(rng.integers(len(shapes)))])
     if rng.random() < 0.7:
         arrays["logits"] = rng.standard_normal((n, classes))
@@ -351,11 +379,16 @@ def odd_array(rng, shape):
         ) else np.array([str(rng.choice(NASTY))[:3] for _ in range(size)]).astype(
             kind if kind == "U3" else "U3"
         ).reshape(shape)  # fmt: skip
-    chosen = [EDGES[int(rng.integers(len(EDGES)))] if rng.random() < 0.3 else int(rng.integers(3)) for _ in range(size)]
+    chosen = [
+        EDGES[int(rng.integers(len(EDGES)))] if rng.random() < 0.3 else int(rng.integers(3))
+        for _ in range(size)
+    ]
     with np.errstate(all="ignore"):
         if np.dtype(kind).kind in "iu":
             limits = np.iinfo(kind)
-            chosen = [int(v) if np.isfinite(float(v)) and limits.min <= v <= limits.max else 1 for v in chosen]
+            chosen = [
+                int(v) if np.isfinite(float(v)) and limits.min <= v <= limits.max else 1 for v in chosen
+            ]
             return np.array(chosen, dtype=kind).reshape(shape)
         return np.array([float(v) for v in chosen]).astype(kind).reshape(shape)
 
@@ -376,7 +409,9 @@ def odd_table(path, rng):
     if path.suffix == ".csv":
         lines = [",".join(_quoted(name, rng) for name in names)]
         lines += [",".join(_quoted(_cell(rng), rng) for _ in names) for _ in range(n)]
-        path.write_bytes(("\r\n" if rng.random() < 0.2 else "\n").join(lines).encode("utf-8", "surrogatepass"))
+        path.write_bytes(
+            ("\r\n" if rng.random() < 0.2 else "\n").join(lines).encode("utf-8", "surrogatepass")
+        )
         return
     table = pa.Table.from_arrays(columns, names=names).replace_schema_metadata(metadata)
     pyarrow.parquet.write_table(table, path)
@@ -428,7 +463,9 @@ def _odd_column(rng, n):
 
 def special_file(path, rng):
     """Something that is no regular file, or none that can be read."""
-    how = str(rng.choice(["fifo", "folder", "socket", "missing", "dev", "loop", "empty", "dangling", "zeros"]))
+    how = str(
+        rng.choice(["fifo", "folder", "socket", "missing", "dev", "loop", "empty", "dangling", "zeros"])
+    )
     if how == "fifo":
         os.mkfifo(path)
     elif how == "folder":

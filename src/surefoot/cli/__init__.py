@@ -20,3 +20,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
+    except OSError as error:  # of a file or folder that no command checked: a name too long, a full disk
+        where = "" if error.filename is None else f"{error.filename}: "
+        sys.stderr.write(f"surefoot: {sentence(f'{where}{error.strerror or error}')}\n")
+        sys.exit(2)

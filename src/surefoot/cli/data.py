@@ -9,6 +9,7 @@ import typer
 from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
+from surefoot.io import real_path
 
 if TYPE_CHECKING:
     from surefoot.tasks import Task
@@ -171,7 +172,7 @@ def _refuse_images(task: "Task", outputs: list[Path | None]) -> None:
     """Fail where an output would replace one of the task's images."""
     from surefoot.tasks import ImageFiles
 
-    for output in (output.resolve() for output in outputs if output is not None):
+    for output in (real_path(output) for output in outputs if output is not None):
         for samples in task.splits.values():
             inputs = samples.inputs
             if not isinstance(inputs, ImageFiles) or not output.is_relative_to(inputs.root):
@@ -233,4 +234,4 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
         "remarks": task.remarks,
         "findings": [asdict(finding) for finding in findings],
     }
-    echo(json.dumps(document, indent=2))
+    typer.echo(json.dumps(document, indent=2))

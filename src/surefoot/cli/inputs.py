@@ -12,7 +12,7 @@ import typer
 
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import refuse_same_file, refuse_special, refuse_unwritable
+from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
@@ -64,7 +64,7 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
             if given is not None:
                 refuse_same_file(given, output)
     for one, other in combinations(written, 2):
-        if one.resolve() == other.resolve():
+        if real_path(one) == real_path(other):
             raise InputError(f"two outputs are the same file, {one}; allowed: different files")
 
 

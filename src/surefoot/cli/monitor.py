@@ -149,7 +149,7 @@ def _print(document: str, verdict: list[str], table: "Table", output_format: For
     from surefoot.cli.terminal import print_tables
 
     if output_format is Format.JSON:
-        echo(document)
+        typer.echo(document)
         return
     print_tables([table])
     echo(*verdict)

@@ -19,7 +19,7 @@ from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.errors import InputError
 from surefoot.images.decode import in_parallel
-from surefoot.io import replacing
+from surefoot.io import real_path, replacing
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
@@ -80,7 +80,7 @@ def predict_files(
         )
     if output.suffix.lower() not in FORMATS:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
-    if any(path.endswith(output.name) and Path(path).resolve() == output.resolve() for path in paths):
+    if any(path.endswith(output.name) and real_path(path) == real_path(output) for path in paths):
         raise InputError(f"the output {output} is among the images; allowed: another file")
     bundle.to(device)
     table = Table(bundle, thresholds or bundle.thresholds, probabilities)
