@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,7 @@ def _in_parts(drawn, folder, suffix, rng):
     cuts = sorted({0, drawn.n, *(int(cut) for cut in rng.integers(0, drawn.n + 1, 2))})
     seed = int(rng.integers(2**31))
     parts = []
-    for number, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for number, (start, end) in enumerate(pairwise(cuts)):
         part = replace(drawn, logits=drawn.logits[:, start:end], labels=drawn.labels[start:end])
         parts.append(write(part, folder / f"{number}{suffix}", np.random.default_rng(seed)))
     logits = np.concatenate([part.logits for part in parts], axis=1)
@@ -203,9 +204,9 @@ def _wrong_fit(path, drawn, method):
         return None
     if nll(value) > nll(wanted) + slack * max(1.0, nll(wanted)):
         return f"T = {value!r} has an NLL of {nll(value)!r}; T = {wanted!r} has {nll(wanted)!r}"
-    if min(nll(wanted * f) for f in (0.999, 1.001)) > nll(wanted) + 10 * slack:
-        if abs(np.log(value / wanted)) > 1e-3:
-            return f"T = {value!r}, not {wanted!r}"
+    sharp = min(nll(wanted * f) for f in (0.999, 1.001)) > nll(wanted) + 10 * slack
+    if sharp and abs(np.log(value / wanted)) > 1e-3:
+        return f"T = {value!r}, not {wanted!r}"
     if method == "budget" and not found["at_bound"]:
         limit = (1 + found["budget"]) * nll(wanted)
         if abs(nll(found["temperature"]) - limit) > 1e-4 * limit:

@@ -279,7 +279,7 @@ class Supervised:
             self.scratch,
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 closed when the process has ended
         self.process = subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=self.errors, cwd=ROOT, env=environment, start_new_session=True
         )  # fmt: skip
@@ -304,7 +304,7 @@ class Supervised:
         return False
 
     def ended(self, tally):
-        """Record how it ended; start again unless all is done. Whether it has work left."""
+        """Record how it ended, and start again where cases are left; whether there are."""
         code = self.process.wait()
         if code:
             self.errors.seek(0)
@@ -312,21 +312,22 @@ class Supervised:
             if self.case is None:
                 raise SystemExit(f"a worker ended with {code} outside of a case:\n{detail[-3000:]}")
             self._lost(tally, "crash", f"{signal.Signals(-code).name if code < 0 else code}: {detail[-600:]}")
-        self.errors.close()
-        self.process.stdout.close()
-        if self.next < self.end:
-            self.start()
-            return True
-        return False
+        return self._again()
 
     def hang(self, tally):
-        """Kill it and its children."""
+        """Kill it and its children, and start again where cases are left; whether there are."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._lost(tally, "hang", f"no answer in {SECONDS} s")
+        return self._again()
+
+    def _again(self):
         self.errors.close()
         self.process.stdout.close()
+        if self.next >= self.end:
+            return False
         self.start()
+        return True
 
     def _lost(self, tally, kind, detail):
         rng = np.random.default_rng([self.seed, self.case])
@@ -366,11 +367,13 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None):
                         selector.register(each.process.stdout, selectors.EVENT_READ, key.data)
                     else:
                         del running[key.data]
-            for index, each in running.items():
+            for index, each in list(running.items()):
                 if each.case is not None and time.monotonic() - each.since > SECONDS:
                     selector.unregister(each.process.stdout)
-                    each.hang(tally)
-                    selector.register(each.process.stdout, selectors.EVENT_READ, index)
+                    if each.hang(tally):
+                        selector.register(each.process.stdout, selectors.EVENT_READ, index)
+                    else:
+                        del running[index]
             if show and time.monotonic() - shown > 10:
                 shown = time.monotonic()
                 show(tally)

@@ -3,6 +3,8 @@
 Equal confidences (to 12 decimals) are ties, and each row of a tie counts with the mean of its tie.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 IGNORE = -100
@@ -131,7 +133,7 @@ def ece(confidence, correct, bins=10):
     order = np.argsort(confidence, kind="stable")
     residual = (with_tie_means(confidence, correct) - confidence)[order]
     edges = np.ceil(np.linspace(0, len(order), bins + 1)).astype(int)
-    return sum(abs(residual[a:b].sum()) for a, b in zip(edges, edges[1:], strict=False)) / len(order)
+    return sum(abs(residual[a:b].sum()) for a, b in pairwise(edges)) / len(order)
 
 
 def average_precision(score, positive):

@@ -1,5 +1,7 @@
 """A fixed slice of the fuzzer, and the fuzzer itself: it must see what it is there to see."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -78,10 +80,10 @@ def _raises():
         (_exits(2), Step(("x",), REFUSED), ["unclear refusal"]),
         (_exits(0), Step(("x",), VALID, lambda _: "n is 1, not 2"), ["wrong number"]),
         (
-            _exits(2, "surefoot: a sentence\n", lambda: open("new", "w").close()),
+            _exits(2, "surefoot: a sentence\n", lambda: Path("new").touch()),
             Step(("x",), REFUSED),
             ["file changed"],
-        ),  # noqa: PTH123
+        ),
     ],
 )
 def test_every_kind_of_failure_is_seen(main, step, kinds, monkeypatch, tmp_path):
@@ -99,7 +101,7 @@ def test_a_worker_that_dies_or_waits_names_its_case(body, kind, monkeypatch, tmp
     monkeypatch.setattr(
         driver.subprocess,
         "Popen",
-        lambda command, **options: real([driver.sys.executable, "-c", code], **options),
+        lambda _, **options: real([driver.sys.executable, "-c", code], **options),
     )
     tally = driver.fuzz(1, 0, first=3)
     assert [(failure, case) for failure, case, *_ in tally.failures] == [(kind, 3)]
