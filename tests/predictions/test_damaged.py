@@ -207,7 +207,10 @@ def test_other_compressions_are_refused(method, tmp_path):
 def test_encrypted_and_repeated_arrays_are_refused(tmp_path):
     with pytest.raises(InputError, match="encrypted"):
         read_predictions(patched(tmp_path / "p.npz", 6, 8, 1, 2))
-    with zipfile.ZipFile(npz(tmp_path / "p.npz"), "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+    with (
+        zipfile.ZipFile(npz(tmp_path / "p.npz"), "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate"),
+    ):
         archive.writestr("logits.npy", npy(LOGITS))
     with pytest.raises(InputError, match="'logits' occurs twice"):
         read_predictions(tmp_path / "p.npz")
