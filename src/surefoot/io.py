@@ -61,13 +61,16 @@ def read_regular(path: str | Path, *, most: float = math.inf) -> bytes:
 def read_text(path: str | Path, *, most: float = MOST_TEXT) -> str:
     """The UTF-8 text of a regular file, with its line ends as they are."""
     try:
+        return _utf8(path, most=most)
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _utf8(path: str | Path, *, most: float = MOST_TEXT) -> str:
+    try:
         return read_regular(path, most=most).decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {error}") from error
 
 
 def available_memory() -> float:
@@ -215,9 +218,10 @@ def refuse_same_file(given: str | Path, output: str | Path) -> None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain values."""
-    text = read_text(path)
     try:
-        return parse_toml(text)
+        return parse_toml(_utf8(path))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {_reason(error)}") from error
 
@@ -231,9 +235,10 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def read_json(path: str | Path, what: str) -> Any:
     """The values in a JSON file; `what` names the expected content in the error."""
-    text = read_text(path)
     try:
-        return parse_json(text)
+        return parse_json(_utf8(path))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not {what}: not JSON ({_reason(error)})") from error
 

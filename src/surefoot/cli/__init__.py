@@ -14,13 +14,15 @@ def main() -> None:
     except InputError as error:
         sys.stderr.write(f"surefoot: {sentence(str(error))}\n")
         sys.exit(2)
-    except MemoryError:
-        sys.stderr.write("surefoot: not enough memory for this input; allowed: less data\n")
-        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
-    except OSError as error:  # of a file or folder that no command checked: a name too long, a full disk
-        where = "" if error.filename is None else f"{error.filename}: "
-        sys.stderr.write(f"surefoot: {sentence(f'{where}{error.strerror or error}')}\n")
+    except OSError as error:  # a name too long, a disk that is full: nothing that a traceback would explain
+        if error.strerror is None:
+            raise
+        named = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"surefoot: {sentence(f'{named}{error.strerror}')}\n")
+        sys.exit(2)
+    except MemoryError:
+        sys.stderr.write("surefoot: not enough memory for this input; allowed: less data\n")
         sys.exit(2)

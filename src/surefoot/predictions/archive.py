@@ -100,10 +100,15 @@ def _read_header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
 
 
 def refuse_invalid_text(name: str, array: NDArray[Any]) -> None:
-    """Raise if an array of text holds numbers that are no characters, or halves of them."""
+    """Raise if an array of text holds numbers that are no characters, halves of them, or null characters."""
     plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     codes = plain.reshape(-1).view(np.uint32)
-    if codes.size and codes.max() >= SURROGATES[0]:
+    if not codes.size:
+        return
+    columns = codes.reshape(array.size, -1)
+    if ((columns[:, :-1] == 0) & (columns[:, 1:] != 0)).any():  # those at the end fill it up
+        raise InputError(f"array {name!r} holds null characters; allowed: text without them")
+    if codes.max() >= SURROGATES[0]:
         halves = (codes >= SURROGATES[0]) & (codes <= SURROGATES[1])
         if halves.any() or codes.max() > LAST_CODE_POINT:
             raise InputError(f"array {name!r} holds text that is not Unicode; allowed: valid characters")

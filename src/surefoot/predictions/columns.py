@@ -107,7 +107,7 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     if columns == [f"{scale}s"]:
         return scale, _lists(table, columns[0]), None, columns
     if columns == [scale]:
-        return scale, numbers_in(table, scale), None, columns
+        return scale, numbers_in(table[scale], scale), None, columns
     if f"{scale}s" in columns or scale in columns:
         raise InputError(
             f"both {columns[0]!r} and {columns[1]!r}; allowed: a list column or columns per class"
@@ -119,7 +119,7 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
         raise InputError(
             f"a single class {names[0]!r}; allowed: two or more, or one column {scale!r} for binary"
         )
-    return scale, np.column_stack([numbers_in(table, name) for name in columns]), names, columns
+    return scale, _numbers_per_class(table, columns), names, columns
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
@@ -145,7 +145,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
     missing = [name for name in ordered if name not in present]
     if missing:
         raise InputError(f"no column {missing[0]!r}; needed: a label column for every class")
-    return np.column_stack([numbers_in(table, name) for name in ordered]), ordered
+    return _numbers_per_class(table, ordered), ordered
 
 
 def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
@@ -185,9 +185,14 @@ def _class_index(label: str, row: int, index_of: dict[str, int], has_number_name
     raise InputError(f"label {label!r} in row {row} is not a class; allowed: {allowed}")
 
 
-def numbers_in(table: pa.Table, name: str) -> Any:
+def _numbers_per_class(table: pa.Table, names: Sequence[str]) -> Any:
+    """Columns of numbers as an array (n, classes); Arrow looks for a name among all of them each time."""
+    place = {name: index for index, name in enumerate(table.column_names)}
+    return np.column_stack([numbers_in(table.column(place[name]), name) for name in names])
+
+
+def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
     """A column of numbers without gaps."""
-    column = table[name]
     kind = column.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         example = ""
@@ -225,7 +230,7 @@ def _lists(table: pa.Table, name: str) -> Any:
         raise InputError(f"column {name!r} has type {column.type}; allowed: lists of numbers")
     if len(shape) > 3:
         raise InputError(f"column {name!r} has type {table[name].type}; allowed: lists, or lists of lists")
-    flat = numbers_in(pa.table({name: column}), name)
+    flat = numbers_in(pa.chunked_array([column]), name)
     return flat.reshape(shape) if len(shape) == 2 else flat.reshape(shape).transpose(1, 0, 2)
 
 

@@ -180,7 +180,7 @@ def _from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
         columns.labels,
         kind=unlabelled if columns.labels is None else None,
         class_names=columns.class_names,
-        novelty=numbers_in(table, "novelty") if "novelty" in table.column_names else None,
+        novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
         attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
         **keys,
     )

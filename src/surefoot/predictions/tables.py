@@ -3,6 +3,7 @@
 Arrow does not check the offsets and the text of what it reads, and with damaged ones it ends the process.
 """
 
+import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,10 +84,9 @@ def read_csv(file: Path) -> pa.Table:
 
 
 def csv_names(file: str | Path) -> list[str]:
-    """The column names of a csv file as written."""
-    reading = pyarrow.csv.ReadOptions(block_size=READ_AHEAD, use_threads=False)
-    with pyarrow.csv.open_csv(file, read_options=reading, parse_options=CSV_PARSING) as opened:
-        return list(opened.schema.names)
+    """The column names of a csv file as written. With Arrow it takes seconds for ten thousand columns."""
+    with Path(file).open(encoding="utf-8-sig", newline="") as opened:
+        return next(filter(None, csv.reader(opened)), [])
 
 
 def csv_options(names: Sequence[str], numbers: Sequence[str] = ()) -> pyarrow.csv.ConvertOptions:

@@ -85,12 +85,12 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
 
 
 def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
-    """Text of one length in memory, as numpy has it; it would cut off null characters at the end."""
+    """Text of one length in memory, as numpy has it; null characters fill it up, so that none can be in it."""
     longest = max(map(len, texts), default=0)
     refuse_larger_than_memory(f"{name} of up to {longest:,} characters", 4 * longest * len(texts))
-    ends = next((text for text in texts if text.endswith("\0")), None)
-    if ends is not None:
-        raise InputError(f"{name} hold {ends!r}; allowed: text that does not end with a null character")
+    wrong = next((text for text in texts if "\0" in text), None)
+    if wrong is not None:
+        raise InputError(f"{name} hold {wrong!r}; allowed: text without null characters")
     result = texts.astype(str)
     refuse_invalid_text(name, result)
     return result

@@ -104,6 +104,8 @@ class Labels:
 def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
     """A csv or parquet table; an empty cell is a missing value, and names stay text as written."""
     with _naming(file), decoding("data"):
+        if file.suffix.lower() not in (".csv", ".parquet"):
+            raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
         refuse_special(file)
         if file.suffix.lower() == ".csv":
             convert = pyarrow.csv.ConvertOptions(
@@ -114,10 +116,8 @@ def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
             )
             table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=CSV_PARSING)
             validated(table)
-        elif file.suffix.lower() == ".parquet":
-            table = read_parquet(file)
         else:
-            raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
+            table = read_parquet(file)
         if not table.num_rows:
             raise InputError("no rows; needed: a path per row")
     return table
