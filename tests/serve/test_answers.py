@@ -1,9 +1,11 @@
 """Answers in this process: of many labels, of bundles without thresholds or a verdict, of odd values."""
 
+import asyncio
 import json
 import math
+import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +16,11 @@ import surefoot
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
-from surefoot.serve import batching
+from surefoot.serve import app
 from surefoot.serve.app import Metrics, Page
 from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import Capacity, Limits, RefusedError
+from surefoot.serve.uploads import Upload
 from tests.serve.made import bundled, counts, picture
 
 
@@ -62,36 +65,46 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(many, rows):
             assert result["probabilities"][name] == pytest.approx(alone["probabilities"][name], abs=1e-6)
 
 
-def test_large_images_are_read_one_at_a_time_and_the_same(many, monkeypatch):
-    predictor = Predictor(many, None, "cpu")
-    data = [picture(seed, size=(50, 40)) for seed in range(6)]
-    expected = [predictor.preprocess(each, 2000) for each in data]
-    monkeypatch.setattr(batching, "LARGE", 1999)
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda each: predictor.preprocess(each, 2000), data))
-        with predictor.one_at_a_time:
-            waiting = pool.submit(predictor.preprocess, data[0], 2000)
-            assert isinstance(pool.submit(predictor.preprocess, picture(), 2000).result(), torch.Tensor)
-            assert not waiting.done()
-        assert torch.equal(waiting.result(), expected[0])
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert predictor.preprocess(data[0], 1999).status == 413
+def test_large_images_are_decoded_one_at_a_time_and_never_hold_up_small_ones(many, monkeypatch):
+    """While six large images wait for one that is decoded, all small ones are answered."""
+    predictor, go_on = Predictor(many, None, "cpu"), threading.Event()
+    large, small = ([picture(seed, size=size) for seed in range(7)] for size in ((50, 40), (30, 24)))
+    expected = [predictor.predict([predictor.preprocess(each, 2000)])[0] for each in large]
+    monkeypatch.setattr(app, "LARGE", 1999)
+    decoded, plain = [], os.getpriority(os.PRIO_PROCESS, 0)
 
-
-def test_a_large_image_is_alone_until_it_is_preprocessed(many, monkeypatch):
-    held = []
-
-    class Watched(Preprocessing):
+    class Held(Preprocessing):
         def of_pixels(self, pixels):
-            held.append(predictor.one_at_a_time.locked())
+            if threading.current_thread().name.startswith("decoding-large"):
+                decoded.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+                assert go_on.wait(60)
             return super().of_pixels(pixels)
 
-    predictor = Predictor(many, None, "cpu")
-    predictor.preprocessing = Watched(**vars(many.preprocessing))
-    monkeypatch.setattr(batching, "LARGE", 1999)
-    for size in ((50, 40), (30, 24)):
-        assert isinstance(predictor.preprocess(picture(size=size), 2000), torch.Tensor)
-    assert held == [True, False]
+    predictor.preprocessing = Held(**vars(many.preprocessing))
+
+    async def everything():
+        service = app.Service(predictor, Limits(max_pixels=2000))
+        async with service.running(None):
+
+            def outcomes(images):
+                return [
+                    asyncio.create_task(service._outcome(Upload(data=bytearray(each)))) for each in images
+                ]
+
+            waiting = outcomes(large)
+            answered = await asyncio.wait_for(asyncio.gather(*outcomes(small)), 60)
+            assert all("labels" in each for each in answered)
+            assert not any(task.done() for task in waiting)
+            assert len(decoded) <= 1
+            go_on.set()
+            (refused,) = await asyncio.gather(*outcomes([picture(size=(50, 41))]))
+            assert (refused.status, "50 pixels; allowed: 2,000" in refused.sentence) == (413, True)
+            return await asyncio.gather(*waiting)
+
+    results = asyncio.run(everything())
+    assert decoded == [plain + 10] * 7, "at a lower priority"
+    for result, right in zip(results, expected, strict=True):
+        assert result["probabilities"] == pytest.approx(right["probabilities"], abs=1e-6)
 
 
 def test_what_is_no_image_is_refused_and_never_raised(many):

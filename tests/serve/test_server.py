@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
 import surefoot
 from tests.deploy.made import COLOURS
@@ -267,6 +268,20 @@ def test_metrics_are_what_was_done(client, bundle, tmp_path):
     assert after["surefoot_waiting_images", ()] == 0
     assert after["surefoot_held_bytes", ()] == 0
     assert after["surefoot_info", (("bundle", bundle.name), ("version", "0.1.0"))] == 1
+
+
+def test_metrics_are_read_by_prometheus_own_parser(client):
+    client.post("/predict", content=picture(), headers=IMAGE)
+    response = client.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    parsed = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+    assert parsed == {
+        (name, tuple(sorted(labels))): value for (name, labels), value in counts(response.text).items()
+    }
 
 
 def test_a_hundred_clients_at_once(server, client, bundle, tmp_path):

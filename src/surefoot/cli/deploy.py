@@ -198,6 +198,13 @@ def serve(
     ] = Limits.timeout,
     thresholds: OtherThresholds = None,
     device: Device = "auto",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A host name that requests may be for, such as a proxy's; repeat for more, * for any. "
+            "Addresses and names without a dot always are."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
     ] = None,
@@ -219,6 +226,7 @@ def serve(
     )
     try:
         from surefoot.serve.app import build_app
+        from surefoot.serve.hosts import Hosts
         from surefoot.serve.server import listen, run_server, url_of
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; install it: pip install 'surefoot[serve]'") from error
@@ -231,7 +239,8 @@ def serve(
         predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
         sock = listen(host, port)
     echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
-    if run_server(build_app(predictor, limits), sock, limits):
+    app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))
+    if run_server(app, sock, limits):
         echo("stopped; all requests were answered", err=True)
     else:
         echo("stopped at once; requests in progress were refused with 503", err=True)

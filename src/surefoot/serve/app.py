@@ -3,6 +3,9 @@
 import asyncio
 import hashlib
 import json
+import os
+import sys
+import threading
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,13 +36,15 @@ from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
 from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
-from surefoot.serve.batching import Batcher, PredictionError, Predictor
+from surefoot.serve.batching import LARGE, Batcher, PredictionError, Predictor
+from surefoot.serve.hosts import Hosts
 from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
 from surefoot.serve.uploads import Upload, read_uploads
 
 PATHS = ("/", "/predict", "/health", "/metrics")
 LISTED_CLASSES = 30  # on the page
-DECODERS = 4  # decoding threads, at most
+DECODERS = 4  # decoding threads, at most; one more decodes large images, one at a time
+LARGE_NICENESS = 10  # of that thread: the others come first
 CLIENT_GONE = 499  # the status, never read, for a client that disconnected before the response
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -129,6 +134,12 @@ class Metrics:
         return Counter(f"surefoot_{name}", documentation, labels, registry=self.registry)
 
 
+def yield_to_others() -> None:
+    """Lower the priority of this thread, and of those that it starts, where the system can (Linux)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LARGE_NICENESS)
+
+
 class Service:
     """A bundle that is served: its handlers, metrics and threads."""
 
@@ -140,7 +151,11 @@ class Service:
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
         """Run the threads while the server runs; at its end they finish what waits."""
-        with refusing_bombs(), ThreadPoolExecutor(min(DECODERS, usable_cores()), "decoding") as self.decoders:
+        with (
+            refusing_bombs(),
+            ThreadPoolExecutor(min(DECODERS, usable_cores()), "decoding") as self.decoders,
+            ThreadPoolExecutor(1, "decoding-large", initializer=yield_to_others) as self.large_decoder,
+        ):
             self.batcher: Batcher[Tensor, dict[str, Any]] = Batcher(
                 self.predictor.predict, batch=BATCH, on_batch=self.counts.batch_images.observe
             )
@@ -169,8 +184,10 @@ class Service:
     async def _outcome(self, upload: Upload) -> Outcome:
         if upload.refused is not None:
             return upload.refused
-        loop, most = asyncio.get_running_loop(), self.limits.max_pixels
-        image = await loop.run_in_executor(self.decoders, self.predictor.preprocess, upload.data, most)
+        loop, preprocess, most = asyncio.get_running_loop(), self.predictor.preprocess, self.limits.max_pixels
+        image = await loop.run_in_executor(self.decoders, preprocess, upload.data, min(LARGE, most))
+        if isinstance(image, RefusedError) and image.status == 413 and most > LARGE:
+            image = await loop.run_in_executor(self.large_decoder, preprocess, upload.data, most)
         if isinstance(image, RefusedError):
             return image
         try:
@@ -210,10 +227,13 @@ class Service:
         return Response(self.page.html, headers=dict(self.page.headers), media_type="text/html")
 
 
-def build_app(predictor: Predictor, limits: Limits) -> ASGIApp:
+def build_app(predictor: Predictor, limits: Limits, hosts: Hosts) -> ASGIApp:
     """The ASGI application."""
     service = Service(predictor, limits)
-    app = FastAPI(lifespan=service.running, docs_url=None, redoc_url=None, openapi_url=None)
+    # No redirects to a path without a slash at its end: they would contain the host that the client named.
+    app = FastAPI(
+        lifespan=service.running, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     app.add_api_route("/predict", service.predict, methods=["POST"])
     for path, handler in (("/", service.show), ("/health", service.health), ("/metrics", service.metrics)):
         app.add_api_route(path, handler, methods=["GET", "HEAD"])
@@ -237,7 +257,7 @@ def build_app(predictor: Predictor, limits: Limits) -> ASGIApp:
     async def failed(_: Request, __: Exception) -> Response:
         return json_response(500, {"error": "the server failed; see its log"})
 
-    return CountingApp(app, service.counts)
+    return CountingApp(app, service.counts, hosts)
 
 
 def predict_response(uploads: Sequence[Upload], outcomes: Sequence[Outcome]) -> Response:
@@ -272,10 +292,10 @@ def json_response(status: int, document: Any) -> Response:
 
 
 class CountingApp:
-    """An application that counts and times its responses and adds the security headers."""
+    """An application that refuses other hosts, counts and times its responses, adds the security headers."""
 
-    def __init__(self, app: ASGIApp, counts: Metrics) -> None:
-        self.app, self.counts = app, counts
+    def __init__(self, app: ASGIApp, counts: Metrics, hosts: Hosts) -> None:
+        self.app, self.counts, self.hosts = app, counts, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -296,6 +316,10 @@ class CountingApp:
                 message["headers"] += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
             await send(message)
 
+        refused = self.hosts.refusal(scope["method"], scope["headers"])
+        if refused is not None:
+            await json_response(refused.status, {"error": refused.sentence})(scope, receive, counting)
+            return
         try:
             await self.app(scope, receive, counting)
         except asyncio.CancelledError:  # the server stops without waiting

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -25,7 +25,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Submitted = tuple[Item, Future[Result]]
 LOG = logging.getLogger("surefoot.serve")
-LARGE = 8_000_000  # pixels
+LARGE = (
+    8_000_000  # pixels; larger images, which take up to some 25 bytes per pixel, are decoded one at a time
+)
 TOO_LARGE = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 # Not TIFF: libtiff writes a line to standard error for every damaged row.
 KINDS = tuple(each for each in FORMATS if each != "TIFF")
@@ -122,16 +124,16 @@ class Predictor:
         self.bundle = bundle.to(device)
         self.preprocessing = bundle.preprocessing
         self.device = torch.device(device)
-        self.one_at_a_time = Lock()
         self.table = Table(bundle, thresholds or bundle.thresholds, probabilities=True)
         self.predict([torch.zeros(bundle.shape)])  # the first pass is slow: run it before the first request
 
     def preprocess(self, data: bytes | bytearray, max_pixels: int) -> Tensor | RefusedError:
-        """The networks' input from an image file's bytes."""
+        """The networks' input from an image file's bytes; 413 where it has too many pixels, before decoding."""
         if not data:
             return RefusedError(422, "the image is empty")
         try:
-            return self._decode(data, max_pixels)
+            pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels, formats=KINDS)
+            return self.preprocessing.of_pixels(pixels)
         except UnidentifiedImageError:
             return RefusedError(415, f"not an image in a supported format: {', '.join(KINDS)}")
         except TOO_LARGE as error:
@@ -140,21 +142,6 @@ class Predictor:
             return RefusedError(413, f"the image has {too_many}; allowed: {most:,} pixels")
         except UNREADABLE as error:
             return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
-
-    def _decode(self, data: bytes | bytearray, max_pixels: int) -> Tensor:
-        """Large images, which need up to some 25 bytes per pixel meanwhile, are decoded one at a time."""
-
-        def decoded(most_pixels: int) -> Tensor:
-            pixels = decode(data, self.preprocessing.size, most_pixels=most_pixels, formats=KINDS)
-            return self.preprocessing.of_pixels(pixels)
-
-        try:
-            return decoded(min(LARGE, max_pixels))
-        except TooManyPixelsError:
-            if max_pixels <= LARGE:
-                raise
-        with self.one_at_a_time:
-            return decoded(max_pixels)
 
     def predict(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """The predictions of one forward pass, as JSON values."""

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,6 +16,9 @@ from surefoot.errors import InputError
 from surefoot.serve.limits import Limits
 
 BACKLOG = 1024  # connections waiting to be accepted
+DRAIN = 0.5  # seconds at shutdown for a request on a connection without one
+LINGER = 2.0  # seconds for a client to end its side of a connection
+CLOSE = (b"connection", b"close")
 GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
@@ -21,23 +26,84 @@ NOT_HTTP = (
 )
 
 
+class LingeringTransport:
+    """A connection whose `close` ends our side, and the connection when the client has ended its side.
+
+    A connection that is closed while data of the client is unread is reset, and the client may lose the
+    response that it was sent. Until the client ends its side, at most for `LINGER` seconds, its data is
+    read and discarded.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.transport, self.loop = transport, loop
+        self.lingering = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self.lingering or self.transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Send, unless it is closed."""
+        if not self.lingering:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Send what is left, then end our side."""
+        if self.is_closing():
+            return
+        self.lingering = True
+        self.transport.write_eof()
+        self.transport.resume_reading()
+        self.loop.call_later(LINGER, self.transport.close)
+
+
 class HeadTimeoutProtocol(H11Protocol):
     """HTTP with a timeout for the head of a request, also where it arrives byte by byte.
 
-    uvicorn's own timer stops at the first byte, and starts only after the first response.
+    uvicorn's own timer stops at the first byte, and starts only after the first response. A connection is
+    never reset; at shutdown, a request that is on its way is still answered.
     """
 
     head_timer: asyncio.TimerHandle | None = None
+    draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self.loop))  # type: ignore[arg-type]
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         """Data has arrived; once the head is complete, the application has its own timeout."""
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         self._cancel_if_started()
+        if self.draining and self._is_answering():
+            self._answer_last()
+
+    def shutdown(self) -> None:
+        """Answer the request in progress, or one that arrives within `DRAIN` seconds, and close."""
+        self.draining = True
+        if self._is_answering():
+            self._answer_last()
+        else:
+            self.loop.call_later(DRAIN, self._close_if_idle)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _answer_last(self) -> None:
+        """The client learns from the response that it must not send another request."""
+        self.cycle.keep_alive = False
+        if not self.cycle.response_started and CLOSE not in self.cycle.default_headers:
+            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE]
+
+    def _close_if_idle(self) -> None:
+        if not self._is_answering():
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait for the next head; the rest of a refused body must arrive in time as well."""
@@ -61,13 +127,44 @@ class HeadTimeoutProtocol(H11Protocol):
         self.head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
 
     def _cancel_if_started(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_answering():
             self._cancel_timer()
 
     def _cancel_timer(self) -> None:
         if self.head_timer is not None:
             self.head_timer.cancel()
             self.head_timer = None
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that also answers the clients whose connections it has not accepted yet at shutdown."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept what waits, stop listening at once, finish all connections."""
+        await asyncio.sleep(0)  # for connections that the event loop has accepted and not made yet
+        waiting = [connection for sock in sockets or () for connection in _accepted(sock)]
+        for server in self.servers:
+            server.close()
+        for sock in sockets or ():
+            sock.close()
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            await loop.connect_accepted_socket(self._protocol, connection)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> HeadTimeoutProtocol:
+        return HeadTimeoutProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
+    """The connections that wait to be accepted; the socket does not block."""
+    while True:
+        try:
+            yield sock.accept()[0]
+        except OSError:
+            return
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -108,13 +205,14 @@ def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=limits.timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=int(2 * limits.timeout + GRACE),
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # invalid forms are reported to the client
     # uvicorn raises the signal again at the end, which would end this process as if it had failed.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    server = uvicorn.Server(config)
+    server = DrainingServer(config)
     try:
         server.run(sockets=[sock])
     finally:
