@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import tomli_w
 
@@ -101,7 +101,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path in the folder of `path`; renamed to it at the end, removed on an error.
 
     The content is on the disk before the file is renamed, so that a loss of power leaves no partial file. A
-    link is followed. A device or a pipe is written to, never replaced.
+    link is followed. A device or a pipe is written to, never replaced; a pipe that nobody reads is refused.
     """
     target = real_path(path)
     ending = target.suffix if len(target.suffix) <= SHORT else ""  # names have 255 bytes at most
@@ -122,12 +122,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
             temporary.replace(target)
         else:
-            with temporary.open("rb") as source, target.open("wb") as sink:
+            with temporary.open("rb") as source, _opened_pipe(target) as sink:
                 shutil.copyfileobj(source, sink)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened_pipe(target: Path) -> BinaryIO:
+    """A pipe or a device to write to; fails at once where a pipe has no reader, rather than wait for one."""
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise InputError(f"cannot write {target}: nothing reads this pipe; allowed: a file") from error
+        raise
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 @contextmanager

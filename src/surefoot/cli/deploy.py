@@ -18,7 +18,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.serve.limits import Limits
 from surefoot.text import count_of
 
@@ -89,7 +89,10 @@ def bundle(
         Path | None, typer.Option(help="JSON with 'accept' and 'reject': when to trust a prediction.")
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples of the metrics; 0 for no intervals.")
+        int,
+        typer.Option(
+            min=0, max=MOST_RESAMPLES, help="Bootstrap resamples of the metrics; 0 for no intervals."
+        ),
     ] = RESAMPLES,
     store: StoreFolder = Path("runs"),
 ) -> None:

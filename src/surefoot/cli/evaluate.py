@@ -26,7 +26,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def evaluate(
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
+        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     stream: Annotated[bool | None, STREAM] = None,

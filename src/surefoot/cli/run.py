@@ -21,7 +21,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ def compare(
     after: Run,
     store: StoreFolder = Path("runs"),
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
+        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
