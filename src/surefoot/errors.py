@@ -46,8 +46,9 @@ def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Non
     surefoot.errors.InputError: unknown option 'color'; have: size, colour
     """
     have = sorted(known) if isinstance(known, Set) else list(known)
+    among = set(have)
     for name in names:
-        if name not in have:
+        if name not in among:
             raise InputError(f"unknown {what} {name!r}; have: {', '.join(have) or 'none'}")
 
 

@@ -1,22 +1,97 @@
-"""Files: atomic writes, TOML, JSON, locks."""
+"""Files: bounded reads of regular files, atomic writes, TOML, JSON, locks."""
 
 import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import tomli_w
 
 from surefoot.errors import InputError
+from surefoot.text import bytes_text
+
+MOST_TEXT = 64 * 2**20  # bytes of a TOML, JSON or CSV file that is read at once
+SMALLEST_WHOLE, LARGEST_WHOLE = -(2**63), 2**63 - 1  # of a TOML or JSON file
+SPECIAL = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def real_path(path: str | Path) -> Path:
+    """The absolute path, with links followed; a link that leads back to itself is refused."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} is a link that leads back to itself; allowed: a file") from error
+
+
+def refuse_special(path: str | Path) -> int:
+    """OSError unless it is a regular file; its size. A pipe would be waited on, a device may be endless."""
+    mode = os.stat(path)  # noqa: PTH116 (a path may be text)
+    for is_kind, kind in SPECIAL:
+        if is_kind(mode.st_mode):
+            raise OSError(errno.EINVAL, f"{kind}; allowed: a regular file", str(path))
+    return mode.st_size
+
+
+def read_regular(path: str | Path, *, most: float = math.inf) -> bytes:
+    """The bytes of a regular file with at most so many; OSError or InputError if it cannot be read."""
+    size = refuse_special(path)
+    if size > most:
+        raise InputError(f"{path} has {bytes_text(size)}; allowed: at most {bytes_text(most)}")
+    return Path(path).read_bytes()
+
+
+def read_text(path: str | Path, *, most: float = MOST_TEXT) -> str:
+    """The UTF-8 text of a regular file, with its line ends as they are."""
+    try:
+        return _utf8(path, most=most)
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _utf8(path: str | Path, *, most: float = MOST_TEXT) -> str:
+    try:
+        return read_regular(path, most=most).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def available_memory() -> float:
+    """The bytes that this process can still allocate, as far as the system says it."""
+    limits = [math.inf]
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+        limits += [int(found[1]) * 1024] if found else []
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        pass  # another system, or no limit ("max")
+    return min(limits)
+
+
+def refuse_larger_than_memory(what: str, size: int) -> None:
+    """Raise if something of that size does not fit into the available memory: before it is allocated."""
+    available = available_memory()
+    if size > available:
+        have = bytes_text(available)
+        raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
+
 
 SHORT = 20  # characters of a name that are in the name of its temporary file
 
@@ -26,9 +101,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path in the folder of `path`; renamed to it at the end, removed on an error.
 
     The content is on the disk before the file is renamed, so that a loss of power leaves no partial file. A
-    link is followed. A device or a pipe is written to, never replaced.
+    link is followed. A device or a pipe is written to, never replaced; a pipe that nobody reads is refused.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     ending = target.suffix if len(target.suffix) <= SHORT else ""  # names have 255 bytes at most
     try:
         regular = target.is_file() or not target.exists()
@@ -47,12 +122,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
             temporary.replace(target)
         else:
-            with temporary.open("rb") as source, target.open("wb") as sink:
+            with temporary.open("rb") as source, _opened_pipe(target) as sink:
                 shutil.copyfileobj(source, sink)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened_pipe(target: Path) -> BinaryIO:
+    """A pipe or a device to write to; fails at once where a pipe has no reader, rather than wait for one."""
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise InputError(f"cannot write {target}: nothing reads this pipe; allowed: a file") from error
+        raise
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 @contextmanager
@@ -62,7 +149,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     A folder that exists and is not empty is refused, so that nothing is lost. Parents that are missing are
     made, and removed on an error.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     missing = [parent for parent in target.parents if not parent.exists()]
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
@@ -117,7 +204,7 @@ def sync(path: Path) -> None:
 
 def refuse_unwritable(output: str | Path) -> None:
     """Raise if `replacing` could not write there: to be checked before the work, not after it."""
-    target, folder = Path(output).resolve(), Path(output).parent
+    target, folder = real_path(output), Path(output).parent
     try:
         target.lstat()
     except FileNotFoundError:
@@ -137,28 +224,74 @@ def refuse_unwritable(output: str | Path) -> None:
 
 def refuse_same_file(given: str | Path, output: str | Path) -> None:
     """Raise if writing the output would lose the input."""
-    if Path(given).resolve() == Path(output).resolve():
+    if real_path(given) == real_path(output):
         raise InputError(f"the output {output} is the input; allowed: another file, so that nothing is lost")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain values."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+        return parse_toml(_utf8(path))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {_reason(error)}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values of a TOML text; whole numbers have 64 bits, and other numbers are not too large."""
+    document = tomllib.loads(text, parse_float=_float)
+    _refuse_large_numbers(document)
+    return document
 
 
 def read_json(path: str | Path, what: str) -> Any:
     """The values in a JSON file; `what` names the expected content in the error."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        return parse_json(_utf8(path))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not {what}: not JSON ({error})") from error
+        raise InputError(f"{path} is not {what}: not JSON ({_reason(error)})") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The values of a JSON text; whole numbers have 64 bits, and other numbers are not too large."""
+    return json.loads(text, parse_int=_whole, parse_float=_float)
+
+
+def _reason(error: BaseException) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number) and "inf" not in text:
+        raise ValueError(f"the number {_short(text)} is too large")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not SMALLEST_WHOLE <= int(text) <= LARGEST_WHOLE:
+        raise ValueError(f"the number {_short(text)} is too large; allowed: 64 bits")
+    return int(text)
+
+
+def _refuse_large_numbers(document: dict[str, Any]) -> None:
+    pending: list[Any] = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, int) and not SMALLEST_WHOLE <= value <= LARGEST_WHOLE:
+            digits = math.ceil(value.bit_length() * math.log10(2))
+            raise ValueError(f"a whole number of {digits} digits is too large; allowed: 64 bits")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:20]}... ({len(text)} characters)"
 
 
 def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> None:
@@ -235,6 +368,7 @@ def is_locked(path: Path) -> bool:
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's content."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Numbers as text: rounded, signed, in brackets, in words and as CSV."""
+"""Numbers as text: rounded, signed, in brackets, in words and as CSV; user text made safe to show."""
 
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 DASH = "\N{EN DASH}"  # an undefined number in a table
@@ -101,9 +102,72 @@ def exact_text(value: float | None) -> str:
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """A header and lines as CSV."""
+    """A header and lines as CSV; `spreadsheet_text` makes each text safe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
+    writer.writerow(spreadsheet_text(name) for name in header)
+    writer.writerows(
+        [spreadsheet_text(value) if isinstance(value, str) else value for value in line] for line in lines
+    )
     return out.getvalue()
+
+
+# A spreadsheet runs a cell that begins so as a formula; an apostrophe before it makes it text. Written the
+# same way for Python and for Arrow (RE2).
+FORMULA = r"'*[=+\-@\t\r\n]"
+PLAIN_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+
+
+def spreadsheet_text(text: str) -> str:
+    """Text for a cell of a CSV file: never a formula; `from_spreadsheet` gives the text back exactly.
+
+    >>> spreadsheet_text("=1+1"), spreadsheet_text("-0.5"), spreadsheet_text("'=1"), spreadsheet_text("it's")
+    ("'=1+1", '-0.5', "''=1", "it's")
+    """
+    return f"'{text}" if re.match(FORMULA, text) and not re.fullmatch(PLAIN_NUMBER, text) else text
+
+
+def from_spreadsheet(text: str) -> str:
+    """The text that `spreadsheet_text` made a cell of.
+
+    >>> from_spreadsheet("'=1+1"), from_spreadsheet("''=1"), from_spreadsheet("'hello'")
+    ('=1+1', "'=1", "'hello'")
+    """
+    return text[1:] if text.startswith("'") and re.match(FORMULA, text) else text
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: control characters, line ends and invisible characters as escape sequences.
+
+    >>> visible("a\x1b[31mb\\nc"), visible("[bold]ü[/bold]")
+    ('a\\x1b[31mb\\\\nc', '[bold]ü[/bold]')
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+LONGEST_SENTENCE = 1000
+
+
+def sentence(text: str) -> str:
+    """Text for one line of a terminal, with the middle left out where it is very long.
+
+    >>> sentence("unknown option 'a\\nb'; have: c"), len(sentence("x" * 10**6))
+    ("unknown option 'a\\\\nb'; have: c", 1000)
+    """
+    shown = visible(text)
+    half = (LONGEST_SENTENCE - 5) // 2
+    return shown if len(shown) <= LONGEST_SENTENCE else f"{shown[: half + 1]} ... {shown[-half + 1 :]}"
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes in words.
+
+    >>> bytes_text(300), bytes_text(64 * 2**20), bytes_text(2**53)
+    ('300 bytes', '64.0 MiB', '8.0 PiB')
+    """
+    for unit, exponent in (("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 2**exponent:
+            return f"{size / 2**exponent:,.1f} {unit}"
+    return f"{size:,.0f} bytes"

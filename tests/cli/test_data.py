@@ -147,7 +147,7 @@ def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(manifest.read_text().replace("004.jpg", "\x1b[31m004.jpg"))
     done = surefoot("data", "check", file, check=1)
-    assert "?[31m004.jpg (no such file)" in done.stdout
+    assert "\\x1b[31m004.jpg (no such file)" in done.stdout
     assert "\x1b[31m" not in done.stdout
 
 

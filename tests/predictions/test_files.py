@@ -246,7 +246,7 @@ def test_refuses_truncated_and_corrupt_files(suffix, tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError) as refused:
             read_predictions(path)
-        assert str(refused.value).startswith(f"{path}: {suffix} data that cannot be read (")
+        assert "cannot be read (" in str(refused.value)
 
 
 def test_refuses_a_single_array_and_damage_inside_a_compressed_one(tmp_path):

@@ -407,7 +407,7 @@ def test_bad_split_values_and_columns_are_named(tmp_path):
     with pytest.raises(InputError, match=r"'split' is 'dev' in row 26; allowed: train, val, test"):
         load_task(description(tmp_path, COLUMN))
     table(tmp_path / "manifest.csv", ("path", "path", "site", "split"), SPLIT_ROWS)
-    with pytest.raises(InputError, match=r"column 'path' occurs 2 times"):
+    with pytest.raises(InputError, match=r"column 'path' occurs twice"):
         load_task(description(tmp_path, COLUMN))
 
 

@@ -4,6 +4,7 @@ import sys
 
 from surefoot.cli.app import app
 from surefoot.errors import InputError
+from surefoot.text import sentence
 
 
 def main() -> None:
@@ -11,8 +12,17 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        sys.stderr.write(f"surefoot: {error}\n")
+        sys.stderr.write(f"surefoot: {sentence(str(error))}\n")
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
+    except OSError as error:  # a name too long, a disk that is full: nothing that a traceback would explain
+        if error.strerror is None:
+            raise
+        named = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"surefoot: {sentence(f'{named}{error.strerror}')}\n")
+        sys.exit(2)
+    except MemoryError:
+        sys.stderr.write("surefoot: not enough memory for this input; allowed: less data\n")
+        sys.exit(2)

@@ -13,6 +13,7 @@ from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
+from surefoot.cli.terminal import echo
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
 from surefoot.plugins import load_plugins, plugin_path
@@ -51,7 +52,7 @@ app.add_typer(data, name="data")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"surefoot {__version__}")
+        echo(f"surefoot {__version__}")
         raise typer.Exit
 
 

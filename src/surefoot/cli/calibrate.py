@@ -19,6 +19,7 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     streaming_engine,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError, is_numeric, refuse_unknown
 from surefoot.text import count_of
 
@@ -84,13 +85,13 @@ def calibrate(
             fitted = fit_calibration(method, predictions, **options)
     save_calibration(fitted, output)
     for line in fitted.lines():
-        typer.echo(line)
+        echo(line)
     if fitted.evidence is not None:
-        typer.echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
-        typer.echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
+        echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
+        echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
     for remark in fitted.remarks():
-        typer.echo(f"note: {remark}", err=True)
-    typer.echo(f"calibration: {output}", err=True)
+        echo(f"note: {remark}", err=True)
+    echo(f"calibration: {output}", err=True)
 
 
 def budget_of(text: str | None) -> float | str | None:
@@ -129,4 +130,4 @@ def apply(
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))
         write_predictions(calibrated, output)
-    typer.echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)
+    echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)

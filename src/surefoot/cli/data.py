@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
+from surefoot.io import real_path
 
 if TYPE_CHECKING:
     from surefoot.tasks import Task
@@ -95,16 +97,16 @@ def show(
     from surefoot.tasks import TASKS
 
     entry = TASKS.named(name)
-    typer.echo(f"{entry.title}: {entry.description}")
+    echo(f"{entry.title}: {entry.description}")
     if entry.layout is None:
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
-        typer.echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
+        echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
         return
     rows = []
     for place in entry.layout.places:
         path = None if root is None else place.find(root)
         if root is None or path is None:
-            where = "\nor ".join(place.paths)
+            where = " or ".join(place.paths)
             states = ("optional", "required") if root is None else ("missing", "MISSING")
             state = f"{states[0]}: {place.optional}" if place.optional else states[1]
         else:
@@ -113,7 +115,8 @@ def show(
     title, header = f"Below {root or 'the root folder'}", ("where", "what", "state")
     print_tables([Table.of_text(title, header, tuple(rows))])
     for source in entry.layout.sources():
-        typer.echo(f"{source.title}: {source.published}\n  terms: {source.terms}\n  cite: {source.citation}")
+        terms = (f"  terms: {source.terms}", f"  cite: {source.citation}")
+        echo(f"{source.title}: {source.published}", *terms)
     if root is not None and entry.layout.missing(root):
         raise typer.Exit(1)
 
@@ -140,7 +143,7 @@ def decode(
 
     loaded = _load(task, root)
     if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
-        typer.echo(f"nothing to decode: {task} is generated in memory")
+        echo(f"nothing to decode: {task} is generated in memory")
         return
     decode_all = decode_readable_task if skip_unreadable else decode_task
     folder = default_cache() if cache is None else cache
@@ -153,8 +156,8 @@ def decode(
     print_tables([Table.of_text("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
     left_out = tuple(image for each in decoded.values() for image in each.unreadable)
     if left_out:
-        typer.echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
-    typer.echo(f"cache: {folder}", err=True)
+        echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
+    echo(f"cache: {folder}", err=True)
 
 
 def _load(name: str, root: Path | None) -> "Task":
@@ -169,7 +172,7 @@ def _refuse_images(task: "Task", outputs: list[Path | None]) -> None:
     """Fail where an output would replace one of the task's images."""
     from surefoot.tasks import ImageFiles
 
-    for output in (output.resolve() for output in outputs if output is not None):
+    for output in (real_path(output) for output in outputs if output is not None):
         for samples in task.splits.values():
             inputs = samples.inputs
             if not isinstance(inputs, ImageFiles) or not output.is_relative_to(inputs.root):
@@ -185,11 +188,11 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
 
         with busy("drawing the contact sheet"):
             write_contact_sheet(task, contact_sheet)
-        typer.echo(f"contact sheet: {contact_sheet}", err=True)
+        echo(f"contact sheet: {contact_sheet}", err=True)
     if resolved is not None:
         from surefoot.tasks import write_resolved
 
-        typer.echo(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}", err=True)
+        echo(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}", err=True)
 
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:
@@ -200,17 +203,17 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     tables = [Table.of_text(f"{task.name}: samples per label", *label_counts(task))]
     tables += [Table.of_text(name, *counts) for name, counts in attribute_counts(task).items()]
     print_tables(tables)
-    typer.echo(f"split {task.identity}")
+    echo(f"split {task.identity}")
     for remark in task.remarks:
-        typer.echo(f"note: {remark}")
+        echo(f"note: {remark}")
     for finding in findings:
-        typer.echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
+        echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
         for sample in finding.samples[:LISTED]:
-            typer.echo("    " + "".join(each if each.isprintable() else "?" for each in sample))
+            echo(f"    {sample}")
         if len(finding.samples) > LISTED:
-            typer.echo(f"    and {len(finding.samples) - LISTED:,} more; --format json lists all")
+            echo(f"    and {len(finding.samples) - LISTED:,} more; --format json lists all")
     if not any(finding.serious for finding in findings):
-        typer.echo("no problems" + (", but see the notes" if findings else ""))
+        echo("no problems" + (", but see the notes" if findings else ""))
 
 
 def _print_json(task: "Task", findings: "list[Finding]") -> None:

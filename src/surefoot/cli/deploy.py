@@ -16,8 +16,9 @@ from surefoot.cli.inputs import (
     run_folder,
     stoppable,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.serve.limits import Limits
 from surefoot.text import count_of
 
@@ -74,7 +75,7 @@ def predictions(
             write_predictions(each, new / FILES[split])
     _note(remark_on_predictions(chosen))
     for split, each in by_split.items():
-        typer.echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
+        echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
 
 
 def bundle(
@@ -88,7 +89,10 @@ def bundle(
         Path | None, typer.Option(help="JSON with 'accept' and 'reject': when to trust a prediction.")
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples of the metrics; 0 for no intervals.")
+        int,
+        typer.Option(
+            min=0, max=MOST_RESAMPLES, help="Bootstrap resamples of the metrics; 0 for no intervals."
+        ),
     ] = RESAMPLES,
     store: StoreFolder = Path("runs"),
 ) -> None:
@@ -112,7 +116,7 @@ def bundle(
     _note(None if given is None else remark_on(given, fitted))
     _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
     size = sum(file.stat().st_size for file in output.iterdir())
-    typer.echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
+    echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
 def _chosen(folder: Path, method: str, task: str | None, network: str | None) -> "Chosen":
@@ -124,7 +128,7 @@ def _chosen(folder: Path, method: str, task: str | None, network: str | None) ->
 
 def _note(remark: str | None) -> None:
     if remark is not None:
-        typer.echo(f"note: {remark}", err=True)
+        echo(f"note: {remark}", err=True)
 
 
 def predict(
@@ -166,12 +170,12 @@ def predict(
                 device=device_named(device),
                 tick=tick,
             )
-    typer.echo(f"predictions: {output} ({count_of(result.images, 'image')})")
+    echo(f"predictions: {output} ({count_of(result.images, 'image')})")
     if result.unreadable:
         names = "; ".join(result.unreadable[:LISTED])
         more = f"; and {len(result.unreadable) - LISTED} more" if len(result.unreadable) > LISTED else ""
         count = f"{len(result.unreadable):,} of {result.images:,} images"
-        typer.echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
+        echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
         if not skip_unreadable:
             raise typer.Exit(1)
 
@@ -241,12 +245,12 @@ def serve(
         loaded = load_bundle(folder, allow_code=allow_code)
         predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
         sock = listen(host, port)
-    typer.echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
+    echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
     app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))
     if run_server(app, sock, limits):
-        typer.echo("stopped; all requests were answered", err=True)
+        echo("stopped; all requests were answered", err=True)
     else:
-        typer.echo("stopped at once; requests in progress were refused with 503", err=True)
+        echo("stopped at once; requests in progress were refused with 503", err=True)
 
 
 def export(
@@ -266,8 +270,8 @@ def export(
         loaded = load_bundle(folder, allow_code=allow_code)
         with busy("exporting and comparing with PyTorch"):
             parity = export_bundle(loaded, output)
-    typer.echo(
+    echo(
         f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "
         f"{parity.probabilities:.1e} of a probability, {parity.logits:.1e} of a logit"
     )
-    typer.echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")

@@ -24,8 +24,9 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     streaming_engine,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def evaluate(
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
+        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     stream: Annotated[bool | None, STREAM] = None,
@@ -188,13 +189,13 @@ def evaluate(
         sources = {side: str(path) for side, path in paths.items()}
         with busy("drawing the report"):
             page = write_report(Subject(summary, predictions, fitted, sources), report)
-        typer.echo(f"report: {page}", err=True)
+        echo(f"report: {page}", err=True)
     for condition in conditions:
         value = condition.value(evaluation)
         if condition in failed:
-            typer.echo(f"failed: {condition.text} (it is {value:.6g})", err=True)
+            echo(f"failed: {condition.text} (it is {value:.6g})", err=True)
         elif math.isnan(value):
-            typer.echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)
+            echo(f"note: {condition.text} cannot fail: the number is undefined here", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -236,7 +237,7 @@ def _streamed(
     seed: int,
     engine: "Engine",
 ) -> "Evaluation":
-    from surefoot.cli.terminal import notes, reading
+    from surefoot.cli.terminal import reading
     from surefoot.streaming.evaluate import Source, evaluate_files
 
     sources = {side: Source.of(of_side) for side, of_side in files.items()}
@@ -256,11 +257,11 @@ def _streamed(
         watch=reading,
     )
     for side in result.one_hot:
-        notes().print(ONE_HOT.format(files[side][0]))
+        echo(ONE_HOT.format(files[side][0]), err=True)
     rows = sum(scores.n for scores in result.evaluation.sides.values())
     passes = "" if result.readings == 1 else f", in {result.readings} passes"
     rate = f"{rows / result.seconds / 1e6:.2f} million rows/s{passes}"
-    notes().print(f"streamed {count_of(rows, 'row')} in {result.seconds:.1f} s: {rate}")
+    echo(f"streamed {count_of(rows, 'row')} in {result.seconds:.1f} s: {rate}", err=True)
     return result.evaluation
 
 
@@ -278,11 +279,10 @@ def _metrics(
 
 def _streamable(metrics: "list[Metric]", requested: Collection[str]) -> "list[Metric]":
     """Leave out metrics that cannot be streamed; those that are requested stay, and will be refused."""
-    from surefoot.cli.terminal import notes
 
     left_out = [m.name for m in metrics if not m.can_be_streamed and m.name not in requested]
     for name in left_out:
-        notes().print(f"note: metric {name!r} cannot be streamed and is left out; --no-stream computes it")
+        echo(f"note: metric {name!r} cannot be streamed and is left out; --no-stream computes it", err=True)
     return [metric for metric in metrics if metric.name not in left_out]
 
 
@@ -296,7 +296,7 @@ def _print(summary: "Summary", output_format: Format) -> None:
 
     if output_format is Format.TABLE:
         print_tables(summary.tables)
-        typer.echo("\n".join(summary.verdict))
+        echo(*summary.verdict)
     elif output_format is Format.JSON:
         typer.echo(json.dumps(evaluation_document(summary.evaluation), indent=2))
     elif output_format is Format.MARKDOWN:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import refuse_same_file, refuse_unwritable
+from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
@@ -42,7 +43,8 @@ def refuse_missing(*paths: Path | None) -> None:
         if path is None or glob.has_magic(str(path)):
             continue
         try:
-            path.stat()
+            if not path.is_dir():
+                refuse_special(path)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
 
@@ -62,7 +64,7 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
             if given is not None:
                 refuse_same_file(given, output)
     for one, other in combinations(written, 2):
-        if one.resolve() == other.resolve():
+        if real_path(one) == real_path(other):
             raise InputError(f"two outputs are the same file, {one}; allowed: different files")
 
 
@@ -83,13 +85,13 @@ def task_files(task: str) -> list[Path]:
 
 def read(path: Path, group_by: str | None) -> "Predictions":
     """Predictions from a file, grouped by one of its columns if given."""
-    from surefoot.cli.terminal import busy, notes
+    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
 
     with busy(f"reading {path}"):
         predictions = read_predictions(path)
     if predictions.always_one_label():
-        notes().print(ONE_HOT.format(path))
+        echo(ONE_HOT.format(path), err=True)
     try:
         return predictions if group_by is None else predictions.grouped_by(group_by)
     except InputError as error:
@@ -184,13 +186,17 @@ def value_of(text: str) -> tuple[str, Any]:
     """`epochs=12` as a name and a value, parsed as TOML."""
     import tomllib
 
+    from surefoot.io import parse_toml
+
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text!r} has no '='; allowed: NAME=VALUE, such as epochs=12")
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        return name.strip(), parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()  # a word without quotes
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--set {name.strip()}: {error}; allowed: NAME=VALUE, such as epochs=12") from error
 
 
 @contextmanager
@@ -199,5 +205,5 @@ def stoppable(sentence: str = "stopped; the same command resumes") -> Iterator[N
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(sentence, err=True)
+        echo(sentence, err=True)
         raise typer.Exit(130) from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import StoreFolder, run_folder
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 
 if TYPE_CHECKING:
@@ -186,10 +187,10 @@ def _show_method(name: str) -> None:
         "novelty score": method.novelty,
         "more": page.as_posix() if in_checkout else None,
     }
-    typer.echo(f"method {method.name}: {method.title}")
+    echo(f"method {method.name}: {method.title}")
     for what, text in lines.items():
         if text is not None:
-            typer.echo(f"  {what + ':':<19}{text}")
+            echo(f"  {what + ':':<19}{text}")
 
 
 def _show_run(name: str, store: "Store") -> None:
@@ -206,10 +207,10 @@ def _show_run(name: str, store: "Store") -> None:
     own_store = Store.containing(folder)  # not `store` where the run was given by its path
     missing = sum(len(undone(plan, own_store)) for plan in plans)
     planned = sum(len(plan.jobs()) for plan in plans)
-    typer.echo(f"networks: {planned - missing} done, {missing} missing")
+    echo(f"networks: {planned - missing} done, {missing} missing")
     page = folder / "report.html"
     none = f"none; 'surefoot report {folder.name} --store {own_store.root}' writes one"
-    typer.echo(f"report: {page if page.is_file() else none}")
+    echo(f"report: {page if page.is_file() else none}")
 
 
 def _fitted(folder: Path) -> "Table":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import replacing
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -103,7 +104,7 @@ def monitor(
     _note_novelty(before, after)
     _print(document, verdict, table, output_format)
     if output is not None:
-        typer.echo(f"page: {output}", err=True)
+        echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
 
@@ -127,13 +128,13 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
 
     name = novelty_name(reference, current)
     if name is None:
-        typer.echo(
+        echo(
             "note: novelty is not compared: not both files have it, and the energy is constant, "
             "as for probabilities",
             err=True,
         )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
-        typer.echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
+        echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
 
 
 def _document(check: "Check", verdict: list[str]) -> str:
@@ -151,4 +152,4 @@ def _print(document: str, verdict: list[str], table: "Table", output_format: For
         typer.echo(document)
         return
     print_tables([table])
-    typer.echo("\n".join(verdict))
+    echo(*verdict)

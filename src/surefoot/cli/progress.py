@@ -19,9 +19,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from surefoot.cli.terminal import notes
+from surefoot.cli.terminal import echo, notes
 from surefoot.report.tables import Table
-from surefoot.text import count_of, number_text
+from surefoot.text import count_of, number_text, visible
 
 if TYPE_CHECKING:
     from surefoot.experiments.search import Entry
@@ -67,15 +67,15 @@ def watch(
                 done[job] = epochs[job] + 1
                 text.finished += 1
             elif event["event"] == "elsewhere":
-                notes().print(f"waiting for another process: {_name(order.jobs[job])}")
+                echo(f"waiting for another process: {_name(order.jobs[job])}", err=True)
             elif event["event"] == "note":
-                notes().print(event["text"], markup=False)
+                echo(*event["text"].split("\n"), err=True)
             elif event["event"] == "weights" and event["report"] not in reports:
                 reports.add(event["report"])
-                notes().print(event["report"], markup=False)
+                echo(*event["report"].split("\n"), err=True)
             before = sum(earlier.values())
             completed = sum(done.values()) - before
-            bar.update(task, description=text.count(), completed=completed, total=total - before)
+            bar.update(task, description=visible(text.count()), completed=completed, total=total - before)
             parts = (text.count(), bar.below, TimeLeft().render(bar.tasks[0]).plain)
             lines.write("; ".join(filter(None, parts)))
 
@@ -115,7 +115,7 @@ class Log:
         """Print the line unless there is a terminal or the last line is less than a minute old."""
         if not self.console.is_terminal and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
             self.last = time.monotonic()
-            self.console.print(line, markup=False)
+            self.console.print(visible(line))
 
 
 class _TwoLines(Progress):
@@ -126,7 +126,7 @@ class _TwoLines(Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bar, then the line, cut to the width of the terminal."""
         yield self.make_tasks_table(self.tasks)
-        yield Text(f"  {self.below}", style="dim", overflow="ellipsis", no_wrap=True)
+        yield Text(f"  {visible(self.below)}", style="dim", overflow="ellipsis", no_wrap=True)
 
 
 class TimeLeft(ProgressColumn):
@@ -154,14 +154,15 @@ def _name(job: "Job") -> str:
 @contextmanager
 def watch_trials() -> Iterator[Callable[["EpochResult"], None]]:
     """Show the current trial: learning rate, epoch, validation error and NLL."""
-    columns, console = (TextColumn("{task.description}"), TimeElapsedColumn()), notes()
+    columns = (TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    console = notes()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task, log = bar.add_task("trying learning rates", total=None), Log()
 
         def on_event(result: "EpochResult") -> None:
             scores = f"error {result.error:.4f}, NLL {result.nll:.4f}"
             line = f"rate {result.learning_rate:g}, epoch {result.epoch}: {scores}"
-            bar.update(task, description=line)
+            bar.update(task, description=visible(line))
             log.write(line)
 
         yield on_event

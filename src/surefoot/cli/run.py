@@ -19,8 +19,9 @@ from surefoot.cli.inputs import (
     stoppable,
     value_of,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def run(
                 _train(part, plan, opened, cache, trainer, log, title=f"{of_all}{plan.task}")
         if train_only:
             command = f"'surefoot report {folder.name} --store {opened.store.root}'"
-            typer.echo(f"trained; {command} writes the report")
+            echo(f"trained; {command} writes the report")
         else:
             _report(folder, opened.store)
         opened.send(folder)
@@ -207,7 +208,7 @@ class _OpenedStore:
             from surefoot.store.remote import Remote
 
             Remote(self.url).send_folder(folder, self.store)
-            typer.echo(f"all results are in {self.url}; the copy on this machine: {self.store.root}")
+            echo(f"all results are in {self.url}; the copy on this machine: {self.store.root}")
 
 
 def _open_store(location: str, cache: Path | None) -> _OpenedStore:
@@ -227,9 +228,9 @@ def _print_remarks(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
     """Print what a user should know before the hours of training."""
     for part, plan in zip(experiment.parts, plans, strict=True):
         for reason in dict.fromkeys(plan.skipped):
-            typer.echo(f"{plan.task}: {reason}", err=True)
+            echo(f"{plan.task}: {reason}", err=True)
         if part.paper is not None and part.recipe.pretrained is None:
-            typer.echo(
+            echo(
                 f"{plan.task}: without --weights the networks start from random weights, unlike the paper's",
                 err=True,
             )
@@ -300,7 +301,7 @@ def _report_scores(path: Path, method: list[str] | None, paper: str | None, outp
     print_method_tables([headline_table(comparison, context)])
     if output is not None:
         for written in write_score_tables(comparison, context, output):
-            typer.echo(f"written: {written}")
+            echo(f"written: {written}")
 
 
 def _report(
@@ -315,8 +316,8 @@ def _report(
         written = write_study(study(experiment, plans, store), folder)
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
-        typer.echo(sentence)
-    typer.echo(f"report: {written.page}")
+        echo(sentence)
+    echo(f"report: {written.page}")
 
 
 def _narrowed(
@@ -358,7 +359,7 @@ def compare(
     after: Run,
     store: StoreFolder = Path("runs"),
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples; 0 for no intervals.")
+        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
@@ -394,10 +395,10 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     if output_format is Format.TABLE:
         print_tables(value_tables(change))
         print_long_tables(task_tables(change))
-        typer.echo("\n".join(notes))
+        echo(*notes)
     elif output_format is Format.MARKDOWN:
         typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))
-        typer.echo("\n".join(f"- {note}" for note in notes))
+        echo(*(f"- {note}" for note in notes))
     elif output_format is Format.CSV:
         typer.echo(change_csv(change), nl=False)
     else:

@@ -5,51 +5,58 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+import typer
+
+from surefoot.text import visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from surefoot.report.tables import Table
 
 WIDE = 120  # columns; narrower terminals get tables of methods without lines
 PLAIN_WIDTH = 150  # without a terminal
 
 
-def notes() -> Console:
-    """The console on standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+def echo(*lines: str, err: bool = False) -> None:
+    """Print lines of text, to standard error if `err`: what is in names is shown, never run by a terminal."""
+    typer.echo("\n".join(map(visible, lines)), err=err)
+
+
+def notes() -> "Console":
+    """The console on standard error; text is never read as markup."""
+    from rich.console import Console  # here, so that a refusal does not wait for it
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
     """A spinner during something of unknown duration."""
+    from rich.text import Text
+
     console = notes()
     if not console.is_terminal:
         yield
         return
-    with console.status(doing):
+    with console.status(Text(visible(doing))):
         yield
 
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar with the time left, removed when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    console = notes()
-    quiet = not console.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet) as bar:
-        task = bar.add_task(doing, total=total)
+    with _bar("{task.percentage:>3.0f}%") as bar:
+        task = bar.add_task(visible(doing), total=total)
         yield lambda steps: bar.advance(task, steps)
 
 
 @contextmanager
 def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar with the rate per second, removed when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"))
-    console = notes()
-    quiet = not console.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet) as bar:
-        task = bar.add_task(doing, total=total, rate="")
+    with _bar("{task.fields[rate]}") as bar:
+        task = bar.add_task(visible(doing), total=total, rate="")
 
         def tick(rows: int) -> None:
             bar.advance(task, rows)
@@ -59,8 +66,19 @@ def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield tick
 
 
+def _bar(measure: str) -> "Progress":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn(measure))
+    console = notes()
+    quiet = not console.is_terminal
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet)
+
+
 def print_tables(tables: Sequence["Table"]) -> None:
     """Print tables."""
+    from rich.console import Console
+
     from surefoot.report.tables import to_rich
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
@@ -70,6 +88,8 @@ def print_tables(tables: Sequence["Table"]) -> None:
 
 def print_long_tables(tables: Sequence["Table"]) -> None:
     """Print tables whose numbers are never cut: only the first column wraps."""
+    from rich.console import Console
+
     from surefoot.report.tables import to_rich
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import replacing
 
@@ -77,7 +78,7 @@ def thresholds(
     with busy("choosing"):
         chosen = choose_thresholds(used, guarantee, calibration=fitted, for_class=for_class)
     if not isinstance(chosen, Thresholds):
-        typer.echo(_unreachable(chosen, used.n), err=True)
+        echo(_unreachable(chosen, used.n), err=True)
         raise typer.Exit(1)
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
     sources = {name: str(path) for name, path in paths.items()}
@@ -93,9 +94,9 @@ def thresholds(
             write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, page)
         save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
     covers_enough = _print(chosen, verdict, table, min_coverage)
-    typer.echo(f"thresholds: {output}", err=True)
+    echo(f"thresholds: {output}", err=True)
     if html is not None:
-        typer.echo(f"page: {html}", err=True)
+        echo(f"page: {html}", err=True)
     if not covers_enough:
         raise typer.Exit(1)
 
@@ -122,7 +123,7 @@ def _calibrated(
         loaded = load_calibration(calibration)
         keeps_order = val.classes == 2 and loaded.single_temperature is not None
         if not keeps_order:  # else the same rows are accepted, whatever the temperature
-            typer.echo(
+            echo(
                 "note: the guarantee holds only if the calibration was fitted on other rows than these, "
                 "as --split fits a temperature",
                 err=True,
@@ -133,7 +134,7 @@ def _calibrated(
     first, rest = split_rows(val, split, seed)
     fitted = fit_calibration("temperature", first)
     for line in fitted.lines():
-        typer.echo(f"calibration: {line}")
+        echo(f"calibration: {line}")
     return fitted, rest
 
 
@@ -153,8 +154,8 @@ def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverag
     from surefoot.report.thresholds import coverage_conflict
 
     print_tables([table])
-    typer.echo("\n".join(verdict))
+    echo(*verdict)
     conflict = coverage_conflict(chosen, min_coverage)
     if conflict is not None:
-        typer.echo(conflict, err=True)
+        echo(conflict, err=True)
     return conflict is None

@@ -18,6 +18,7 @@ from surefoot.cli.inputs import (
     task_files,
     value_of,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import replacing, write_toml
 from surefoot.predictions.labels import LabelKind
@@ -67,7 +68,7 @@ def train(
     )
     with stoppable(), watch(order, title=task) as on_event:
         execute(order, workers=workers or default_workers(chosen), on_event=on_event)
-    typer.echo(f"{count_of(members, 'network')} of {task} in {store}")
+    echo(f"{count_of(members, 'network')} of {task} in {store}")
 
 
 class SearchName(StrEnum):
@@ -214,18 +215,16 @@ def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -
     with watch_trials() as on_event:
         best, trials = search(replace(context, on_event=on_event), rates)
     comment = describe_trials(task.name, trials)
-    typer.echo(comment)  # first, so that the result is not lost if the file cannot be written
+    echo(*comment.split("\n"))  # first, so that the result is not lost if the file cannot be written
     write_recipe(best, output, comment=comment)
-    typer.echo(
-        f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}"
-    )
+    echo(f"best: learning rate {best.learning_rate:g}, {count_of(best.epochs, 'epoch')}; recipe: {output}")
     one_label = task.kind is LabelKind.ONE_LABEL  # with many labels the error is no share of samples
     if one_label and (equivalent := describe_equivalent(trials, len(task.splits[Split.VAL]))):
-        typer.echo(equivalent)
+        echo(equivalent)
     tried = [trial.learning_rate for trial in trials]
     if len(tried) > 1 and best.learning_rate in (min(tried), max(tried)):
         end, further = ("highest", 3) if best.learning_rate == max(tried) else ("lowest", 1 / 3)
-        typer.echo(f"this is the {end} rate tried; --rate {best.learning_rate * further:.1g} may be better")
+        echo(f"this is the {end} rate tried; --rate {best.learning_rate * further:.1g} may be better")
 
 
 def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: Path) -> None:
@@ -248,9 +247,9 @@ def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: P
     with replacing(trials) as temporary:  # which takes its place when the recipe is written
         temporary.write_text(trials_csv(rungs), encoding="utf-8")
         write_toml(recipe_document(winner, base), output, comment=comment)
-    typer.echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
+    echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
     for line in remarks:
-        typer.echo(line)
+        echo(line)
 
 
 def status(
@@ -265,7 +264,7 @@ def status(
 
     networks = Store(store).networks()
     print_tables([status_table(store, networks)])
-    typer.echo(status_line(networks))
+    echo(status_line(networks))
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":

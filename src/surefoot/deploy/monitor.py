@@ -25,7 +25,7 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.io import ClaimedError, locked, replacing
+from surefoot.io import ClaimedError, locked, parse_json, read_text, replacing
 from surefoot.novelty import energy
 from surefoot.predictions.logits import chunks
 from surefoot.predictions.outcomes import Array
@@ -339,12 +339,10 @@ def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
 
 
 def _read(path: Path, *, alpha: float, reference: str) -> History:
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    text = read_text(path) if path.exists() else ""
     text += "" if text.endswith("\n") or not text else "\n"
-    checks = tuple(_check_from(path, number, line) for number, line in enumerate(text.splitlines(), start=1))
+    lines = enumerate(text.split("\n")[:-1], start=1)
+    checks = tuple(_check_from(path, number, line) for number, line in lines)
     for check in checks:
         if check["alpha"] != alpha:
             raise InputError(
@@ -361,7 +359,7 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
 def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
     """The keys of a check that are used again; anything else on its line stays in the file."""
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
         if entry["look"] != number:
             raise ValueError(f"look {entry['look']!r}")
         return {

@@ -19,10 +19,11 @@ from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.errors import InputError
 from surefoot.images.decode import in_parallel
-from surefoot.io import replacing
+from surefoot.io import real_path, replacing
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import spreadsheet_table
 from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
@@ -79,7 +80,7 @@ def predict_files(
         )
     if output.suffix.lower() not in FORMATS:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
-    if any(path.endswith(output.name) and Path(path).resolve() == output.resolve() for path in paths):
+    if any(path.endswith(output.name) and real_path(path) == real_path(output) for path in paths):
         raise InputError(f"the output {output} is among the images; allowed: another file")
     bundle.to(device)
     table = Table(bundle, thresholds or bundle.thresholds, probabilities)
@@ -185,8 +186,8 @@ def _grouped(
 def _writer(path: Path, schema: pa.Schema, suffix: str) -> Iterator[Callable[[pa.Table], None]]:
     """A function that writes the table part by part."""
     if suffix == ".csv":
-        with pyarrow.csv.CSVWriter(path, schema) as csv:
-            yield csv.write_table
+        with pyarrow.csv.CSVWriter(path, spreadsheet_table(schema.empty_table()).schema) as csv:
+            yield lambda table: csv.write_table(spreadsheet_table(table))
     else:
         with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as parquet:
             yield parquet.write_table

@@ -16,11 +16,12 @@ from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import NAN, UNKNOWN, Interval, StandardError, added
+from surefoot.io import read_text
 from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.tasks.task import Split
-from surefoot.text import csv_text, exact_text
+from surefoot.text import csv_text, exact_text, from_spreadsheet
 
 TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), strict=True))
 
@@ -319,25 +320,24 @@ def scores_text(comparison: Comparison) -> str:
 
 def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
     """The scores of a `scores.csv` by method, then by side and metric."""
+    lines = csv.reader(io.StringIO(read_text(path), newline=""))
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = tuple(next(lines, ()))
+        header = tuple(next(lines, ()))
+        rest = [(line, lines.line_num) for line in lines]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {lines.line_num}: {error}; allowed: CSV") from error
     if header != SCORES_HEADER:
         raise InputError(f"{path} begins with {','.join(header)[:80]!r}; needed: {','.join(SCORES_HEADER)}")
     scores: dict[str, dict[Place, list[RunScore]]] = {}
     seen = set()
-    for line in lines:
+    for line, number in rest:
         try:
             method, place, score = _parsed(line)
         except ValueError as error:
-            raise InputError(f"{path}, line {lines.line_num}: {error}") from error
+            raise InputError(f"{path}, line {number}: {error}") from error
         if (method, place, score.run) in seen:
             what = f"run {score.run} of {method!r}, {' '.join(place)}"
-            raise InputError(f"{path}, line {lines.line_num}: {what} is given twice; allowed: once")
+            raise InputError(f"{path}, line {number}: {what} is given twice; allowed: once")
         seen.add((method, place, score.run))
         scores.setdefault(method, {}).setdefault(place, []).append(score)
     return scores
@@ -346,7 +346,7 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
 def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:
     if len(line) != len(SCORES_HEADER):
         raise ValueError(f"{len(line)} values; needed: {len(SCORES_HEADER)}")
-    method, run, side, metric, value, k, n = line
+    method, run, side, metric, value, k, n = map(from_spreadsheet, line)
     if side not in SIDES:
         raise ValueError(f"side {side!r}; allowed: {', '.join(SIDES)}")
     counts = (int(k) if k else None, int(n) if n else None)

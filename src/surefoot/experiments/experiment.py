@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.calibrators.calibration import require_budget
-from surefoot.errors import InputError, refuse_unknown, require_number
+from surefoot.errors import InputError, refuse_unknown, require, require_number
+from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes, sharpness_aware_recipe
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
@@ -92,6 +93,8 @@ class Experiment:
         for name, least in NUMBERS:
             is_whole = partial(_is_at_least, least)
             require_number(name, getattr(self, name), is_whole, f"a whole number of at least {least}")
+        within = self.resamples <= MOST_RESAMPLES
+        require(within, "resamples", self.resamples, f"at most {MOST_RESAMPLES:,}")
         if self.budget is not None:
             require_budget(self.budget)
 

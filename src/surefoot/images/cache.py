@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from surefoot.errors import InputError, one_line
 from surefoot.images.decode import UNREADABLE, Size, decode, in_parallel
-from surefoot.io import make_folder, replacing
+from surefoot.io import make_folder, read_regular, refuse_special, replacing
 from surefoot.text import count_of
 
 UNOPENED = "unopened: "  # begins the content hash of a file that cannot be opened
@@ -206,7 +206,7 @@ def unreadable_text(unreadable: tuple[Unreadable, ...]) -> str:
 def read_pixels(file: str, size: Size) -> NDArray[np.uint8] | str:
     """Pixels of a file, or the reason why it cannot be read."""
     try:
-        return decode(Path(file).read_bytes(), size)
+        return decode(read_regular(file), size)
     except UNREADABLE as error:
         return reason_of(error)
 
@@ -225,6 +225,7 @@ def reason_of(error: BaseException) -> str:
 def content_of(file: str) -> str:
     """The sha256 of a file; UNOPENED and the reason if it cannot be opened."""
     try:
+        refuse_special(file)
         with Path(file).open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:

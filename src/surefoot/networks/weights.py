@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from surefoot.errors import InputError
+from surefoot.io import refuse_special
 from surefoot.networks.network import Network
 
 PYTORCH = (".pth.tar", ".pth", ".pt")
@@ -32,6 +33,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         allowed = ", ".join((*PYTORCH, SAFETENSORS))
         raise InputError(f"weights file {path} has an unknown ending; allowed: {allowed}")
     try:
+        refuse_special(path)
         tensors = load_file(path) if name.endswith(SAFETENSORS) else _read_pytorch(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error

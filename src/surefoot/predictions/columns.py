@@ -1,7 +1,7 @@
 """The columns of a table of predictions, as arrays. Does not need torch."""
 
-import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, is_numeric
+from surefoot.io import parse_json
 from surefoot.predictions.labels import IGNORE
 
 METADATA = b"surefoot"
 PREDICT_COLUMNS = frozenset({"path", "label", "confidence", "entropy", "novelty", "error"})
-WHOLE_NUMBER = re.compile(r"([+-]?\d+)(\.0+)?")
+WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(\.0+)?")
+MOST_DIGITS = 15  # of a label: a float64 holds every whole number of so many digits
 NAMES_IN_ERRORS = 12  # class names that an error lists
 
 
@@ -43,7 +44,7 @@ def read_columns(table: pa.Table) -> Columns:
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise InputError(f"column {repeated[0]!r} occurs twice; allowed: different names")
 
@@ -86,7 +87,11 @@ def is_label(name: str) -> bool:
 def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     """Whether logits or probs, their array, class names where columns name them, and the columns used."""
     by_scale = {
-        scale: [name for name in table.column_names if re.fullmatch(f"{scale}(s|_.+)?", name, re.DOTALL)]
+        scale: [
+            name
+            for name in table.column_names
+            if name in (scale, f"{scale}s") or name.startswith(f"{scale}_")
+        ]
         for scale in ("logit", "prob")
     }
     given = [scale for scale, columns in by_scale.items() if columns]
@@ -102,23 +107,26 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     if columns == [f"{scale}s"]:
         return scale, _lists(table, columns[0]), None, columns
     if columns == [scale]:
-        return scale, numbers_in(table, scale), None, columns
+        return scale, numbers_in(table[scale], scale), None, columns
     if f"{scale}s" in columns or scale in columns:
         raise InputError(
             f"both {columns[0]!r} and {columns[1]!r}; allowed: a list column or columns per class"
         )
+    if f"{scale}_" in columns:
+        raise InputError(f"column '{scale}_' names no class; allowed: '{scale}_<class>'")
     names = [name.removeprefix(f"{scale}_") for name in columns]
     if len(names) == 1:
         raise InputError(
             f"a single class {names[0]!r}; allowed: two or more, or one column {scale!r} for binary"
         )
-    return scale, np.column_stack([numbers_in(table, name) for name in columns]), names, columns
+    return scale, _numbers_per_class(table, columns), names, columns
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
     """The array of labels, or None, and the columns used; names are looked up among the class names."""
     wide = [name for name in table.column_names if name.startswith("label_")]
-    per_class = [name for name in wide if names and name.removeprefix("label_") in names]
+    known = set(names or ())
+    per_class = [name for name in wide if name.removeprefix("label_") in known]
     given = [name for name in ("label", "labels") if name in table.column_names] + per_class[:1]
     if len(given) > 1:
         raise InputError(f"both {given[0]!r} and {given[1]!r}; allowed: one kind of label column")
@@ -133,15 +141,18 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
     if given == ["labels"]:
         return _lists(table, "labels"), given
     ordered = [f"label_{name}" for name in names or []]
-    missing = [name for name in ordered if name not in per_class]
+    present = set(per_class)
+    missing = [name for name in ordered if name not in present]
     if missing:
         raise InputError(f"no column {missing[0]!r}; needed: a label column for every class")
-    return np.column_stack([numbers_in(table, name) for name in ordered]), ordered
+    return _numbers_per_class(table, ordered), ordered
 
 
 def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     """Labels as class indices; names are looked up where the classes have names."""
     refuse_gaps(column, "label")
+    if pa.types.is_nested(column.type):
+        raise InputError(f"column 'label' has type {column.type}; allowed: names or whole numbers")
     values = column.to_numpy()
     if names is None and values.dtype.kind in "iufb":
         return values
@@ -162,6 +173,8 @@ def _class_index(label: str, row: int, index_of: dict[str, int], has_number_name
     if label in index_of:
         return index_of[label]
     whole = WHOLE_NUMBER.fullmatch(label)
+    if whole and len(whole[1].lstrip("+-0")) > MOST_DIGITS:
+        raise InputError(f"the label in row {row} has {len(whole[1])} digits; allowed: {MOST_DIGITS}")
     if whole and (not has_number_names or int(whole[1]) == IGNORE):
         return int(whole[1])
     if whole and whole[1] in index_of:
@@ -172,9 +185,14 @@ def _class_index(label: str, row: int, index_of: dict[str, int], has_number_name
     raise InputError(f"label {label!r} in row {row} is not a class; allowed: {allowed}")
 
 
-def numbers_in(table: pa.Table, name: str) -> Any:
+def _numbers_per_class(table: pa.Table, names: Sequence[str]) -> Any:
+    """Columns of numbers as an array (n, classes); Arrow looks for a name among all of them each time."""
+    place = {name: index for index, name in enumerate(table.column_names)}
+    return np.column_stack([numbers_in(table.column(place[name]), name) for name in names])
+
+
+def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
     """A column of numbers without gaps."""
-    column = table[name]
     kind = column.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         example = ""
@@ -212,7 +230,7 @@ def _lists(table: pa.Table, name: str) -> Any:
         raise InputError(f"column {name!r} has type {column.type}; allowed: lists of numbers")
     if len(shape) > 3:
         raise InputError(f"column {name!r} has type {table[name].type}; allowed: lists, or lists of lists")
-    flat = numbers_in(pa.table({name: column}), name)
+    flat = numbers_in(pa.chunked_array([column]), name)
     return flat.reshape(shape) if len(shape) == 2 else flat.reshape(shape).transpose(1, 0, 2)
 
 
@@ -226,7 +244,7 @@ def stored_in(table: pa.Table) -> dict[str, Any]:
     """The metadata that `to_list_table` wrote: class names, and how labels are written."""
     stored = (table.schema.metadata or {}).get(METADATA)
     try:
-        values = {} if stored is None else json.loads(stored)
+        values = {} if stored is None else parse_json(stored)
     except (ValueError, RecursionError) as error:
         raise InputError(
             "the metadata 'surefoot' are not JSON; allowed: those that surefoot wrote"
@@ -237,9 +255,3 @@ def stored_in(table: pa.Table) -> dict[str, Any]:
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("'class_names' in the metadata 'surefoot' are no names; allowed: a list of texts")
     return values
-
-
-def csv_options() -> pyarrow.csv.ConvertOptions:
-    """How a .csv is read: ids, groups and labels stay text as written."""
-    as_text = {"ids": pa.string(), "groups": pa.string(), "label": pa.string()}
-    return pyarrow.csv.ConvertOptions(column_types=as_text, null_values=[""])

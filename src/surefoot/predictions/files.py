@@ -2,8 +2,6 @@
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,23 +9,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.errors import InputError, one_line, refuse_unknown
-from surefoot.io import replacing
+from surefoot.errors import InputError, one_line
+from surefoot.io import refuse_special, replacing
+from surefoot.predictions.archive import read_arrays
 from surefoot.predictions.columns import (
     METADATA,
-    csv_options,
+    is_label,
     is_predict_output,
+    is_score,
     numbers_in,
     read_columns,
     refuse_gaps,
     refuse_predict_output,
+    refuse_repeated,
     scores_of_predict_output,
 )
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import decoding, read_csv, read_parquet, read_stream, write_csv
 
 SUFFIXES = (".npz", ".parquet", ".csv")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
@@ -68,17 +69,32 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
     with replacing(path) as temporary:
         if suffix == ".npz":
             _write_npz(predictions, temporary)
-        elif suffix == ".parquet":
-            table = to_list_table(predictions)
-            pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
-        else:
-            table = to_wide_table(predictions)
-            for field in table.schema:
-                if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-                    raise InputError(
-                        f"column {field.name!r} has type {field.type}; a .csv holds numbers and text"
-                    )
-            pyarrow.csv.write_csv(table, temporary)
+            return
+        table = to_list_table(predictions) if suffix == ".parquet" else to_wide_table(predictions)
+        _refuse_unwritable(predictions, table, suffix)
+        try:
+            if suffix == ".parquet":
+                pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
+            else:
+                write_csv(table, temporary)
+        except pa.ArrowException as error:
+            raise InputError(f"{path}: a {suffix} cannot hold this ({one_line(error)})") from error
+
+
+def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -> None:
+    """Raise for further columns that would be read back as something else, or not at all."""
+    attributes = predictions.attributes
+    for name in [] if attributes is None else attributes.column_names:
+        taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
+        if taken or (suffix == ".csv" and (not name or name != name.strip())):
+            raise InputError(
+                f"a column {name!r} in a {suffix} would be read as something else; allowed: .npz, or another "
+                "name"
+            )
+    refuse_repeated(table.column_names)
+    for field in table.schema if suffix == ".csv" else ():
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise InputError(f"column {field.name!r} has type {field.type}; a .csv holds numbers and text")
 
 
 def to_list_table(predictions: Predictions) -> pa.Table:
@@ -94,9 +110,12 @@ def to_list_table(predictions: Predictions) -> pa.Table:
 
 
 def to_wide_table(predictions: Predictions) -> pa.Table:
-    """The predictions of one member with a column per class; labels by class name."""
+    """The predictions of one member with a column per class; labels by class name.
+
+    In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
+    """
     names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
-    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits.double().numpy(), predictions.labels.numpy()
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = [names[label] if label >= 0 else str(label) for label in labels.tolist()]
@@ -113,10 +132,10 @@ def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Tabl
         columns["novelty"] = predictions.novelty.numpy()
     table = pa.table(columns)
     attributes = predictions.attributes
-    for name in [] if attributes is None else attributes.column_names:
-        assert attributes is not None
-        table = table.append_column(attributes.schema.field(name), attributes[name])
-    return table
+    if attributes is None:
+        return table
+    fields = [*table.schema, *attributes.schema]
+    return pa.table([*table.columns, *attributes.columns], schema=pa.schema(fields))
 
 
 def _list_column(values: Any) -> pa.Array:
@@ -132,31 +151,16 @@ def _reading(file: Path) -> Iterator[None]:
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file}: unknown file type {file.suffix!r}; have: {', '.join(SUFFIXES)}")
     try:
-        file.open("rb").close()  # a file that is missing or not readable: the same message for every type
-        yield
+        with decoding(f"{file.suffix} data"):
+            refuse_special(file)
+            file.open("rb").close()  # not readable: the same message for every type
+            yield
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        zipfile.BadZipFile,
-        zlib.error,
-        pa.ArrowException,
-    ) as error:
-        reason = one_line(error)
-        if getattr(error, "strerror", None) is None:
-            reason = f"{file.suffix} data that cannot be read ({reason})"
-        raise InputError(f"{file}: {reason}") from error
 
 
 def _read_table(file: Path) -> pa.Table:
-    """A parquet file, whose checksums are verified where it has any, or a csv file."""
-    if file.suffix.lower() == ".parquet":
-        return pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
-    table = pyarrow.csv.read_csv(file, convert_options=csv_options())
-    return table.rename_columns([name.strip() for name in table.column_names])
+    return read_parquet(file) if file.suffix.lower() == ".parquet" else read_csv(file)
 
 
 def _from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
@@ -169,34 +173,21 @@ def _from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     for name in ("groups", "ids"):
         if name in table.column_names:
             refuse_gaps(table[name], name)
-            keys[name] = np.asarray(table[name].to_pylist())
+            keys[name] = table[name].to_pylist()
     build = Predictions.from_logits if columns.scale == "logit" else Predictions.from_probs
     return build(
         columns.scores,
         columns.labels,
         kind=unlabelled if columns.labels is None else None,
         class_names=columns.class_names,
-        novelty=numbers_in(table, "novelty") if "novelty" in table.column_names else None,
+        novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
         attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
         **keys,
     )
 
 
 def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
-    if not zipfile.is_zipfile(path):
-        raise ValueError("not a zip archive, or a truncated one")
-    with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-        refuse_unknown("array", sorted(file.files), ARRAYS)
-        arrays = {}
-        for name in file.files:
-            try:
-                arrays[name] = file[name]
-            except ValueError as error:
-                if "Object arrays" in str(error):
-                    raise InputError(
-                        f"array {name!r} holds Python objects; allowed: numbers and text"
-                    ) from error
-                raise
+    arrays = read_arrays(path, ARRAYS)
     given = [name for name in ("logits", "probs") if name in arrays]
     if len(given) != 1:
         raise InputError(
@@ -211,14 +202,17 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
             raise InputError(
                 f"array 'attributes' has type {attributes.dtype}; allowed: the bytes of an Arrow stream"
             )
-        with pa.ipc.open_stream(pa.py_buffer(attributes.tobytes())) as stream:
-            attributes = stream.read_all()
+        attributes = read_stream(attributes.tobytes())
+        refuse_repeated(attributes.column_names)
+    names = arrays.get("classes")
+    if names is not None and (names.ndim != 1 or names.dtype.kind not in "Uiu"):
+        raise InputError(f"array 'classes' has type {names.dtype} and shape {names.shape}; allowed: names")
     build = Predictions.from_logits if given == ["logits"] else Predictions.from_probs
     return build(
         arrays[given[0]],
         labels,
         kind=unlabelled if labels is None else None,
-        class_names=[str(name) for name in arrays["classes"]] if "classes" in arrays else None,
+        class_names=None if names is None else names.tolist(),
         groups=arrays.get("groups"),
         ids=arrays.get("ids"),
         novelty=arrays.get("novelty"),

@@ -57,6 +57,8 @@ class Predictions:
         check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
         for name in ("groups", "ids", "novelty", "attributes"):
             check_length(name, getattr(self, name), self.n)
+        if self.novelty is not None and self.novelty.ndim != 1:
+            raise InputError(f"novelty has shape {tuple(self.novelty.shape)}; allowed: (n,)")
         if self.novelty is not None and not torch.isfinite(self.novelty).all():
             where = first_not_finite(self.novelty.numpy())
             raise InputError(f"novelty holds {where}; allowed: finite numbers")

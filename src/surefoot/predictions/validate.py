@@ -3,13 +3,18 @@
 Does not need torch.
 """
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
+from surefoot.io import refuse_larger_than_memory
+from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
@@ -28,6 +33,8 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
         raise InputError(f"{name} are not a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} have type {array.dtype}; allowed: numbers")
+    if not array.ndim:
+        raise InputError(f"{name} are a single number; allowed: an array with a number for each row")
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
 
 
@@ -36,17 +43,21 @@ def as_floats(name: str, values: Any) -> Floats:
     array = as_array(name, values)
     if array.dtype in (np.float32, np.float64):
         return array
-    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    with np.errstate(over="ignore"):  # a long double may become infinity, which is refused
+        return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
 def as_labels(values: Any) -> Whole:
     """Labels as whole numbers: int64, or int8 where they are one column per class and fit."""
     labels = as_array("labels", values)
     if labels.dtype.kind == "f":
-        whole = (np.abs(labels) <= LARGEST_WHOLE) & (np.rint(labels) == labels)
+        wide = labels if labels.itemsize >= 8 else labels.astype(np.float64)
+        whole = (np.abs(wide) <= LARGEST_WHOLE) & (np.rint(wide) == wide)
         if not whole.all():
             row = int(np.argwhere(~whole)[0][0])
             raise InputError(f"labels in row {row} are {labels[row].tolist()}; allowed: whole numbers")
+    if labels.dtype == np.uint64 and labels.size and labels.max() > LARGEST_WHOLE:  # it could wrap to IGNORE
+        raise InputError(f"labels up to {labels.max()}; allowed: up to {LARGEST_WHOLE}")
     fits = labels.ndim > 1 and (labels.size == 0 or (labels.min() >= -128 and labels.max() <= 127))
     return labels.astype(np.int8 if fits else np.int64, copy=False)
 
@@ -54,16 +65,35 @@ def as_labels(values: Any) -> Whole:
 def as_keys(name: str, values: Any) -> NDArray[Any]:
     """Groups or ids: one text or whole number per row."""
     try:
-        keys = np.asarray(values)
+        keys = values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
     except ValueError as error:
         raise InputError(f"{name}: not a plain list; allowed: a list of text or whole numbers") from error
-    if keys.dtype.kind == "O" and all(isinstance(value, str) for value in keys.flat):
-        keys = keys.astype(str)
+    if keys.dtype.kind == "O":
+        if keys.ndim == 1 and all(isinstance(value, str) for value in keys):
+            return _as_text(name, keys)
+        try:
+            keys = np.asarray(keys.tolist())
+        except ValueError as error:
+            raise InputError(f"{name}: not a plain list; allowed: a list of text or whole numbers") from error
+    elif keys.dtype.kind == "U":
+        refuse_invalid_text(name, keys)
     if keys.ndim != 1 or keys.dtype.kind not in "Uiub":
         raise InputError(
             f"{name} have type {keys.dtype} and shape {keys.shape}; allowed: a list of text or whole numbers"
         )
     return keys
+
+
+def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
+    """Text of one length in memory, as numpy has it; null characters fill it up, so that none can be in it."""
+    longest = max(map(len, texts), default=0)
+    refuse_larger_than_memory(f"{name} of up to {longest:,} characters", 4 * longest * len(texts))
+    wrong = next((text for text in texts if "\0" in text), None)
+    if wrong is not None:
+        raise InputError(f"{name} hold {wrong!r}; allowed: text without null characters")
+    result = texts.astype(str)
+    refuse_invalid_text(name, result)
+    return result
 
 
 def as_predictions(
@@ -111,8 +141,25 @@ def check_predictions(
         return
     if len(class_names) != classes:
         raise InputError(f"{len(class_names)} class names for {classes} classes; the numbers must be equal")
-    if len(set(class_names)) < classes:
-        repeated = next(name for name in class_names if class_names.count(name) > 1)
+    check_class_names(class_names)
+
+
+def check_class_names(names: Iterable[str]) -> None:
+    """Raise unless every file type can hold the names, and no two of them look the same.
+
+    A .csv strips the spaces around a name, and writes IGNORE where a class name could be.
+    """
+    normalised: Counter[str] = Counter()
+    for name in names:
+        if not name or name != name.strip():
+            raise InputError(f"class name {name!r}; allowed: not empty, and no spaces around it")
+        if re.search("[\0\ud800-\udfff]", name):
+            raise InputError(f"class name {name!r}; allowed: Unicode without null characters")
+        if re.fullmatch(rf"-0*{-IGNORE}(\.0*)?", name):
+            raise InputError(f"class name {name!r} is the mark of unknown labels; allowed: another name")
+        normalised[unicodedata.normalize("NFC", name)] += 1
+    repeated = next((name for name, count in normalised.items() if count > 1), None)
+    if repeated is not None:
         raise InputError(f"class name {repeated!r} occurs twice; allowed: different names")
 
 

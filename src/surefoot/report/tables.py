@@ -10,6 +10,8 @@ from markupsafe import Markup, escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from surefoot.text import visible
+
 
 @dataclass(frozen=True)
 class TableCell:
@@ -106,7 +108,7 @@ MARKDOWN_SPECIAL = "\\`*_|#~"
 LATEX_SPECIAL = (
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " "}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     | {"\N{EN DASH}": "--", "±": r"$\pm$"}
 )
 NARROW = 5  # columns that fit into one column of a two-column paper
@@ -115,26 +117,27 @@ NARROW = 5  # columns that fit into one column of a two-column paper
 def to_rich(table: Table) -> RichTable:
     """For the terminal; as Text objects, so that no name is read as a style."""
     rich = RichTable(
-        title=Text(table.heading, style="table.title"),
+        title=Text(visible(table.heading), style="table.title"),
         title_justify="left",
-        caption=Text("\n".join(table.notes)) if table.notes else None,
+        caption=Text("\n".join(map(visible, table.notes))) if table.notes else None,
         caption_justify="left",
     )
     for column in table.columns:
-        rich.add_column(Text(f"{column.group}\n{column.name}".strip()), justify=column.align)
+        heading = "\n".join(map(visible, (column.group, column.name))).strip()
+        rich.add_column(Text(heading), justify=column.align)
     for section in table.sections:
         if section.label is not None:
             rich.add_section()
-            rich.add_row(Text(section.label, style="italic"))
+            rich.add_row(Text(visible(section.label), style="italic"))
         for row in section.rows:
             rich.add_row(*(_rich_cell(cell) for cell in row))
     return rich
 
 
 def _rich_cell(cell: TableCell) -> Text:
-    text = Text(cell.text + "*" * cell.star, style="bold" if cell.bold else "")
+    text = Text(visible(cell.text) + "*" * cell.star, style="bold" if cell.bold else "")
     if cell.detail:
-        text = Text.assemble(text, "\n", (cell.detail, "dim"))
+        text = Text.assemble(text, "\n", (visible(cell.detail), "dim"))
     if cell.paper:
         text = Text.assemble(text, "\n", (f"({cell.paper})", "dim italic"))
     return text
@@ -172,6 +175,7 @@ def _markdown_cell(cell: TableCell) -> str:
 
 def _markdown_text(text: str) -> str:
     html = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ").replace("\r", " ")
+    html = visible(html)
     escaped = "".join(f"\\{character}" if character in MARKDOWN_SPECIAL else character for character in html)
     return escaped.replace("](", r"]\(")  # brackets alone are no link
 
@@ -239,7 +243,8 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 def latex_text(text: str) -> str:
     """Text with everything escaped that LaTeX would read as a command."""
-    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+    plain = visible(text.replace("\n", " ").replace("\r", " "))
+    return "".join(LATEX_SPECIAL.get(character, character) for character in plain)
 
 
 def to_html(tables: Sequence[Table], css_class: str = "methods") -> Markup:

@@ -153,7 +153,8 @@ def _half_width(accumulator: Accumulator, gradient: Array) -> float:
     """Of the 95% interval of a ratio of sums: each row moves it by gradient @ facts / decisions."""
     square = float(gradient @ accumulator.sums.products @ gradient)
     factor = few_samples_factor(accumulator.rows)
-    return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
+    with np.errstate(invalid="ignore"):  # one row has no spread: 0 times an infinite factor
+        return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
 
 
 def _gap(first: Score, second: Score) -> Score:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot.errors import InputError, one_line
+from surefoot.errors import InputError
+from surefoot.io import refuse_special
 from surefoot.predictions.columns import (
-    csv_options,
     is_label,
     is_score,
     read_columns,
@@ -20,6 +20,17 @@ from surefoot.predictions.columns import (
 )
 from surefoot.predictions.labels import refuse_other_classifier
 from surefoot.predictions.paths import STREAMED
+from surefoot.predictions.tables import (
+    CSV_PARSING,
+    READ_AHEAD,
+    csv_name,
+    csv_names,
+    csv_options,
+    decoding,
+    from_csv,
+    refuse_announced,
+    validated,
+)
 from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
@@ -27,7 +38,6 @@ from surefoot.streaming.outcomes import Batch
 PART_ROWS = 2**20  # row groups are joined into a part until it has this many rows
 NUMBERS = 2**21  # logits in a batch
 MOST_ROWS = 2**17  # rows in a batch
-READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are read before they are decoded
 
 
 @dataclass(frozen=True)
@@ -49,10 +59,12 @@ def parts_of(files: Sequence[Path]) -> list[Part]:
             have = ", ".join(STREAMED)
             raise InputError(f"{file}: a {suffix or 'nameless'} file cannot be streamed; have: {have}")
         try:
-            file.open("rb").close()
-            parts += _row_groups(file) if suffix == ".parquet" else [Part(str(file.absolute()))]
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{file}: {one_line(error)}") from error
+            with decoding("data"):
+                refuse_special(file)
+                file.open("rb").close()
+                parts += _row_groups(file) if suffix == ".parquet" else [Part(str(file.absolute()))]
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
     return parts
 
 
@@ -87,6 +99,8 @@ def batches(part: Part, shape: Shape) -> Iterator[Batch]:
 
 def _row_groups(file: Path) -> list[Part]:
     with pyarrow.parquet.ParquetFile(file) as opened:
+        for group in range(opened.num_row_groups):
+            refuse_announced(opened.metadata, [group])
         sizes = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
     parts, chosen, first, rows = [], [], 0, 0
     for group, size in enumerate(sizes):
@@ -101,15 +115,18 @@ def _row_groups(file: Path) -> list[Part]:
 def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     """Tables of at most so many rows, and the row of the file at which each begins; none is empty."""
     start = part.first
-    try:
-        for table in _parquet(part, rows) if part.groups else _csv(part):
-            for offset in range(0, table.num_rows, rows):
-                yield table.slice(offset, rows), start + offset
-            start += table.num_rows
-    except InputError as error:
-        raise InputError(f"{part.path}: {error}") from error
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"{part.path}: data that cannot be read ({one_line(error)})") from error
+    tables = _parquet(part, rows) if part.groups else _csv(part)
+    while True:
+        try:
+            with decoding("data"):
+                table = next(tables, None)
+        except InputError as error:
+            raise InputError(f"{part.path}: {error}") from error
+        if table is None:
+            return
+        for offset in range(0, table.num_rows, rows):
+            yield table.slice(offset, rows), start + offset
+        start += table.num_rows
 
 
 def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
@@ -125,36 +142,34 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
         for batch in file.iter_batches(
             rows, row_groups=list(part.groups), columns=columns, use_threads=False
         ):
-            yield pa.Table.from_batches([batch]).replace_schema_metadata(schema.metadata)
+            yield pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
 
 
 def _csv(part: Part) -> Iterator[pa.Table]:
+    names = csv_names(part.path)
+    refuse_predict_output([csv_name(name) for name in names])
     reading = pyarrow.csv.ReadOptions(block_size=READ_AHEAD, use_threads=False)
-    with pyarrow.csv.open_csv(part.path, read_options=reading) as first:
-        names = first.schema.names
-    refuse_predict_output([name.strip() for name in names])
-    options = csv_options()
     # A column of scores is float64 even if its first values are whole numbers.
-    scores = {name: pa.float64() for name in names if is_score(name.strip())}
-    options.column_types = {**options.column_types, **scores}
-    with pyarrow.csv.open_csv(part.path, read_options=reading, convert_options=options) as file:
+    options = csv_options(names, numbers=[name for name in names if is_score(csv_name(name))])
+    with pyarrow.csv.open_csv(
+        part.path, read_options=reading, parse_options=CSV_PARSING, convert_options=options
+    ) as file:
         for batch in file:
-            yield pa.Table.from_batches([batch]).rename_columns([name.strip() for name in names])
+            yield from_csv(pa.Table.from_batches([batch]))
 
 
 def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     """Validated arrays of a table, and their shape."""
     where = f"{part.path}, rows counted from {start:,}" if start else part.path
     try:
-        columns = read_columns(table)
-        if columns.labels is None:
-            raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
-        scores = as_floats("scores", columns.scores)
-        logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
-        names = None if columns.class_names is None else tuple(columns.class_names)
-        check_predictions(logits, labels, kind, names)
+        with decoding("data"):
+            columns = read_columns(table)
+            if columns.labels is None:
+                raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+            scores = as_floats("scores", columns.scores)
+            logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
+            names = None if columns.class_names is None else tuple(columns.class_names)
+            check_predictions(logits, labels, kind, names)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, pa.ArrowException) as error:
-        raise InputError(f"{where}: data that cannot be read ({one_line(error)})") from error
     return Batch(logits, labels), Shape(kind, logits.shape[2], len(logits), names)

@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from PIL import Image
 from surefoot.errors import is_number
 from surefoot.images.cache import reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, decode, in_parallel
+from surefoot.io import read_regular
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
@@ -141,7 +141,7 @@ def _grey(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]
 
 def _fingerprint(file: str) -> Fingerprint:
     try:
-        data = Path(file).read_bytes()
+        data = read_regular(file)
     except OSError as error:
         return Fingerprint("", None, unreadable=reason_of(error))
     content = hashlib.sha256(data).hexdigest()

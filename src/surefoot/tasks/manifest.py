@@ -2,6 +2,8 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -9,12 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, one_line
-from surefoot.io import replacing, write_toml
+from surefoot.errors import InputError
+from surefoot.io import refuse_special, replacing, write_toml
+from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.tables import (
+    CSV_PARSING,
+    decoding,
+    from_csv,
+    read_parquet,
+    validated,
+    write_csv,
+)
+from surefoot.predictions.validate import check_class_names
 from surefoot.tasks.description import (
     Description,
     Resolved,
@@ -40,6 +51,9 @@ def load_task(file: str | Path) -> Task:
     description = read_description(Path(file))
     table = _read_manifest(description.manifest, description.text_columns())
     try:
+        if isinstance(description.splits, Resolved) and description.manifest.suffix.lower() == ".csv":
+            table = from_csv(table)
+        refuse_repeated(table.column_names)
         return _build(description, table)
     except InputError as error:
         raise InputError(f"{description.manifest}: {error}") from error
@@ -58,7 +72,7 @@ def write_resolved(task: Task, path: str | Path) -> Path:
     root = Path(os.path.commonpath(roots)) if roots else None
     tables = [_resolved_table(task, split, samples, root) for split, samples in task.splits.items()]
     with replacing(target) as temporary:
-        pyarrow.csv.write_csv(pa.concat_tables(tables, promote_options="permissive"), temporary)
+        write_csv(pa.concat_tables(tables, promote_options="permissive"), temporary)
     is_one_label = task.kind is LabelKind.ONE_LABEL
     entries = {
         "name": task.name,
@@ -89,7 +103,10 @@ class Labels:
 
 def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
     """A csv or parquet table; an empty cell is a missing value, and names stay text as written."""
-    try:
+    with _naming(file), decoding("data"):
+        if file.suffix.lower() not in (".csv", ".parquet"):
+            raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
+        refuse_special(file)
         if file.suffix.lower() == ".csv":
             convert = pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(text_columns, pa.string()),
@@ -97,29 +114,24 @@ def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
             )
-            parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=parse)
-        elif file.suffix.lower() == ".parquet":
-            table = pyarrow.parquet.read_table(file, partitioning=None)
+            table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=CSV_PARSING)
+            validated(table)
         else:
-            raise InputError(f"{file}: unknown file type {file.suffix!r}; have: .csv, .parquet")
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{file}: {one_line(error)}") from error
-    if not table.num_rows:
-        raise InputError(f"{file}: no rows; needed: a path per row")
-    for name, count in Counter(table.column_names).items():
-        if count > 1:
-            raise InputError(f"{file}: column {name!r} occurs {count} times; allowed: different names")
+            table = read_parquet(file)
+        if not table.num_rows:
+            raise InputError("no rows; needed: a path per row")
     return table
 
 
 def _build(description: Description, table: pa.Table) -> Task:
+    have = set(table.column_names)
     for name in description.columns():
-        if name not in table.column_names:
+        if name not in have:
             raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
     if not description.images.is_dir():
         raise InputError(f"the image root {description.images} is no folder; see task.images")
     labels = _read_labels(description, table)
+    check_class_names(labels.names)
     samples = _all_samples(description, table, labels)
     familiar = rows_where(description.familiar, table)
     ids = samples.ids.tolist()
@@ -216,6 +228,9 @@ def _many_labels(description: Description, table: pa.Table, unlabelled: NDArray[
     ignored = [[] for _ in present] if description.ignored is None else _lists(table, description.ignored)
     both = [[*a, *b] for a, b in zip(present, ignored, strict=True)]
     names = description.classes or tuple(sorted({name for row in both for name in row}))
+    split = next((name for name in names if ";" in name), None)
+    if split is not None:
+        raise InputError(f"class name {split!r}; allowed: no ';', which separates the labels of a row")
     _refuse_other_labels(both, names)
     index = {name: index for index, name in enumerate(names)}
     labels = np.zeros((len(present), len(names)), dtype=np.int64)
@@ -254,6 +269,15 @@ def _refuse_other_labels(labels: list[list[str]], names: tuple[str, ...]) -> Non
         for name in of_row:
             if name not in known:
                 raise InputError(f"label {name!r} in row {row} is no class; allowed: {', '.join(names)}")
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Name the file in a refusal."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
 
 
 def _resolved_table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.Table:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.errors import InputError
+from surefoot.io import refuse_special
 from surefoot.networks.backbones import BACKBONES, build_network
 from surefoot.networks.external import UserNetwork
 from surefoot.networks.network import Network
@@ -73,6 +74,7 @@ def _refuse_other_outputs(copy: UserNetwork, name: str, shape: tuple[int, ...], 
 def weights_digest(path: Path) -> str:
     """The name of a weights file in a recipe: the start of its sha256."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
