@@ -85,7 +85,7 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
 
 
 def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
-    """Text of one length in memory, as numpy has it; null characters fill it up, so that none can be in it."""
+    """Text of one length in memory, as numpy has it, filled up with null characters; so none can be in it."""
     longest = max(map(len, texts), default=0)
     refuse_larger_than_memory(f"{name} of up to {longest:,} characters", 4 * longest * len(texts))
     wrong = next((text for text in texts if "\0" in text), None)
