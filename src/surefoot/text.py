@@ -137,10 +137,10 @@ def from_spreadsheet(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Text for a terminal: control characters, line ends and invisible characters as escape sequences.
+    r"""Text for a terminal: control characters, line ends and invisible characters as escape sequences.
 
-    >>> visible("a\x1b[31mb\\nc"), visible("[bold]ü[/bold]")
-    ('a\\x1b[31mb\\\\nc', '[bold]ü[/bold]')
+    >>> print(visible("a\x1b[31mb\nc"), visible("[bold]ü[/bold]"))
+    a\x1b[31mb\nc [bold]ü[/bold]
     """
     if text.isprintable():
         return text
@@ -151,14 +151,18 @@ LONGEST_SENTENCE = 1000
 
 
 def sentence(text: str) -> str:
-    """Text for one line of a terminal, with the middle left out where it is very long.
+    r"""Text for one line of a terminal, with the middle left out where it is very long.
 
-    >>> sentence("unknown option 'a\\nb'; have: c"), len(sentence("x" * 10**6))
-    ("unknown option 'a\\\\nb'; have: c", 1000)
+    >>> print(sentence("unknown option 'a\nb'; have: c"))
+    unknown option 'a\nb'; have: c
+    >>> len(sentence("x" * 10**6))
+    1000
     """
     shown = visible(text)
-    half = (LONGEST_SENTENCE - 5) // 2
-    return shown if len(shown) <= LONGEST_SENTENCE else f"{shown[: half + 1]} ... {shown[-half + 1 :]}"
+    if len(shown) <= LONGEST_SENTENCE:
+        return shown
+    half = LONGEST_SENTENCE // 2
+    return f"{shown[: half - 5]} ... {shown[-half:]}"
 
 
 def bytes_text(size: float) -> str:

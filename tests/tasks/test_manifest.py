@@ -1,5 +1,6 @@
 """A user's TOML and table become a task, or an error of one sentence; resolved splits can be read again."""
 
+import csv
 import random
 import re
 import time
@@ -195,6 +196,26 @@ def test_classes_in_the_order_given_and_ids_of_their_own(tmp_path):
     first = task.splits[TRAIN]
     assert first.ids[0].startswith("00")
     assert first.labels[0] == 1 - int(first.ids[0]) % 2
+
+
+def test_a_resolved_split_has_no_formulas_and_comes_back(tmp_path):
+    text = FACES.replace('label = "gender"', 'label = "gender"\nid = "name"')
+    rows = [(f"images/{i}.jpg", ("=m", "-f")[i % 2], 30 + 40 * (i % 4 > 1), "", f"@{i}") for i in range(40)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person", "name"), rows)
+    task = load_task(description(tmp_path, text))
+    again = load_task(write_resolved(task, tmp_path / "resolved.csv"))
+    assert again.identity == task.identity
+    assert again.class_names == ("-f", "=m")
+    with (tmp_path / "resolved.csv").open(newline="") as file:
+        assert not any(cell.startswith(("=", "-", "@")) for line in csv.reader(file) for cell in line)
+
+
+@pytest.mark.parametrize("name", [" f", "-100", "e\u0301"])
+def test_class_names_that_files_cannot_hold_are_refused(name, tmp_path):
+    rows = [(f"images/{i}.jpg", ("é", name)[i % 2], 30, "") for i in range(20)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    with pytest.raises(InputError, match="class name"):
+        load_task(description(tmp_path, FACES))
 
 
 def test_numbers_that_name_stay_as_written(tmp_path):
