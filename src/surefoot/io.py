@@ -109,6 +109,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         regular = target.is_file() or not target.exists()
         if target.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; allowed: a file")
+        sink = None if regular else _opened_pipe(target)  # first, so that nothing is done in vain
         folder = target.parent if regular else None
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.stem[:SHORT]}.", suffix=ending)
     except OSError as error:
@@ -117,17 +118,20 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        if regular:
+        if sink is None:
             sync(temporary)
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
             temporary.replace(target)
         else:
-            with temporary.open("rb") as source, _opened_pipe(target) as sink:
+            with temporary.open("rb") as source, sink:
                 shutil.copyfileobj(source, sink)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+        if sink is not None:
+            with suppress(OSError):  # reported already
+                sink.close()
 
 
 def _opened_pipe(target: Path) -> BinaryIO:

@@ -476,7 +476,7 @@ def special_file(path, rng):
             listener.bind(f"/proc/self/fd/{here}/{path.name}")
             os.close(here)
     elif how == "dev":
-        path.symlink_to(str(rng.choice(["/dev/null", "/dev/zero", "/dev/tty", "/dev/stdin", "/dev/full"])))
+        path.symlink_to(str(rng.choice(["/dev/null", "/dev/zero", "/dev/tty", "/dev/stdin"])))
     elif how == "loop":
         path.symlink_to(path.name)
     elif how == "dangling":
