@@ -172,7 +172,7 @@ BAD = {
     "not a calibration": (["apply", "val.npz", "val.npz", "-o", "x.npz"], "val.npz is not a calibration file"),
     "threshold": (["evaluate", "f.parquet", "--error-above", "2"], "confidence threshold 2; allowed"),
     "unlike sides": (["evaluate", "f.parquet", "many.npz"], "kind differ: familiar one_label, unfamiliar many_labels"),
-    "no folder": (["calibrate", "val.npz", "-o", "no/where.json"], "cannot write no/where.json: No such file or directory"),
+    "no folder": (["calibrate", "val.npz", "-o", "no/where.json"], "cannot write no/where.json: no folder no; allowed: a file in an existing folder"),
     "usage": (["evaluate", "f.parquet", "--format", "pdf"], "pdf"),
     "unknown command": (["evaluat"], "evaluat"),
     "nothing to list": (["ls", "everything"], "everything"),
