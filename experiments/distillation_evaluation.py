@@ -246,18 +246,20 @@ def difference(
 ) -> "Difference":
     """The difference of means over runs, its interval over groups, and Welch's margin over runs."""
     from surefoot.evaluation.bootstrap import Draw, resampled
-    from surefoot.evaluation.comparison import Difference, RunScore, margin_of_means, summary
+    from surefoot.evaluation.comparison import Difference, over_networks
 
     metrics = [METRICS.named(metric)]
     draw = Draw.of(ours[0].n, ours[0].groups, resamples=resamples, rng=np.random.default_rng(seed))
-    means, cells = [], []
-    for runs in (ours, others):
+    means, scores = [], []
+    for place, runs in enumerate((ours, others)):
         means.append(np.mean([resampled(run.outcomes, metrics, draw)[0] for run in runs], axis=0))
-        cells.append(summary([RunScore(i, metrics[0].function(run)) for i, run in enumerate(runs)]))
-    value = cells[0].mean - cells[1].mean
-    factor = few_samples_factor(len(np.unique(draw.unit_of[ours[0].outcomes.row])))
+        scores.append({(place, i): metrics[0].function(run) for i, run in enumerate(runs)})
+    value = float(np.mean(list(scores[0].values())) - np.mean(list(scores[1].values())))
+    independent = len(np.unique(draw.unit_of[ours[0].outcomes.row]))
+    factor = few_samples_factor(independent)
     interval = centred_interval(value, means[0] - means[1], (-math.inf, math.inf), factor=factor)
-    return Difference(value, interval.low, interval.high, margin=margin_of_means(*cells))
+    over_runs = over_networks(*scores)
+    return Difference(value, interval.low, interval.high, independent=independent, over_runs=over_runs)
 
 
 @dataclass(frozen=True)
@@ -468,7 +470,15 @@ def table(chosen: argparse.Namespace) -> None:
     write(chosen.out / "distillation-scores.csv", scores_csv(every))
     names = ("task", "kind", "setting", "less", "outcome", "runs", "less_runs", "less_value", "difference")
     rows = [
-        (found.task, *line[:-1], line[-1].value, line[-1].low, line[-1].high, line[-1].margin, *line[-1].ends)
+        (
+            found.task,
+            *line[:-1],
+            line[-1].value,
+            line[-1].low,
+            line[-1].high,
+            line[-1].over_runs.margin,
+            *line[-1].ends,
+        )
         for found, lines in zip(every, compared, strict=True)
         for line in lines
     ]

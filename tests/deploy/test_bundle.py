@@ -444,7 +444,7 @@ def test_a_changed_description_is_one_sentence(copy, change, says):
     ("change", "says"),
     [
         (lambda fitted: fitted["members"].append(fitted["members"][0]), "a calibration of 3 members for 2 networks"),
-        (lambda fitted: fitted["members"][0].update(temperature=10**400), "too large to convert"),
+        (lambda fitted: fitted["members"][0].update(temperature=10**400), "is too large; allowed: 64 bits"),
         (lambda fitted: fitted["novelty"].update(score="foo"), "unknown novelty score 'foo'; have: energy"),
         (lambda fitted: fitted["novelty"].update(scale={"low": 2, "high": 1}), "novelty is scaled by "),
         (lambda fitted: fitted["novelty"].update(scale={"low": 0, "high": math.nan}), "novelty is scaled by "),

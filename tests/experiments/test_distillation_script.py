@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import t as student_t
 
 from surefoot.evaluation.comparison import Difference
+from surefoot.intervals import StandardError
 from surefoot.metrics import METRICS
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
@@ -325,5 +327,5 @@ def test_what_is_missing_is_said_in_a_sentence(script, study, capsys, tmp_path):
 )
 def test_the_answer_follows_the_protocol(evaluation, task, nll, aurc, expected):
     """Margins over runs of 0.02 widen the intervals over groups."""
-    gaps = [Difference(*values, margin=0.02) for values in (nll, aurc)]
+    gaps = [Difference(*values, over_runs=StandardError.of_margin(0.02, math.inf)) for values in (nll, aurc)]
     assert expected in evaluation.answer(task, *gaps, 0.5)

@@ -1,10 +1,13 @@
 """A fixed slice of the fuzzer, and the fuzzer itself: it must see what it is there to see."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import surefoot.cli
 from tests.fuzz import driver, oracle
 from tests.fuzz.cases import REFUSED, VALID, Step
 from tests.metrics import oracles
@@ -41,6 +44,10 @@ def _outcome(monkeypatch, tmp_path, main, step):
     """The kinds of failure of a case with this one step, where the command line does that."""
     for name in ("base", "scratch"):
         (tmp_path / name).mkdir()
+    for name in ("COLUMNS", "TMPDIR", "SUREFOOT_CACHE"):  # which the worker sets; put back afterwards
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
+    monkeypatch.setattr(surefoot.cli, "app", surefoot.cli.app)
     worker = driver.Worker(tmp_path / "base", tmp_path / "scratch", 0)
     worker.main = main
 

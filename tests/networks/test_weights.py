@@ -257,7 +257,7 @@ REFUSED = {
     "empty safetensors": ("a.safetensors", empty, "is not a safetensors file"),
     "too long a header": ("a.safetensors", broken_safetensors, "is not a safetensors file"),
     "another ending": ("a.h5", text, r"unknown ending; allowed: .pth.tar, .pth, .pt, .safetensors"),
-    "a folder": ("a.pth", Path.mkdir, "cannot read .*a.pth: Is a directory"),
+    "a folder": ("a.pth", Path.mkdir, "cannot read .*a.pth: a folder; allowed: a regular file"),
     "a folder of safetensors": ("a.safetensors", Path.mkdir, "cannot read .*a.safetensors"),
 }
 

@@ -12,7 +12,7 @@ from surefoot.report import gallery
 from surefoot.report.gallery import Mistake
 from tests.conftest import draw_many_labels, draw_one_label
 
-NAMES = ("<script>alert(1)</script>", "$\\frac{", "日本語" * 30, "d\x00")
+NAMES = ("<script>alert(1)</script>", "$\\frac{", "日本語" * 30, "d\x01")
 
 
 def noise(height, width, seed=0):
