@@ -12,7 +12,7 @@ from tests.fuzz import driver, oracle
 from tests.fuzz.cases import REFUSED, VALID, Step
 from tests.metrics import oracles
 
-CASES, SEED = 700, 19
+CASES, SEED = 400, 19
 
 
 def test_a_slice_of_the_cases():
