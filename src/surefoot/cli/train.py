@@ -79,7 +79,8 @@ class SearchName(StrEnum):
 
 
 RATE_ONLY = ("rate", "most_epochs", "patience")
-RECIPE_ONLY = ("augmentation", "sharpness", "schedule", "length", "candidates", "runs", "store", "workers")
+AXES = ("augmentation", "sharpness", "schedule", "length")
+RECIPE_ONLY = (*AXES, "candidates", "runs", "store", "workers")
 
 
 def tune(
@@ -127,10 +128,7 @@ def tune(
     device: Device = "auto",
 ) -> None:
     """Search a recipe on the task's validation split; unfamiliar data are never used."""
-    _refuse_options_of_the_other(search, context)
-    for each in rate or ():
-        if not 0 < each < math.inf:
-            raise InputError(f"--rate is {each!r}; allowed: a positive number")
+    _refuse_wrong_options(search, context)
     _refuse_missing_files(task, recipe, weights)
     refuse_missing(candidates)
     trials = output.with_suffix(".csv") if search is SearchName.RECIPE else None
@@ -171,11 +169,6 @@ def tune(
             schedules=schedule or (),
             lengths=length or (),
         )
-    elif augmentation or sharpness or schedule or length:
-        raise InputError(
-            "--candidates names every recipe; allowed: "
-            "without --augmentation, --sharpness, --schedule and --length"
-        )
     else:
         found = read_candidates(candidates, base)
     order = WorkOrder(
@@ -190,8 +183,8 @@ def tune(
     _tune_recipe(RecipeSearch(loaded, found, order, runs), base, workers or default_workers(chosen), output)
 
 
-def _refuse_options_of_the_other(search: SearchName, context: typer.Context) -> None:
-    """Refuse an option that was given and that this search does not use."""
+def _refuse_wrong_options(search: SearchName, context: typer.Context) -> None:
+    """Refuse options that this search does not use, that exclude each other, and rates that are no rates."""
     other, names = (
         (SearchName.RECIPE, RECIPE_ONLY) if search is SearchName.RATE else (SearchName.RATE, RATE_ONLY)
     )
@@ -201,6 +194,15 @@ def _refuse_options_of_the_other(search: SearchName, context: typer.Context) -> 
             raise InputError(
                 f"--{name.replace('_', '-')} is not used by --search {search}; allowed: with --search {other}"
             )
+    given = context.params
+    for rate in given["rate"] or ():
+        if not 0 < rate < math.inf:
+            raise InputError(f"--rate is {rate!r}; allowed: a positive number")
+    if given["candidates"] is not None and any(given[axis] for axis in AXES):
+        raise InputError(
+            "--candidates names every recipe; allowed: "
+            "without --augmentation, --sharpness, --schedule and --length"
+        )
 
 
 def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -> None:
