@@ -37,7 +37,7 @@ from distillation_evaluation import (
     table,
 )
 from session import WEIGHTS
-from sharpness import execute_specs, images_trained, parts_of, step_cost, time_limit
+from sharpness import execute_specs, exit_code, images_trained, parts_of, step_cost
 
 from surefoot.errors import InputError
 from surefoot.experiments.methods import Setup
@@ -48,7 +48,6 @@ from surefoot.tasks import task_named
 from surefoot.tasks.task import Split, Task
 from surefoot.text import count_of
 from surefoot.variants import Distilled, variant_of
-from surefoot.workers.jobs import STOPPED
 
 MEMBERS = 10
 NOT_SCALED = ("gender",)  # tasks without T-scaled teachers
@@ -233,21 +232,9 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; 2 for a user's mistake, 3 when stopped."""
+    """Run a command; the exit code."""
     chosen = parsed(words)
-    try:
-        if chosen.what == "table":
-            table(chosen)
-        else:
-            with time_limit(chosen.minutes):
-                train(chosen.what, chosen)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes", file=sys.stderr)
-        return STOPPED
-    return 0
+    return exit_code(chosen, table if chosen.what == "table" else None, train)
 
 
 if __name__ == "__main__":

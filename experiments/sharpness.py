@@ -22,7 +22,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -626,11 +626,20 @@ WRITERS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; 2 for a user's mistake, 3 when stopped."""
+    """Run a command; the exit code."""
     chosen = parsed(words)
+    return exit_code(chosen, WRITERS.get(chosen.what), train)
+
+
+def exit_code(
+    chosen: argparse.Namespace,
+    write: Callable[[argparse.Namespace], None] | None,
+    train: Callable[[str, argparse.Namespace], None],
+) -> int:
+    """Write tables, or train for a limited time; 2 for a user's mistake, 3 when stopped."""
     try:
-        if chosen.what in WRITERS:
-            WRITERS[chosen.what](chosen)
+        if write is not None:
+            write(chosen)
         else:
             with time_limit(chosen.minutes):
                 train(chosen.what, chosen)
