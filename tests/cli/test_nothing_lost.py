@@ -193,7 +193,7 @@ def test_where_one_file_cannot_be_replaced_none_is(tmp_path):
             (tmp_path / "late").mkdir(exist_ok=True)
 
     before = tree(tmp_path)
-    with pytest.raises(InputError, match="cannot write .*late"):
+    with pytest.raises(InputError, match=r"cannot write .*late"):
         write("replaced", "old", "new/deep/file", "late")
     (tmp_path / "late").rmdir()
     assert tree(tmp_path) == before
