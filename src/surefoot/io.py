@@ -25,6 +25,7 @@ from surefoot.errors import InputError
 from surefoot.text import bytes_text
 
 MOST_TEXT = 64 * 2**20  # bytes of a TOML, JSON or CSV file that is read at once
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of one that JSON writes as two
 SMALLEST_WHOLE, LARGEST_WHOLE = -(2**63), 2**63 - 1  # of a TOML or JSON file
 SPECIAL = (
     (stat.S_ISDIR, "a folder"),
@@ -73,26 +74,6 @@ def _utf8(path: str | Path, *, most: float = MOST_TEXT) -> str:
         return read_regular(path, most=most).decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
-def available_memory() -> float:
-    """The bytes that this process can still allocate, as far as the system says it."""
-    limits = [math.inf]
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-        limits += [int(found[1]) * 1024] if found else []
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        pass  # another system, or no limit ("max")
-    return min(limits)
-
-
-def refuse_larger_than_memory(what: str, size: int) -> None:
-    """Raise if something of that size does not fit into the available memory: before it is allocated."""
-    available = available_memory()
-    if size > available:
-        have = bytes_text(available)
-        raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
 
 
 SHORT = 20  # characters of a name that are in the name of its temporary file
@@ -362,8 +343,16 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text; whole numbers have 64 bits, and other numbers are not too large."""
-    return json.loads(text, parse_int=_whole, parse_float=_float)
+    """The values of a JSON text; whole numbers have 64 bits, no number is too large, and text is Unicode."""
+    document = json.loads(text, parse_int=_whole, parse_float=_float, parse_constant=_no_constant)
+    found = HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+    if found is not None:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")  # which fails unless it has the other half
+    return document
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _reason(error: BaseException) -> str:

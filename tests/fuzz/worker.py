@@ -21,6 +21,12 @@ from tests.fuzz.cases import family_of
 from tests.fuzz.steps import ANY, EITHER, REFUSED, VALID, Place
 
 MEMORY = 6 * 2**30  # address space that a worker may take beyond what its libraries take
+ODD_NAMES = {
+    1: "\udcff",
+    2: " \u202e\u200b[b]é",
+    3: "\x1b[31m\n",
+    4: "=1+1;'",
+}  # of the folders of some cases
 
 
 class Worker:
@@ -44,7 +50,7 @@ class Worker:
     def run(self, number):
         """One case: how many commands it ran, and the failures among them."""
         rng = np.random.default_rng([self.seed, number])
-        folder = self.scratch / f"case{number}"
+        folder = self.scratch / f"case{number}{ODD_NAMES.get(number % 30, '')}"
         folder.mkdir()
         family = family_of(rng)
         result = {

@@ -13,6 +13,7 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -92,11 +93,11 @@ def monitor(
         stack.enter_context(all_or_none())
         check = check_shift(before, after, budget=budget, bound=bound)
         if past is not None:
-            past = past.added(check, reference=name, source=str(current))
+            past = past.added(check, reference=name, source=path_text(current))
         verdict, table = monitor_verdict(check), monitor_table(check)
         document = _document(check, verdict)
         if output is not None:
-            sources = {"reference": str(reference), "current": str(current)}
+            sources = {"reference": path_text(reference), "current": path_text(current)}
             checks = () if past is None else past.checks
             with busy("drawing the page"):
                 write_monitor_page(check, verdict, table, before, after, checks, sources, output)

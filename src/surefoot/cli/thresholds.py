@@ -9,6 +9,7 @@ from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
+from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -80,7 +81,7 @@ def thresholds(
         echo(_unreachable(chosen, used.n), err=True)
         raise typer.Exit(1)
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
-    sources = {name: str(path) for name, path in paths.items()}
+    sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
 
     verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -83,7 +82,7 @@ def stored_network(target: Path, locks: Path) -> StoredNetwork | None:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object that describes a network."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
             raise ValueError("not a JSON object")
     except OSError as error:
