@@ -186,13 +186,16 @@ def ablated(plain: Recipe, full: Recipe, radii: Iterable[float] = RADII) -> dict
     def values_of(recipe: Recipe, values: Iterable[str]) -> dict[str, Any]:
         return {name: getattr(recipe, name) for name in values}
 
+    additions = dict(ADDITIONS)
+    if full.augmentation == plain.augmentation != "strong":  # not chosen here: tried as an addition
+        additions["strong augmentation"] = {"augmentation": "strong"}
     base = replace(plain, epochs=full.epochs)
     recipes = {OWN_LENGTH: plain, PLAIN: base}
     recipes |= {f"plain + {k}": replace(base, **values_of(full, v)) for k, v in ingredients.items()}
-    recipes |= {f"plain + {label}": replace(base, **values) for label, values in ADDITIONS.items()}
+    recipes |= {f"plain + {label}": replace(base, **values) for label, values in additions.items()}
     recipes["full"] = full
     recipes |= {f"full without {k}": replace(full, **values_of(plain, v)) for k, v in ingredients.items()}
-    recipes |= {f"full + {label}": replace(full, **values) for label, values in ADDITIONS.items()}
+    recipes |= {f"full + {label}": replace(full, **values) for label, values in additions.items()}
     return recipes | {f"full, rho {radius:g}": replace(full, sharpness=radius) for radius in radii}
 
 

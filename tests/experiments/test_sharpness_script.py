@@ -117,6 +117,14 @@ FULL = replace(
 )
 
 
+def test_strong_augmentation_is_an_addition_where_the_search_did_not_choose_it(script):
+    full = replace(FULL, augmentation=PLAIN.augmentation)
+    recipes = script.ablated(PLAIN, full)
+    assert "full without strong augmentation" not in recipes
+    assert recipes["full + strong augmentation"] == replace(full, augmentation="strong")
+    assert recipes["plain + strong augmentation"] == replace(recipes["plain"], augmentation="strong")
+
+
 def test_ablated_recipes_differ_by_one_ingredient(script):
     recipes = script.ablated(PLAIN, FULL)
     assert recipes.pop("plain, own length") == PLAIN
