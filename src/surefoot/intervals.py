@@ -78,13 +78,14 @@ def binomial_quantile(q: float, n: NDArray[np.float64], p: NDArray[np.float64]) 
     >>> binomial_quantile(0.975, np.array([10.0, 10.0]), np.array([0.5, 1.0])).tolist()
     [8.0, 10.0]
     """
-    from scipy.special import bdtr, bdtrik
+    from scipy.special import bdtrik, betaincc
 
-    inner = np.clip(p, 1e-300, 1 - 1e-16)
-    k = np.clip(np.ceil(np.nan_to_num(bdtrik(q, n, inner))), 0, n)  # may be off by one
-    k = np.where((k > 0) & (bdtr(k - 1, n, inner) >= q), k - 1, k)
-    k = np.where(bdtr(k, n, inner) < q, k + 1, k)
-    return np.minimum(k, n)
+    def reached(k: NDArray[np.float64]) -> NDArray[np.bool_]:
+        below = np.clip(k, 0, n - 1)
+        return (k >= n) | ((k >= 0) & (betaincc(below + 1, n - below, p) >= q))
+
+    k = np.clip(np.ceil(np.nan_to_num(bdtrik(q, n, np.clip(p, 1e-300, 1 - 1e-16)))), 0, n)  # or one off
+    return np.where(reached(k - 1), k - 1, np.where(reached(k), k, k + 1))
 
 
 def few_samples_factor(independent: int) -> float:
