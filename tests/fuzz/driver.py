@@ -9,6 +9,7 @@ running it; if it dies or does not answer in time, that case is a crash or a han
 """
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
@@ -27,7 +28,9 @@ from tests.fuzz.cases import family_of
 from tests.fuzz.prepared import ROOT, prepare
 from tests.fuzz.worker import Worker, remove, work
 
-SECONDS = 30  # without an answer: a hang
+SECONDS = 30  # of CPU time for a command, or of waiting for nothing: a hang
+IDLE_LOOKS = 10  # a second apart, at which all threads wait
+MOST_SECONDS = 900  # however busy the machine is
 FOLDER = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
 KINDS = ("crash", "hang", "traceback", "wrong number", "wrong exit", "unclear refusal", "file changed")
 
@@ -73,7 +76,7 @@ class Supervised:
 
     def start(self):
         self.case, self.words, self.rest = None, [], b""
-        self.since = time.monotonic()
+        self.since, self.used, self.idle = time.monotonic(), None, 0
         if self.scratch.exists():
             remove(self.scratch)
         self.scratch.mkdir()
@@ -112,7 +115,7 @@ class Supervised:
         *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            self.since = time.monotonic()
+            self.since, self.used, self.idle = time.monotonic(), None, 0
             if "begin" in message:
                 self.case, self.words = message["begin"], []
             elif "words" in message:
@@ -121,6 +124,16 @@ class Supervised:
                 tally.add(message)
                 self.next, self.case = message["case"] + self.stride, None
         return False
+
+    def is_stuck(self):
+        """Whether a command computes or waits for too long; one that gets no CPU time does not."""
+        waited = time.monotonic() - self.since
+        if self.case is None or waited < SECONDS:
+            return False
+        states, used = _threads(self.process.pid)
+        self.used = used if self.used is None else self.used
+        self.idle = 0 if states & {"R", "D"} else self.idle + 1
+        return self.idle > IDLE_LOOKS or used - self.used > SECONDS or waited > MOST_SECONDS
 
     def ended(self, tally):
         """Record how it ended, and start again where cases are left; whether there are."""
@@ -137,7 +150,7 @@ class Supervised:
         """Kill it and its children, and start again where cases are left; whether there are."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._lost(tally, "hang", f"no answer in {SECONDS} s")
+        self._lost(tally, "hang", f"no answer in {time.monotonic() - self.since:.0f} s")
         return self._again()
 
     def _again(self):
@@ -161,6 +174,17 @@ class Supervised:
         self.next = self.case + self.stride
 
 
+def _threads(process):
+    """The states of a process's threads, and the seconds of CPU time that they have used."""
+    states, ticks = set(), 0
+    for path in Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            states.add(fields[0])
+            ticks += int(fields[11]) + int(fields[12])
+    return states, ticks / os.sysconf("SC_CLK_TCK")
+
+
 def fuzz(cases, seed, *, workers=1, first=0, show=None):
     """Run so many cases from `first`; the tally. `show` is called with it and the first case that has not ended."""
     tally = Tally()
@@ -176,7 +200,7 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None):
             )
             running[index] = each
             selector.register(each.process.stdout, selectors.EVENT_READ, index)
-        shown = time.monotonic()
+        shown = looked = time.monotonic()
         while running:
             for key, _ in selector.select(timeout=1):
                 each = running[key.data]
@@ -186,8 +210,11 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None):
                         selector.register(each.process.stdout, selectors.EVENT_READ, key.data)
                     else:
                         del running[key.data]
+            if time.monotonic() - looked < 1:
+                continue
+            looked = time.monotonic()
             for index, each in list(running.items()):
-                if each.case is not None and time.monotonic() - each.since > SECONDS:
+                if each.is_stuck():
                     selector.unregister(each.process.stdout)
                     if each.hang(tally):
                         selector.register(each.process.stdout, selectors.EVENT_READ, index)
