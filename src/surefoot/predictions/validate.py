@@ -160,10 +160,18 @@ def check_class_names(names: Iterable[str]) -> None:
             raise InputError(f"class name {name!r}; allowed: Unicode without null characters")
         if re.fullmatch(rf"-0*{-IGNORE}(\.0*)?", name):
             raise InputError(f"class name {name!r} is the mark of unknown labels; allowed: another name")
-        normalised[unicodedata.normalize("NFC", name)] += 1
+        normalised[_looks(name)] += 1
     repeated = next((name for name, count in normalised.items() if count > 1), None)
     if repeated is not None:
         raise InputError(f"class name {repeated!r} occurs twice; allowed: different names")
+
+
+def _looks(name: str) -> str:
+    """The name without characters that are not shown, and with one form of each accent."""
+    if name.isascii():
+        return name
+    shown = (letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFC", "".join(shown))
 
 
 def check_logits(logits: Floats) -> None:
