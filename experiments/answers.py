@@ -2,8 +2,8 @@
 
     python experiments/answers.py [--pages docs/results]
 
-Reads the first table of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
-and the paper) into the same folder, and the table into its README.md, between two comments.
+Reads the first table of each task's page and those of recipes.md. Writes answers.svg (as tuned, other
+recipes, and the paper) into the same folder, and the table into its README.md, between two comments.
 """
 
 import argparse
@@ -70,10 +70,10 @@ def answers_table(pages: Path) -> str:
     lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
     for of_question in zip(*ours.values(), strict=True):
         question = of_question[0].question
-        cells = [
-            f"{WORDS.get(each.word, each.word)} ({percent(each.change)}; *{percent(paper_change(question, task))}*)"
-            for task, each in zip(ours, of_question, strict=True)
-        ]
+        cells = []
+        for task, each in zip(ours, of_question, strict=True):
+            changes = f"{percent(each.change)}; *{percent(paper_change(question, task))}*"
+            cells.append(f"{WORDS.get(each.word, each.word)} ({changes})")
         lines.append(f"| {question} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
