@@ -21,7 +21,7 @@ LEVELS = (
     {"evaluation", "novelty", "variants"},
     {"streaming", "workers"},
     {"experiments"},
-    {"deploy", "extend"},
+    {"deploy", "extend", "plots"},
     {"report", "serve"},
     {"cli"},
 )
