@@ -13,7 +13,7 @@ SOURCE = Path(surefoot.__file__).parent
 
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
-    {"errors", "intervals", "pages", "runtime", "text"},
+    {"errors", "intervals", "pages", "results", "runtime", "text"},
     {"io", "plugins", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
     {"metrics", "store", "tasks"},

@@ -4,7 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 CANDIDATES = 20
 TARGET_ERROR = 0.01
@@ -85,7 +86,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(Result):
     """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it."""
 
     accept: float
@@ -98,6 +99,7 @@ class Thresholds:
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
 
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
@@ -122,7 +124,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class Unreachable(Result):
     """No threshold has the guarantee; the candidates have the bounds that hold instead."""
 
     guarantee: Guarantee

@@ -73,7 +73,7 @@ def evaluate(
             theirs = scored[1].metrics[name]
             if ours.n and theirs.n:
                 gap[name] = _exact_difference(ours, theirs)
-    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
+    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change, given, calibration)
 
 
 def paired_differences(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator, PercentFormatter
 
@@ -47,7 +48,7 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
     On the diagonal, confidence equals accuracy; below it, the model is overconfident. The band is where the
     bins of a calibrated model would fall by chance, the histogram at the foot shows the confidences.
     """
-    named, axes = _named(predictions), _axes(ax)
+    named, axes = _named(predictions), given_or_new(ax)
     lowest = min(curves.lowest_confidence(p) for p in named.values())
     for name, each in named.items():
         bins, counts = curves.reliability(each.outcomes), curves.histogram(each.outcomes, lowest)
@@ -58,7 +59,7 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
 
 def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
     """The share of the predictions at each confidence."""
-    named, axes = _named(predictions), _axes(ax)
+    named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
         draw_histogram(axes, curves.histogram(each.outcomes, curves.lowest_confidence(each)), name)
     axes.set(xlabel="confidence", ylabel="share of predictions")
@@ -67,7 +68,7 @@ def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
 
 def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
     """The error rate among the most confident predictions, as more of them are accepted."""
-    named, axes = _named(predictions), _axes(ax)
+    named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
         draw_risk_coverage(axes, curves.risk_coverage(each.outcomes), name)
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
@@ -76,27 +77,28 @@ def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
 
 def temperature_curve(predictions: Named, ax: Axes | None = None) -> Axes:
     """NLL (not clipped) as the logits are divided by T; a point marks the T that `fit_temperature` finds."""
-    named, axes = _named(predictions), _axes(ax)
-    every = [1.0]
+    named, axes = _named(predictions), given_or_new(ax)
+    fits = {name: fit_temperature(each) for name, each in named.items()}
+    marked = [fit.temperature for fit in fits.values() if not fit.at_bound]
+    low, high = min(0.5, *marked) / 1.1, max(4.0, *marked) * 1.1
+    temperatures = sorted({*np.geomspace(low, high, 60).tolist(), *marked})
     for name, each in named.items():
-        fitted = fit_temperature(each)
-        best = [] if fitted.at_bound else [fitted.temperature]
-        every += best
-        temperatures = sorted({*np.geomspace(min(0.5, *every) / 1.1, max(4.0, *every) * 1.1, 60), *best, 1.0})
         values = curves.nll_by_temperature(curves.some_rows(each), temperatures, clip=(0.0, 1.0))
-        style = Style(axes)
-        label = f"{name}, T = {fitted.temperature:.2f}".removeprefix(", ") if best else name
-        axes.plot(temperatures, values, **style.line, label=label)
-        for t in best:
-            axes.plot(t, values[temperatures.index(t)], **style.point("o"))
+        style, best = Style(axes), fits[name].temperature
+        if fits[name].at_bound:  # no T is best
+            axes.plot(temperatures, values, **style.line, label=name or None)
+            continue
+        axes.plot(temperatures, values, **style.line, label=f"{name}, T = {best:.2f}".removeprefix(", "))
+        axes.plot(best, values[temperatures.index(best)], **style.point("o"))
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set_xscale("log")
-    axes.set_xlim(min(0.5, *every) / 1.1, max(4.0, *every) * 1.1)
-    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32) if axes.get_xlim()[0] <= t <= axes.get_xlim()[1]]
+    axes.set_xlim(low, high)
+    ticks = [t for t in (0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100) if low <= t <= high]
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="temperature T", ylabel="NLL")
-    axes.legend()
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
     return axes
 
 
@@ -112,7 +114,7 @@ def nll_familiar_vs_unfamiliar(
     Triangle: T = 1; X: the T of the calibration of that name; dots: T = 2, 2.25, ... Give the predictions
     before calibration.
     """
-    sides, axes = _both_sides(familiar, unfamiliar), _axes(ax)
+    sides, axes = _both_sides(familiar, unfamiliar), given_or_new(ax)
     given = {"": calibration} if isinstance(calibration, Calibration) else dict(calibration or {})
     _refuse_names("calibration", given, sides)
     for name, (first, second) in sides.items():
@@ -153,7 +155,7 @@ def compare_methods(
             side: Interval(score.value, score.low, score.high)
             for side, score in ((side, each.metrics[chosen.name]) for side, each in scores.items())
         }
-    return draw_intervals(_axes(ax), rows, axis_label(chosen.title, chosen.better))
+    return draw_intervals(given_or_new(ax), rows, axis_label(chosen.title, chosen.better))
 
 
 def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
@@ -161,7 +163,7 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
 
     A calibration that needs a novelty has a line for each of 0, 0.5 and 1.
     """
-    axes, classes = _axes(ax), calibration.classes
+    axes, classes = given_or_new(ax), calibration.classes
     lowest = 0.5 if calibration.label_kind is LabelKind.MANY_LABELS else 1 / classes
     before = np.linspace(lowest + 1e-4, 1 - 1e-6, 200)
     logits = np.zeros((calibration.needs_members or 1, len(before), classes))
@@ -177,8 +179,7 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
         label = calibration.summary() if novelty is None else f"novelty {novelty:g}"
         axes.plot(before, after, **Style(axes).line, label=label)
     axes.set(xlabel="confidence before", ylabel="confidence after", xlim=(lowest, 1), ylim=(lowest, 1))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    percent_axes(axes.xaxis, axes.yaxis)
     axes.legend()
     return axes
 
@@ -232,7 +233,7 @@ def draw_histogram(axes: Axes, histogram: curves.Histogram, name: str) -> None:
     style = Style(axes)
     line: Any = {"color": style.colour, "linestyle": style.linestyle, "label": name or None}
     axes.stairs(histogram.share, histogram.edges, linewidth=2, **line)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    percent_axes(axes.yaxis)
 
 
 def draw_risk_coverage(axes: Axes, curve: curves.RiskCoverage, name: str) -> Style:
@@ -240,8 +241,7 @@ def draw_risk_coverage(axes: Axes, curve: curves.RiskCoverage, name: str) -> Sty
     style = Style(axes)
     axes.plot(curve.coverage, curve.risk, label=name or None, **style.line)
     axes.set(xlim=(0, 1), ylim=(0, None))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    percent_axes(axes.xaxis, axes.yaxis)
     return style
 
 
@@ -312,6 +312,12 @@ def draw_strokes(
     axes.plot(*((ends, places) if across else (places, ends)), solid_capstyle="butt", **line)
 
 
+def percent_axes(*axes: Axis) -> None:
+    """Write shares as percentages."""
+    for axis in axes:
+        axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+
+
 def axis_label(title: str, better: Better) -> str:
     """A metric's title, and which direction is better."""
     return f"{title} ({better} is better)" if better in ("lower", "higher") else title
@@ -346,7 +352,8 @@ def _refuse_names(what: str, names: Iterable[str], known: Iterable[str]) -> None
             raise InputError(f"{what} has the name {name!r}, the other side has: {', '.join(have)}")
 
 
-def _axes(ax: Axes | None) -> Axes:
+def given_or_new(ax: Axes | None) -> Axes:
+    """These axes, or those of a new figure."""
     if ax is not None:
         return ax
     from matplotlib import pyplot
