@@ -98,7 +98,7 @@ class View:
         """A fragment for notebooks; everything that came from the user is escaped."""
         sentences = Markup("").join(Markup("<p>{}</p>").format(each) for each in self.sentences)
         return Markup('<div class="surefoot"><style>{}</style><p class="title">{}</p>{}{}</div>').format(
-            Markup(CSS), self.title, sentences, to_html(self.tables, "result"), notes
+            Markup(CSS), self.title, sentences, to_html(self.tables, "result")
         )
 
     def frame(self) -> "pandas.DataFrame":
@@ -267,7 +267,8 @@ def _unreachable_view(unreachable: Unreachable) -> View:
     best, target = unreachable.best, unreachable.guarantee.target_error
     sentence = (
         f"No threshold can guarantee an error of at most {target:g} with these rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident ({best.wrong} wrong of {best.n})."
+        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
+        f"({best.wrong} wrong of {best.n})."
     )
     return View(
         "Confidence thresholds: none",
