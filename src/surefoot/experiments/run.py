@@ -44,6 +44,7 @@ class Study(Result):
 
     experiment: Experiment
     parts: tuple[PartStudy, ...]
+    folder: Path | None = None  # of the experiment in the store
 
 
 def resolved(experiment: Experiment) -> Experiment:

@@ -128,7 +128,7 @@ def nll_familiar_vs_unfamiliar(
     axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
     lines, labels = axes.get_legend_handles_labels()
     marks = mark_keys(calibrated=bool(given))
-    axes.legend([*lines, *marks], [*labels, *(mark.get_label() for mark in marks)])
+    axes.legend([*lines, *marks], [*labels, *(str(mark.get_label()) for mark in marks)])
     return axes
 
 

@@ -49,8 +49,8 @@ CSS = """
 .surefoot { font-size: 0.9rem; line-height: 1.4; }
 .surefoot p { margin: 0.2em 0; max-width: 60em; }
 .surefoot p.title { font-weight: 600; }
-.surefoot .scroll { overflow: auto; max-height: 32em; margin: 0.6em 0; }
-.surefoot table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.surefoot .scroll { overflow: auto; max-height: 40em; margin: 0.6em 0; }
+.surefoot table { border-collapse: collapse; font-size: inherit; font-variant-numeric: tabular-nums; }
 .surefoot caption { text-align: left; font-weight: 600; padding: 0.3em 0; white-space: nowrap; }
 .surefoot th, .surefoot td { padding: 0.2em 0.8em; border: 0; text-align: right; white-space: nowrap; }
 .surefoot th:first-child, .surefoot .left { text-align: left; }
@@ -291,7 +291,7 @@ def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
     axes.axhline(target, color=plots.GREY, linewidth=1, label="target")
     if isinstance(chosen, Thresholds) and chosen.zones["accept"].error.n:
         zone = chosen.zones["accept"]
-        point = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
+        point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
         axes.plot(zone.share.value, zone.error.value, label=f"accept at {chosen.accept:.4g}", **point)
     highest = max(target, *(each.wrong / each.n for each in some))
     axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
