@@ -270,7 +270,7 @@ def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.experiments.run.study", interrupted)
+    monkeypatch.setattr("surefoot.experiments.workflow.study", interrupted)
     done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
     assert (done.stdout, done.stderr) == ("", STOPPED)
 

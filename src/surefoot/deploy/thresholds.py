@@ -266,11 +266,12 @@ def save_thresholds(
     thresholds: Thresholds,
     path: str | Path,
     *,
-    sources: Mapping[str, str],
-    elsewhere: Mapping[str, Mapping[str, Zone]],
+    sources: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
 ) -> None:
     """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
-    document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
+    measured = thresholds.measured if elsewhere is None else elsewhere
+    document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
