@@ -140,11 +140,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+        home = import_module(_HOMES[name])
+        return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

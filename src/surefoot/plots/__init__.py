@@ -37,6 +37,8 @@ __all__ = [
 Named = Predictions | Mapping[str, Predictions]
 
 GREY = "#8c8c8c"
+# Every property, so that it takes none from `axes.prop_cycle`
+DIAGONAL: Any = {"color": GREY, "linewidth": 1, "linestyle": "-", "marker": ""}
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 SHOWN_TEMPERATURES = (0.5, 2, 4, 8)  # written next to their points
 MARKS = {"^": "uncalibrated, T = 1", "X": "calibrated", ".": "T = 2, 2.25, ..."}
@@ -171,7 +173,7 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
         logits += np.log(before / (1 - before))[:, None]
     else:
         logits[:, :, 0] = np.log(before / (1 - before) * (classes - 1))
-    axes.plot([lowest, 1], [lowest, 1], color=GREY, linewidth=1)
+    axes.plot([lowest, 1], [lowest, 1], **DIAGONAL)
     for novelty in (0.0, 0.5, 1.0) if calibration.needs_novelty else (None,):
         given = None if novelty is None else np.full(len(before), novelty)
         every = Predictions.from_logits(logits, None, kind=calibration.label_kind, novelty=given)
@@ -212,7 +214,7 @@ def draw_reliability(
 ) -> None:
     """One reliability diagram; nothing but the diagonal where there are no labels."""
     if not axes.lines:
-        axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+        axes.plot([0, 1], [0, 1], **DIAGONAL)
     axes.set(xlim=(counts.edges[0] - 0.02, 1.02), ylim=(-0.02, 1.02))
     if not bins.number:
         return

@@ -244,14 +244,9 @@ def _thresholds_view(chosen: Thresholds) -> View:
         measured: dict[str, Mapping[str, Zone]] = {"val": chosen.zones, **chosen.measured}
         for data, zones in measured.items():
             for name, zone in zones.items():
-                yield {
-                    "data": data,
-                    "decision": name,
-                    **{f"share_{end}": getattr(zone.share, end) for end in ("value", "low", "high")},
-                    **{
-                        f"error_{end}": getattr(zone.error, end) for end in ("value", "low", "high", "k", "n")
-                    },
-                }
+                share = {f"share_{end}": value for end, value in asdict(zone.share).items()}
+                error = {f"error_{end}": value for end, value in asdict(zone.error).items()}
+                yield {"data": data, "decision": name, **share, **error}
 
     return View(
         "Confidence thresholds",
