@@ -1,10 +1,13 @@
 """The examples run with the real packages where these are installed, and give what they promise."""
 
+import ast
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from surefoot import metrics
 
@@ -69,3 +72,28 @@ def test_hugging_face_trainer(example):
 def test_timm(example):
     calibrated = example("timm_model", "torchvision", "timm")()
     assert calibrated.report.nll_after <= calibrated.report.nll_before
+
+
+def run_cells(path):
+    """Execute the code cells in order; the value of each one's last expression, as a notebook shows it."""
+    names, shown = {}, []
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            tree = ast.parse("".join(cell["source"]))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, path.name, "exec"), names)
+            if last is not None:
+                shown.append(eval(compile(ast.Expression(last.value), path.name, "eval"), names))
+    return names, shown
+
+
+def test_the_notebook_leads_to_a_decision(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    names, shown = run_cells(EXAMPLES / "decision.ipynb")
+    assert all(repr(value) for value in shown)
+    assert names["after"].change["unfamiliar"]["nll"].high < 0
+    assert names["thresholds"].measured["unfamiliar"]["accept"].error.low > 0.1
+    assert names["decision"].startswith("the data has shifted")
+    assert {"calibration.json", "thresholds.json", "report"} == {path.name for path in tmp_path.iterdir()}
+    pyplot.close("all")

@@ -1,5 +1,7 @@
 """Plots on the user's own axes draw the numbers of the metrics, in matplotlib's style."""
 
+from dataclasses import replace
+
 import matplotlib
 import numpy as np
 import pytest
@@ -27,6 +29,16 @@ def drawn(axes, label):
     return next(line for line in axes.lines if line.get_label() == label)
 
 
+def assert_visible(axes, line):
+    """Whatever was drawn is within the limits, also where it was drawn after something else."""
+    if line.get_transform() == axes.transData:
+        (left, right), (bottom, top) = axes.get_xlim(), sorted(axes.get_ylim())
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+        inside = (x >= left) & (x <= right)
+        assert inside.any()
+        assert (np.isnan(y[inside]) | ((y[inside] >= bottom) & (y[inside] <= top))).all()
+
+
 def test_each_draws_on_the_given_axes_or_on_a_new_figure(sides):
     both = tuple(sides.values())
     draw = {
@@ -44,6 +56,11 @@ def test_each_draws_on_the_given_axes_or_on_a_new_figure(sides):
         options = {"resamples": 3} if function is plots.compare_methods else {}
         assert function(*given, ax=axes, **options) is axes
         assert axes.get_xlabel()
+        for line in axes.lines:
+            assert_visible(axes, line)
+    worse = replace(both[0], labels=both[0].labels.roll(1))
+    axes = plots.risk_coverage({"good": both[0], "worse": worse}, new_axes())
+    assert_visible(axes, drawn(axes, "worse"))
     fresh = plots.risk_coverage(both[0])
     assert fresh.get_legend() is None
     matplotlib.pyplot.close(fresh.figure)

@@ -73,8 +73,8 @@ def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
         draw_risk_coverage(axes, curves.risk_coverage(each.outcomes), name)
-    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-    return _with_legend(axes, named, loc="upper left")
+    finish_risk_coverage(axes)
+    return _with_legend(axes, named)
 
 
 def temperature_curve(predictions: Named, ax: Axes | None = None) -> Axes:
@@ -242,9 +242,14 @@ def draw_risk_coverage(axes: Axes, curve: curves.RiskCoverage, name: str) -> Sty
     """One risk-coverage curve; nothing where there are no labels."""
     style = Style(axes)
     axes.plot(curve.coverage, curve.risk, label=name or None, **style.line)
+    return style
+
+
+def finish_risk_coverage(axes: Axes) -> None:
+    """The limits and labels, after all curves are drawn: matplotlib scales the axes no more after it."""
+    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
     axes.set(xlim=(0, 1), ylim=(0, None))
     percent_axes(axes.xaxis, axes.yaxis)
-    return style
 
 
 def draw_temperature_path(

@@ -22,6 +22,7 @@ from surefoot.plots import (
     draw_reliability,
     draw_risk_coverage,
     draw_temperature_path,
+    finish_risk_coverage,
     mark_keys,
     write_temperatures,
 )
@@ -105,8 +106,8 @@ def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
         figure, axes = _one_axes()
         for side, curve in sides.items():
             draw_risk_coverage(axes, curve, side)
-        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.legend(loc="upper left")
+        finish_risk_coverage(axes)
+        axes.legend(loc="best")
         return svg_of(figure, "risk-coverage", "Risk against coverage")
 
 
