@@ -29,6 +29,7 @@ from surefoot.novelty import average_ranks, energy
 from surefoot.predictions.logits import chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 FEW_ROWS = 50
 LEAST_RANGE = 1e-6  # an energy that varies by less is constant: the logits were made from probabilities
@@ -88,7 +89,7 @@ class AlphaBudget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Result):
     """One comparison of current predictions with the reference."""
 
     n_reference: int

@@ -16,9 +16,10 @@ from surefoot.evaluation.scores import evaluation_document
 from surefoot.io import replacing
 from surefoot.metrics import METRICS
 from surefoot.pages import template_named
+from surefoot.plots import curves
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import curves, figures
+from surefoot.report import figures
 from surefoot.report.summary import Summary, score_text
 from surefoot.report.tables import Table, to_html
 from surefoot.text import number_text, signed_text
@@ -138,10 +139,10 @@ def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for side, reliability in data["reliability"].items():
         yield (
             f"Reliability, {side}",
-            figures.reliability_figure(side, reliability, before.get(side)),
+            figures.reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
-            "overconfident. The grey band is where the bins of a calibrated model would fall by chance; bars "
-            "are exact 95% intervals.",
+            "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
+            "exact 95% intervals. At the foot: the distribution of the confidence.",
         )
     yield (
         "Confidence",
