@@ -19,6 +19,7 @@ from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.tables import (
     CSV_PARSING,
+    arrow_file,
     decoding,
     from_csv,
     read_parquet,
@@ -114,7 +115,8 @@ def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
             )
-            table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=CSV_PARSING)
+            with arrow_file(file) as source:
+                table = pyarrow.csv.read_csv(source, convert_options=convert, parse_options=CSV_PARSING)
             validated(table)
         else:
             table = read_parquet(file)
