@@ -20,7 +20,7 @@ from surefoot.errors import InputError
 from surefoot.images.cache import Decoded, Tick, decode_images, decode_readable_images
 from surefoot.images.decode import Size
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.tasks.features import Encoding
+from surefoot.tasks.features import Encoding, Vector
 from surefoot.text import count_of
 
 T = TypeVar("T")
@@ -295,6 +295,17 @@ def refuse_shared_content(
                 f"{task.splits[Split.TEST_UNFAMILIAR].ids[unfamiliar_row]} = {task.splits[split].ids[row]}; "
                 "allowed: none (see 'surefoot data check')"
             )
+
+
+def refuse_shared_rows(task: Task) -> None:
+    """The same for vectors of a user's task. Columns of a table may be equal by chance: not refused."""
+    if task.encoding is None or not any(isinstance(each, Vector) for each in task.encoding.features):
+        return
+    contents = {
+        split: [hashlib.sha256(row.tobytes()).hexdigest() for row in np.asarray(samples.inputs)]
+        for split, samples in task.splits.items()
+    }
+    refuse_shared_content(task, contents, noun="unfamiliar row")
 
 
 def unlabelled_labels(count: int, kind: LabelKind, classes: int) -> NDArray[np.int64]:
