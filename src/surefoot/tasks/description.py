@@ -256,6 +256,12 @@ class Description:
             named += [getattr(self.splits, "column", None), self.splits.keep_together]
         return [name for name in named if name is not None]
 
+    def files(self) -> list[Path]:
+        """The files that it is read from, except the images."""
+        array = None if self.features is None else self.features.array
+        unlabelled = None if self.features is None or self.unlabelled is None else self.unlabelled.source
+        return [file for file in (self.manifest, array, unlabelled) if file is not None]
+
     def text_columns(self) -> list[str]:
         """Columns whose values are names and stay text as written, unless a condition compares numbers."""
         numeric = {each.column for each in self.familiar if not isinstance(each.example, str)}

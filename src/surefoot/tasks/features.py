@@ -247,6 +247,14 @@ class Encoding:
         """The columns of other rows, which have the same names."""
         return RawColumns({each.column: each.read(column_of(table, each.column)) for each in self.features})
 
+    def read_array(self, values: Vectors) -> RawColumns:
+        """The same from an array of vectors, where these are the only feature."""
+        if self.only_vector is None:
+            needed = ", ".join(each.column for each in self.features[:NAMED])
+            raise InputError(f"an array of vectors; needed: a table with columns: {needed}")
+        self.only_vector.encode(values)  # refuses another length
+        return RawColumns({self.only_vector.column: values})
+
     def read_rows(self, rows: Sequence[Any]) -> RawColumns:
         """The same from mappings of names to values; a null is missing, and further names are ignored."""
         for number, row in enumerate(rows):

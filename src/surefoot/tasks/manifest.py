@@ -1,6 +1,7 @@
 """A user's task: a TOML file and a table with a row per sample; and the resolved split written to files."""
 
 import hashlib
+import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import refuse_special, replacing, write_toml
+from surefoot.io import read_regular, refuse_special, replacing, write_toml
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.tables import (
@@ -120,21 +121,22 @@ def read_table(file: Path, text_columns: Sequence[str], number_columns: Sequence
         if file.suffix.lower() not in (".csv", ".parquet"):
             raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
         refuse_special(file)
-        if file.suffix.lower() == ".csv":
-            convert = pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(text_columns, pa.string())
-                | dict.fromkeys(number_columns, pa.float64()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            )
-            table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=CSV_PARSING)
-            validated(table)
-        else:
-            table = read_parquet(file)
+        is_csv = file.suffix.lower() == ".csv"
+        table = csv_table(file, text_columns, number_columns) if is_csv else read_parquet(file)
         if not table.num_rows:
             raise InputError("no rows; needed: a row per sample")
     return table
+
+
+def csv_table(source: Any, text_columns: Sequence[str], number_columns: Sequence[str] = ()) -> pa.Table:
+    """A csv table; columns with numbers only become numbers, unless they are to be text."""
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(text_columns, pa.string()) | dict.fromkeys(number_columns, pa.float64()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    return validated(pyarrow.csv.read_csv(source, convert_options=convert, parse_options=CSV_PARSING))
 
 
 def _build(description: Description, table: pa.Table) -> Task:
@@ -391,9 +393,13 @@ def _write_features(task: Task, target: Path) -> dict[str, Any]:
         return {}
     features = task.encoding.features
     if task.encoding.only_vector is not None:
+        data = io.BytesIO()
+        np.save(data, np.concatenate([each.inputs for each in task.splits.values()]))
         file = target.with_suffix(".npy")
-        with replacing(file) as temporary, temporary.open("wb") as opened:
-            np.save(opened, np.concatenate([each.inputs for each in task.splits.values()]))
+        if file.exists() and read_regular(file) != data.getvalue():
+            raise InputError(f"{file} exists with other vectors; allowed: another name for the split")
+        with replacing(file) as temporary:
+            temporary.write_bytes(data.getvalue())
         return {"features": file.name}
     vector = next((each.column for each in features if isinstance(each, Vector)), None)
     reserved = next((each.column for each in features if each.column in COLUMNS), None)
