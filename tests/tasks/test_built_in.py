@@ -119,7 +119,15 @@ class TestLetters:
 
 
 def test_tasks_in_display_order():
-    assert [entry.name for entry in TASKS] == ["toy", "letters", "gender", "cat-dog", "animals", "objects"]
+    assert [entry.name for entry in TASKS] == [
+        "toy",
+        "letters",
+        "pets",
+        "gender",
+        "cat-dog",
+        "animals",
+        "objects",
+    ]
 
 
 @pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.name)

@@ -43,6 +43,7 @@ Methods = Annotated[
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
 ENGINES = ("local", "ray")
+QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
     str | None,
@@ -106,6 +107,8 @@ def run(
         if train_only:
             command = f"'surefoot report {folder.name} --store {opened.store.root}'"
             echo(f"trained; {command} writes the report")
+        elif experiment == QUICKSTART:
+            _report_briefly(folder, opened.store)
         else:
             _report(folder, opened.store)
         opened.send(folder)
@@ -318,6 +321,22 @@ def _report(
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
         echo(sentence)
     echo(f"report: {written.page}")
+
+
+def _report_briefly(folder: Path, store: "Store") -> None:
+    """Write the report; print a short table, three sentences, and what to try next."""
+    from surefoot.cli.terminal import busy, print_method_tables
+    from surefoot.experiments.run import read_folder, study
+    from surefoot.report.brief import brief_table, brief_verdict, next_steps
+    from surefoot.report.study import write_study
+
+    with busy("scoring, resampling and drawing"):
+        written = write_study(study(*read_folder(folder), store), folder)
+    for part in written.parts:
+        print_method_tables([brief_table(part)])
+        option = "" if store.root == Path("runs") else f" --store {store.root}"
+        echo("", *brief_verdict(part), "", f"report: {written.page}", "")
+        echo(*next_steps(part, folder.name, option))
 
 
 def _narrowed(

@@ -148,12 +148,14 @@ def _hugging_face(name: str, rest: str, preprocessing: Preprocessing) -> Encoder
 def _pooled(model: Any, views: Tensor) -> Tensor:
     """CLIP's image features; else the pooled output; else the mean over tokens or pixels."""
     if hasattr(model, "get_image_features"):
-        features: Any = model.get_image_features(pixel_values=views)
-        pooled = features if isinstance(features, Tensor) else features.pooler_output
-        return pooled.flatten(1)  # type: ignore[no-any-return]
-    outputs = model(pixel_values=views)
-    if (pooled := getattr(outputs, "pooler_output", None)) is not None:
-        return pooled.flatten(1)  # type: ignore[no-any-return]
+        outputs = model.get_image_features(pixel_values=views)
+    else:
+        outputs = model(pixel_values=views)
+    pooled: Tensor | None = (
+        outputs if isinstance(outputs, Tensor) else getattr(outputs, "pooler_output", None)
+    )
+    if pooled is not None:
+        return pooled.flatten(1)
     hidden: Tensor = outputs.last_hidden_state
     return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
 
