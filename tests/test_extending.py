@@ -12,6 +12,8 @@ import pytest
 
 from surefoot import InputError, Metric, register
 from surefoot.plugins import load_plugins, plugin_path
+from tests import warm
+from tests.cli.command import in_a_new_process
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 
@@ -31,8 +33,7 @@ def folder(tmp_path_factory):
 
 
 def surefoot(folder, *words):
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(warm.SUREFOOT, *words, cwd=folder)
 
 
 def output(folder, *words):
@@ -60,8 +61,9 @@ def test_the_commands_of_the_page(folder):
 
 
 def run(folder, store, *more):
+    """From nothing: a worker that is a fork would have the plugin already."""
     words = ("run", "my_experiment.toml", "--store", store, "--cache", folder / "cache", *more)
-    return output(folder, *words)
+    return in_a_new_process(*words, cwd=folder).stdout
 
 
 def test_in_worker_processes_and_the_report(folder):

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import signal
-import sys
 import time
 import tomllib
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from surefoot.calibrators import load_calibration
-from surefoot.cli import main
 from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import read_folder
@@ -51,12 +49,7 @@ def folder(tmp_path_factory):
     assert done.stderr == "", "nothing for the eye where nobody watches"
     sets = ("name=longer", "epochs=3", "runs=1", "methods=single,budget-t")
     longer = ["run", folder / "tiny.toml", *(word for each in sets for word in ("--set", each))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys, "argv", ["surefoot", *map(str, longer), "--store", str(folder / "runs"), "--train-only"]
-        )
-        with pytest.raises(SystemExit):
-            main()
+    in_a_process(*longer, "--store", folder / "runs", "--train-only")
     return folder
 
 
@@ -99,12 +92,12 @@ def test_a_flipped_bit_in_stored_weights_stops_a_run_before_it_writes_or_trains(
         assert after == before
 
 
-def test_doing_what_the_error_says_restores_the_same_network(folder, here, tmp_path):
+def test_doing_what_the_error_says_restores_the_same_network(folder, tmp_path):
     shutil.copytree(folder / "runs", tmp_path / "runs")
     weights = sorted((tmp_path / "runs").glob("networks/*/*/*/weights.safetensors"))[0]
     whole = weights.read_bytes()
     shutil.rmtree(weights.parent)
-    here("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--train-only", "--device", "cpu")
+    in_a_process("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--train-only", "--device", "cpu")
     assert weights.read_bytes() == whole
 
 
@@ -281,7 +274,7 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
     assert 0 < begun < 120
     row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["tiny", "toy/wave", "0", "1", "no"]
-    done = here(*arguments)
+    done = in_a_process(*arguments)
     assert done.stdout == f"trained; 'surefoot report tiny --store {store}' writes the report\n"
     assert epochs(store) == [(phase, epoch) for phase in ("train", "final") for epoch in range(1, 61)]
 

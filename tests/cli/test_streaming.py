@@ -1,9 +1,6 @@
 """Files that need not fit in memory, from the command line."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +8,7 @@ from typer.testing import CliRunner
 from surefoot import load_calibration, write_predictions
 from surefoot.cli.app import app
 from surefoot.errors import InputError
+from tests import warm
 from tests.conftest import draw_many_labels, draw_one_label
 
 CODE = "from surefoot.cli import main; main()"
@@ -42,9 +40,7 @@ def surefoot(*arguments):
 
 
 def process(code, *arguments):
-    environment = {**os.environ, "COLUMNS": "100"}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = warm.run(code, *arguments, environment={"COLUMNS": "100"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

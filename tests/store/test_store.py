@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from surefoot.io import ClaimedError
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from tests import warm
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, SPEC, checkpoint, make
 
@@ -144,8 +144,7 @@ with Store(Path(sys.argv[1])).claim(spec):
 
 
 def test_two_processes_never_make_the_same_network(store):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, store.root], stdout=subprocess.PIPE, text=True)
-    with holder:
+    with warm.Process(HOLD, [store.root]) as holder:
         assert holder.stdout.readline() == "held\n"
         assert store.state(SPEC) is State.RUNNING
         with pytest.raises(ClaimedError), store.claim(SPEC):
@@ -222,8 +221,8 @@ PARTS = ("checkpoint-train.safetensors", "weights.safetensors", "val.npz", "log.
 def fill(store, how):
     """Try to write more than fits; what the tries said, which must be a sentence each."""
     make(store)
-    command = [sys.executable, "-c", FILL, store.root, how]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = warm.run(FILL, store.root, how)
+    assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == len(PARTS), done.stdout
     for sentence, part in zip(said, PARTS, strict=True):

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
@@ -235,12 +234,14 @@ def _valid_cuts(score: Array, wrong: Bools, *, most: float, level: float) -> lis
 
 def _candidates(confidence: Array, wrong: Bools, level: float) -> tuple[Candidate, ...]:
     """Every candidate with the exact upper bound of its error; all bounds hold together."""
+    from scipy.special import betaincinv
+
     candidates = {}
     for cut in _cuts(confidence):
         above = confidence > cut
         n, k = int(above.sum()), int((above & wrong).sum())
         tail = (1 - level) / CANDIDATES
-        bound = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
+        bound = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
         accept = max(0.0, round(cut + STEP, DECIMALS))
         candidates[accept] = Candidate(accept, n / len(confidence), k, n, bound)
     return tuple(candidates.values())

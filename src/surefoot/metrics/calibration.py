@@ -24,12 +24,14 @@ from surefoot.predictions.outcomes import (
     Ranked,
     Ranking,
 )
+from surefoot.runtime import in_parallel
 
 BINS = 10
 FLOOR_RESAMPLES = 200
 FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
 SMOOTH_GRID = 2048
 CELLS = 4096
+ROWS_AT_ONCE = 50_000  # counted in cells at a time
 
 
 @lru_cache(maxsize=4096)
@@ -240,15 +242,23 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    cell = ((1 - confidence) * CELLS).astype(np.int64)  # the most confident first
-    number = np.bincount(cell, minlength=CELLS)
+    cell = np.empty(len(correct), dtype=np.int16)
+    parts = [slice(start, start + ROWS_AT_ONCE) for start in range(0, max(1, len(correct)), ROWS_AT_ONCE)]
+
+    def count(part: slice) -> Array:
+        cell[part] = own = ((1 - confidence[part]) * CELLS).astype(np.int64)  # the most confident first
+        facts = (np.ones(len(own)), ~correct[part], confidence[part])
+        return np.stack([np.bincount(own, values, CELLS) for values in facts])
+
+    number, *others = np.sum(in_parallel(count, parts, numbers=len(correct)), axis=0)
     holds_edge = np.zeros(CELLS, dtype=bool)
     holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
+    found = [part.start + np.flatnonzero(holds_edge[cell[part]]) for part in parts]
+    whole, apart = np.flatnonzero(number * ~holds_edge), np.concatenate(found)
     ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
-    sums: list[Array] = [np.append(number[whole].astype(np.float64), np.ones(len(apart)))]
-    for values in (~correct, confidence):
-        sums.append(np.append(np.bincount(cell, values, CELLS)[whole], values[apart]))
+    sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]
+    for of_cell, values in zip(others, (~correct[apart], confidence[apart]), strict=True):
+        sums.append(np.append(of_cell[whole], values))
     mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
     return Curve(mass, errors, summed_confidence)
 

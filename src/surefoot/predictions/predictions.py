@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from torch.utils.dlpack import from_dlpack
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
-    average_sigmoid,
-    average_softmax,
+    NUMBERS_AT_ONCE,
+    average_members,
     many_label_outcomes,
     one_label_outcomes,
+    spans,
 )
 from surefoot.predictions.outcomes import Outcomes
 from surefoot.predictions.validate import (
@@ -32,6 +33,7 @@ from surefoot.predictions.validate import (
     check_predictions,
     first_not_finite,
 )
+from surefoot.runtime import in_parallel
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +116,12 @@ class Predictions:
         """One member whose probabilities are the mean of all members'."""
         if self.members == 1:
             return self
-        average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
-        return self.with_logits(average(self.logits).unsqueeze(0))
+        average = partial(average_members, kind=self.kind)
+        if self.logits.device.type != "cpu":
+            return self.with_logits(average(self.logits).unsqueeze(0))
+        parts = spans(self.n, max(1, NUMBERS_AT_ONCE // (self.members * self.classes)))
+        averaged = in_parallel(lambda part: average(self.logits[:, part]), parts, numbers=self.logits.numel())
+        return self.with_logits(torch.cat(averaged).unsqueeze(0))
 
     def member(self, index: int) -> "Predictions":
         """One member alone."""

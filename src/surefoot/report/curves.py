@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.intervals import Proportion, clopper_pearson
+from surefoot.intervals import Proportion, binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
 from surefoot.metrics.proper import CLIP
@@ -100,8 +99,8 @@ def reliability(outcomes: Outcomes) -> Reliability:
         accuracy=_numbers(accuracy),
         low=tuple(low for low, _ in ends),
         high=tuple(high for _, high in ends),
-        band_low=_numbers(binom.ppf(0.025, number, confidence) / number),
-        band_high=_numbers(binom.ppf(0.975, number, confidence) / number),
+        band_low=_numbers(binomial_quantile(0.025, number, confidence) / number),
+        band_high=_numbers(binomial_quantile(0.975, number, confidence) / number),
     )
 
 
