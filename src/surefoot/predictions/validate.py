@@ -182,7 +182,11 @@ def check_logits(logits: Floats) -> None:
         flat = logits.reshape(-1)
         starts = range(0, len(flat), NUMBERS_AT_ONCE)
         squares = sum(
-            in_parallel(lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]), starts)
+            in_parallel(
+                lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]),
+                starts,
+                numbers=len(flat),
+            )
         )
         if squares <= LARGEST_LOGIT**2 and np.isfinite(squares):
             return
