@@ -11,10 +11,12 @@ import tomllib
 import numpy as np
 import pytest
 
+from surefoot import InputError, compare, load_study, run
 from surefoot.calibrators import load_calibration
 from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import read_folder
+from surefoot.metrics import nll
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers import local
@@ -283,9 +285,23 @@ def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.experiments.run.study", interrupted)
+    monkeypatch.setattr("surefoot.experiments.workflow.study", interrupted)
     done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
     assert (done.stdout, done.stderr) == ("", STOPPED)
+
+
+def test_the_same_from_python(folder):
+    again = run(folder / "tiny.toml", store=folder / "runs", device="cpu")  # all networks are there
+    assert again.folder == folder / "runs" / "experiments" / "tiny"
+    values = [nll(each.sides["unfamiliar"]) for each in again.parts[0].comparison.method("single").runs]
+    frame = again.to_frame().set_index(["method", "side", "metric"])
+    assert frame.loc[("single", "unfamiliar", "nll"), "mean"] == pytest.approx(np.mean(values))
+    few = load_study("tiny", store=folder / "runs", methods=["single"], values={"resamples": 0})
+    assert set(few.to_frame()["method"]) == {"single"}
+    with pytest.raises(InputError, match="a report cannot change 'epochs'"):
+        load_study(again.folder, values={"epochs": 3})
+    change = compare("tiny", "longer", store=folder / "runs", resamples=0)
+    assert {"nll", "ece"} <= set(change.to_frame()["metric"])
 
 
 def test_compare_says_what_changed_with_intervals(folder, here):
