@@ -21,9 +21,9 @@ def load_pets() -> Task:
 
     The unlabelled vectors are of mixtures and patches of training photographs.
     """
-    from pyarrow.parquet import read_table  # here, because it takes long to import
+    from pyarrow import parquet  # slow to import
 
-    table = read_table(FILE)
+    table = parquet.read_table(FILE)
     assert tuple(table.column_names) == COLUMNS
     of_row = np.asarray(table["split"].to_pylist())
     splits = {split: _samples(split, table.take(np.flatnonzero(of_row == split))) for split in Split}
