@@ -124,6 +124,26 @@ def test_it_ends_with_the_table_and_the_report(folder):
     assert f"{np.mean(single):.4f}" in printed
 
 
+def test_the_quickstart_ends_with_a_short_summary(here, no_figures, tmp_path):
+    """Its networks are fewer and smaller here; the photographs are those of the package."""
+    sets = ("epochs=1", "width=8", "members=2", "runs=2", "resamples=0")
+    methods = ("single", "single-t", "ensemble", "ensemble-of-t", "t-of-ensemble", "g-distill", "g-distill-t")
+    words = [word for each in sets for word in ("--set", each)]
+    words += [word for each in (*methods, "budget-t", "novelty") for word in ("--method", each)]
+    done = here("run", "quickstart", *words, "--store", tmp_path, "--device", "cpu", "--workers", 1)
+    lines = done.stdout.splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| method")]
+    assert len(rows) == 8
+    page = tmp_path / "experiments/quickstart/report.html"
+    end = lines.index(f"report: {page}")
+    assert lines[end - 5] == lines[end - 1] == lines[end + 1] == ""
+    assert all(line.endswith(".") for line in lines[end - 4 : end - 1])  # three sentences
+    assert lines[end + 2] == "What to try next:"
+    assert f"surefoot report quickstart --store {tmp_path} --set" in done.stdout
+    assert page.read_text().count("data:image/png;base64,") == 12  # thumbnails of confident mistakes
+    assert (tmp_path / "experiments/quickstart/figures/pets-gallery.png").is_file()
+
+
 def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training, no_figures):
     before = scores(folder)
     resolved = folder / "runs/experiments/tiny/experiment.toml"

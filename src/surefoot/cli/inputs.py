@@ -75,12 +75,12 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
 
 
 def task_files(task: str) -> list[Path]:
-    """The files that describe a task given as a TOML file: this file, and its manifest."""
+    """The files that describe a task given as a TOML file: this file, its manifest and its vectors."""
     if not task.lower().endswith(".toml"):
         return []
     from surefoot.tasks.description import read_description
 
-    return [Path(task), read_description(Path(task)).manifest]
+    return [Path(task), *read_description(Path(task)).files()]
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":

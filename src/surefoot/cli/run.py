@@ -32,6 +32,7 @@ Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
+QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
     str | None,
@@ -98,6 +99,8 @@ def run(
         if train_only:
             command = f"'surefoot report {trained.folder.name} --store {trained.opened.store.root}'"
             echo(f"trained; {command} writes the report")
+        elif experiment == QUICKSTART:
+            _report_briefly(trained.folder)
         else:
             _report(trained.folder)
         trained.opened.send(trained.folder, replace(progress, note=echo))
@@ -168,13 +171,30 @@ def _report(
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
+        from surefoot.report.study import write_study  # after what may be refused: it imports torch
 
         written = write_study(study, study.folder)
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
         echo(sentence)
     echo(f"report: {written.page}")
+
+
+def _report_briefly(folder: Path) -> None:
+    """Write the report; print a short table, three sentences, and what to try next."""
+    from surefoot.cli.terminal import busy, print_method_tables
+    from surefoot.experiments.workflow import load_study
+    from surefoot.report.brief import brief_table, brief_verdict, next_steps
+    from surefoot.report.study import write_study
+
+    with busy("scoring, resampling and drawing"):
+        written = write_study(load_study(folder), folder)
+    store = folder.parent.parent
+    for part in written.parts:
+        print_method_tables([brief_table(part)])
+        option = "" if store == Path("runs") else f" --store {store}"
+        echo("", *brief_verdict(part), "", f"report: {written.page}", "")
+        echo(*next_steps(part, folder.name, option))
 
 
 class Format(StrEnum):

@@ -8,7 +8,7 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, Draw, units_of
+from surefoot.evaluation.bootstrap import Bootstrap, drawn_in_order, units_of
 from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
 from surefoot.intervals import (
     Interval,
@@ -21,9 +21,11 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import in_parallel
 
 ANYWHERE = (-np.inf, np.inf)
-DRAWN_AT_ONCE = 2**20  # rows times resamples: what is drawn at a time does not take much memory
+DRAWN_AT_ONCE = 2**22  # rows times resamples: what is drawn at a time does not take much memory
+MOST_AT_ONCE = 25  # resamples, so that several threads have work
 
 Tick = Callable[[int], None]
 
@@ -109,13 +111,19 @@ def replicates(
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
     unit_of = units_of(versions[0].n, versions[0].groups)
     bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
+    for bootstrap in bootstraps:
+        bootstrap.prepare()
     values = [np.empty((len(metrics), resamples)) for _ in versions]
-    step = max(1, DRAWN_AT_ONCE // max(1, len(unit_of)))
-    for start in range(0, resamples, step):
-        draw = Draw.of_units(unit_of, resamples=min(step, resamples - start), rng=rng)
+    step = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))
+    draws = drawn_in_order(unit_of, resamples=resamples, step=step, rng=rng)
+
+    def score(start: int) -> None:
+        counts = draws(start)
         for into, bootstrap in zip(values, bootstraps, strict=True):
-            into[:, start : start + step] = bootstrap.values(draw.counts)
-        tick(draw.resamples)
+            into[:, start : start + step] = bootstrap.values(counts)
+        tick(len(counts))
+
+    in_parallel(score, range(0, resamples, step), numbers=resamples * len(unit_of))
     return values
 
 

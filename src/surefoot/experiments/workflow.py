@@ -23,6 +23,7 @@ from surefoot.experiments.run import (
     with_methods,
 )
 from surefoot.recipes.recipe import Spec
+from surefoot.store.remote import Remote, is_url
 from surefoot.store.store import Store
 from surefoot.text import count_of
 from surefoot.workers.jobs import Event, WorkOrder
@@ -141,16 +142,12 @@ class OpenedStore:
     def sync(self, specs: Sequence[Spec], progress: Progress) -> None:
         """Copy these networks both ways between the copy and the URL."""
         if self.url is not None:
-            from surefoot.store.remote import Remote
-
             with progress.busy(f"comparing {count_of(len(specs), 'network')} with {self.url}"):
                 Remote(self.url).sync(specs, self.store)
 
     def send(self, folder: Path, progress: Progress) -> None:
         """Upload an experiment's folder."""
         if self.url is not None:
-            from surefoot.store.remote import Remote
-
             Remote(self.url).send_folder(folder, self.store)
             progress.note(f"all results are in {self.url}; the copy on this machine: {self.store.root}")
 
@@ -272,8 +269,6 @@ def _on_ray(cluster: "Cluster", device: str) -> Iterator[_Trainer]:
 
 def _open_store(location: str, cache: Path | None) -> OpenedStore:
     """A store in a folder, or this machine's copy of a store at a URL."""
-    from surefoot.store.remote import Remote, is_url
-
     if not is_url(location):
         return OpenedStore(Store(Path(location)))
     from surefoot.images.cache import default_cache

@@ -28,7 +28,7 @@ from surefoot.predictions.columns import (
 )
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import decoding, read_csv, read_parquet, read_stream, write_csv
+from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
 
 SUFFIXES = (".npz", ".parquet", ".csv")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
@@ -74,7 +74,8 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         _refuse_unwritable(predictions, table, suffix)
         try:
             if suffix == ".parquet":
-                pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
+                with arrow_file(temporary, "wb") as file:
+                    pyarrow.parquet.write_table(table, file, write_page_checksum=True)
             else:
                 write_csv(table, temporary)
         except pa.ArrowException as error:
