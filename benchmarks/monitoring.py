@@ -48,7 +48,8 @@ def stored_networks(store: Path) -> list[Path]:
     """The first standard network of each task."""
     found: dict[str, Path] = {}
     for spec in sorted(store.glob("networks/*/*/seed*/spec.json")):
-        if "variant" not in json.loads(spec.read_text())["recipe"]:
+        plain = "variant" not in json.loads(spec.read_text())["recipe"]
+        if plain and (spec.parent / "test_familiar.npz").exists():
             found.setdefault(spec.parts[-4], spec.parent)
     return list(found.values())
 
