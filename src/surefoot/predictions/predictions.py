@@ -28,6 +28,7 @@ from surefoot.predictions.validate import (
     as_keys,
     as_labels,
     as_predictions,
+    check_features,
     check_length,
     check_predictions,
     first_not_finite,
@@ -52,16 +53,19 @@ class Predictions:
     ids: NDArray[Any] | None = None  # (n,) text or whole numbers
     novelty: Tensor | None = None  # (n,) float64, higher is less familiar
     attributes: pa.Table | None = None  # any further columns, n rows
+    features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
         check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
-        for name in ("groups", "ids", "novelty", "attributes"):
+        for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
             raise InputError(f"novelty has shape {tuple(self.novelty.shape)}; allowed: (n,)")
         if self.novelty is not None and not torch.isfinite(self.novelty).all():
             where = first_not_finite(self.novelty.numpy())
             raise InputError(f"novelty holds {where}; allowed: finite numbers")
+        if self.features is not None:
+            check_features(self.features.numpy())
 
     @staticmethod
     def from_logits(logits: Any, labels: Any, **optional: Any) -> "Predictions":
@@ -69,7 +73,7 @@ class Predictions:
 
         `labels` of shape (n,) are class indices; of shape (n, classes) they are 0 / 1 / -100 (ignored), and
         the logits are then one sigmoid each. Without labels, give None and `kind`.
-        Optional: class_names, groups, ids, novelty, attributes.
+        Optional: class_names, groups, ids, novelty, attributes, features.
 
         >>> Predictions.from_logits([1.5, -0.5], labels=[1, 0]).logits  # one logit: the log odds of class 1
         tensor([[[ 0.0000,  1.5000],
@@ -148,6 +152,7 @@ class Predictions:
             ids=None if self.ids is None else self.ids[index],
             novelty=None if self.novelty is None else self.novelty[tensor_index],
             attributes=None if self.attributes is None else self.attributes.take(index),
+            features=None if self.features is None else self.features[tensor_index],
         )
 
     def of_class(self, name: str) -> "Predictions":
@@ -209,6 +214,7 @@ def _build(
     ids: Any = None,
     novelty: Any = None,
     attributes: pa.Table | Mapping[str, Any] | None = None,
+    features: Any = None,
 ) -> Predictions:
     logits, truth, kind = as_predictions(
         scale, scores, None if labels is None else as_labels(_as_numpy(labels)), kind
@@ -224,6 +230,7 @@ def _build(
         ids=None if ids is None else as_keys("ids", _as_numpy(ids)),
         novelty=novelty,
         attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
+        features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
     )
 
 
