@@ -81,7 +81,13 @@ def estimates(
             window = rows if calibration is None else calibration(rows)
             true = float(window.outcomes.correct.mean())
             for name, estimate in ESTIMATORS.items():
-                yield calibrated, name, where, estimate(reference_of(reference), window.outcomes.confidence), true
+                yield (
+                    calibrated,
+                    name,
+                    where,
+                    estimate(reference_of(reference), window.outcomes.confidence),
+                    true,
+                )
             if calibration is None:
                 yield calibrated, CBPE, where, cbpe(reference, window), true
                 if window.members > 2:
@@ -102,21 +108,26 @@ def main() -> None:
     tasks = sorted({where.split(" ", 1)[1] for cell in errors.values() for where in cell if " " in where})
     lines = []
     for (single, calibrated, name), cell in sorted(errors.items()):
-        columns = ["choose", "confirm", "familiar", *(f"{half} {t}" for t in tasks for half in ("choose", "confirm"))]
+        columns = [
+            "choose",
+            "confirm",
+            "familiar",
+            *(f"{half} {t}" for t in tasks for half in ("choose", "confirm")),
+        ]
         values = {where: np.array(cell[where]) for where in columns if where in cell}
         lines.append([
             single, calibrated, name,
             *(f"{100 * np.abs(v[:, 0] - v[:, 1]).mean():.1f}" for v in values.values()),
             f"{100 * (values['confirm'][:, 0] - values['confirm'][:, 1]).mean():+.1f}",
         ])  # fmt: skip
-    header = ["network", "calibration", "estimator", "choose", "confirm", "familiar",
-              *(f"{t}, {half}" for t in tasks for half in ("choose", "confirm")), "bias, confirm"]  # fmt: skip
+    header = ["network", "calibration", "estimator", "choose", "confirm", "familiar"]
+    header += [f"{task}, {half}" for task in tasks for half in ("choose", "confirm")] + ["bias, confirm"]
     RESULTS.write_text(
         f"""# The error of accuracy estimated without labels
 
 {date.today()}, `benchmarks/accuracy.py`, protocol: [monitoring_protocol.md](../monitoring_protocol.md). Mean
-absolute error in percentage points, over ten networks and two recipes for each of {len(tasks)} tasks, or their two
-ensembles. The reference is half of the familiar test rows, with labels. Unfamiliar groups at even places
+absolute error in percentage points, over ten networks and two recipes for each of {len(tasks)} tasks, or
+their two ensembles. The reference is half of the familiar test rows, with labels. Unfamiliar groups at even places
 *choose* the default, those at odd places *confirm*. T and the budget's T are fitted on val. CBPE's formula is
 NannyML's, computed with scikit-learn. *Bias*: the mean of the estimate less the truth.
 

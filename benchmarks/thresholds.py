@@ -174,9 +174,8 @@ def main() -> None:
     fitted = with_fitted_temperature(1000, given.turns // 10, rng)
     print("temperatures done", flush=True)
     folders = [folder for store in given.stores for folder in stored_networks(store)]
-    real = [
-        on_stored(folder, target, given.turns // 20, rng) for folder in folders for target in (0.01, 0.05, 0.1)
-    ]
+    some = given.turns // 20
+    real = [on_stored(folder, target, some, rng) for folder in folders for target in (0.01, 0.05, 0.1)]
     RESULTS.write_text(
         f"""# Does the guarantee of `surefoot thresholds` hold?
 

@@ -102,7 +102,7 @@ def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
             "level": float(entry["level"]),
             "alarm": bool(entry["alarm"]),
         }
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} is not a history of checks: line {number} is wrong ({error}); allowed: a file that "
             "'surefoot monitor --history' wrote"
