@@ -10,6 +10,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -373,8 +374,8 @@ def write(rates: Rates, turns: int) -> None:
         f"""# The power of shift detectors
 
 {date.today()}, `benchmarks/detectors.py`, {turns} repetitions, protocol:
-[monitoring_protocol.md](../monitoring_protocol.md). Detection rate at 5% false alarms by rows in the window and share
-of unfamiliar rows among them.
+[monitoring_protocol.md](../monitoring_protocol.md). Detection rate at 5% false alarms by rows in the window
+and share of unfamiliar rows among them.
 
 """
         + "\n".join(tables)

@@ -154,8 +154,8 @@ windows come from the other. Fine-tuned ResNet-18, T fitted on val.
 ## A single check
 
 Alarms by rows in the window. *familiar*: no row is unfamiliar, all alarms are false, and at most
-{ALPHA:.0%} is stated. *unfamiliar*: detection. *first check*: detection in the first check of a history, which
-is tested at level {AlphaBudget.of_check(1, ALPHA).level:.2g}.
+{ALPHA:.0%} is stated. *unfamiliar*: detection. *first check*: detection in the first check of a history,
+which is tested at level {AlphaBudget.of_check(1, ALPHA).level:.2g}.
 
 {table(["network", "window", *windows], singles)}
 
