@@ -129,8 +129,7 @@ def main() -> None:
 absolute error in percentage points, over ten networks and two recipes for each of {len(tasks)} tasks, or
 their two ensembles. The reference is half of the familiar test rows, with labels. Unfamiliar groups at even
 places *choose* the default, those at odd places *confirm*. T and the budget's T are fitted on val. CBPE's
-formula is
-NannyML's, computed with scikit-learn. *Bias*: the mean of the estimate less the truth.
+formula is NannyML's, computed with scikit-learn. *Bias*: the mean of the estimate less the truth.
 
 {table(header, lines)}
 """

@@ -44,8 +44,9 @@ class Detector:
     def statistic(self, sums: Array, n: int) -> Array:
         """From the sums (permutations, d) over n current rows; larger is more evidence."""
         rows = len(self.columns)
-        difference = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
-        return difference[:, 0] if difference.shape[1] == 1 else (difference**2).sum(axis=1)
+        difference: Array = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
+        squares: Array = (difference**2).sum(axis=1)
+        return difference[:, 0] if difference.shape[1] == 1 else squares
 
     def asymptotic_p(self, n: int) -> float:
         """From the normal distribution of the sum over n of the rows; NaN for several numbers."""

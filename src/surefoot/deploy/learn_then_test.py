@@ -105,8 +105,9 @@ def _start(part: ErrorTest, n: int) -> int:
     """
     wrong = int(part.wrong.sum())
     ranked = np.sort(-part.score)
-    middle = sum(np.searchsorted(ranked, -part.score, side=side) for side in ("left", "right")) / 2
-    total = float(middle[part.wrong].sum()) / len(ranked)
+    of_wrong = -part.score[part.wrong]
+    ends = np.searchsorted(ranked, of_wrong, "left") + np.searchsorted(ranked, of_wrong, "right")
+    total = float(ends.sum()) / 2 / len(ranked)
     rank = (total + RANK_ROWS * USUAL_RANK) / (wrong + RANK_ROWS)
     power = (2 * rank - 1) / (1 - rank) if 0.5 < rank < 1 else 0.0
     error = (wrong + 1) / (len(ranked) + 1 / part.most)
