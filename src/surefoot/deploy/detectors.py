@@ -8,12 +8,12 @@ detectors are correlated. Exact for any distribution, if the rows are exchangeab
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy.spatial.distance import pdist
-from scipy.stats import norm, rankdata
 
 from surefoot.intervals import NAN
+from surefoot.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
 KERNEL_WEIGHT = 0.25  # for any change, in any direction; the other detectors are for unfamiliar data
@@ -53,8 +53,8 @@ class Detector:
         if self.columns.shape[1] > 1:
             return NAN
         values, rows = self.columns[:, 0], len(self.columns)
-        deviation = np.sqrt(n * (rows - n) / rows * values.var(ddof=1))
-        return float(norm.sf((values[-n:].sum() - n * values.mean()) / deviation))
+        deviation = float(np.sqrt(n * (rows - n) / rows * values.var(ddof=1)))
+        return 1 - NormalDist().cdf(float(values[-n:].sum() - n * values.mean()) / deviation)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def higher(name: str, reference: Array, current: Array) -> list[Detector]:
     both = np.concatenate([reference, current])
     if np.ptp(both) <= LEAST_RANGE:
         return []
-    ranks = rankdata(both)
+    ranks = average_ranks(both)
     tail = -np.log1p(-ranks / (len(both) + 1))
     return [Detector(name, ranks[:, None]), Detector(f"{name} tail", tail[:, None])]
 
@@ -96,11 +96,18 @@ def kernel_distance(name: str, reference: Array, current: Array) -> list[Detecto
     places = np.linspace(0, len(scaled) - 1, min(WIDTH_ROWS, len(scaled))).astype(int)
     rng = np.random.default_rng(SEED)
     order = np.argsort(scaled @ rng.standard_normal(scaled.shape[1]))
-    distances = pdist(scaled[order[places]])
-    width = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
+    width = _median_distance(scaled[order[places]])
     angles = scaled @ (rng.standard_normal((scaled.shape[1], FREQUENCIES)) / width)
     columns = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
     return [Detector(name, columns, weight=KERNEL_WEIGHT)]
+
+
+def _median_distance(rows: Array) -> float:
+    """Of all pairs of rows that differ."""
+    squares = (rows**2).sum(axis=1)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0))
+    pairs = distances[np.triu_indices(len(rows), 1)]
+    return float(np.median(pairs[pairs > 0])) if (pairs > 0).any() else 1.0
 
 
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr
-from scipy.stats import beta
 
 from surefoot.predictions.outcomes import DECIMALS, Array
 
@@ -66,15 +64,19 @@ def candidate_cuts(score: Array) -> Array:
 
 def candidate_bounds(tested: ErrorTest, cuts: Array) -> Array:
     """The exact upper bound of the error above each candidate's cut; all bounds hold together."""
+    from scipy.special import betaincinv
+
     rows, wrong = tested.above(cuts)
     tails = np.full(len(cuts), (1 - SEQUENCE_SHARE - ALL_ROWS_SHARE) / (CANDIDATES - 1))
     tails[-1] = ALL_ROWS_SHARE
-    bounds = beta.ppf(1 - (1 - tested.level) * tails, wrong + 1, np.maximum(rows - wrong, 1))
+    bounds = betaincinv(wrong + 1, np.maximum(rows - wrong, 1), 1 - (1 - tested.level) * tails)
     return np.where(wrong < rows, bounds, 1.0)
 
 
 def _sequence(tested: ErrorTest, seed: int) -> list[float]:
     """The cuts from the start of the sequence to the last before the first that fails."""
+    from scipy.special import bdtr
+
     n = len(tested.score)
     first = max(1, round(START_PART * n))
     if first >= n:

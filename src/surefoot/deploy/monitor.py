@@ -3,12 +3,12 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import ks_2samp, norm, rankdata
 
 from surefoot.calibrators import Calibration
 from surefoot.deploy.accuracy import Reference, thresholded_confidence
@@ -29,16 +29,18 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.novelty import energy, neighbour_distances
+from surefoot.novelty import average_ranks, energy, neighbour_distances
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 FEW_ROWS = 50
 POWER = 0.8  # of the smallest drop that a check would have detected
 MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
+NORMAL_CURVE = NormalDist()
 ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
          "outputs", "features")  # fmt: skip
 
@@ -106,7 +108,7 @@ class AlphaBudget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Result):
     """One comparison of current predictions with the reference."""
 
     n_reference: int
@@ -212,7 +214,7 @@ def check_shift(
         reference_accuracy=own_accuracy,
         accuracy=accuracy,
         drop=drop,
-        smallest_drop=float((norm.ppf(1 - budget.level / 2) + norm.ppf(POWER)) * error),
+        smallest_drop=(NORMAL_CURVE.inv_cdf(1 - budget.level / 2) + NORMAL_CURVE.inv_cdf(POWER)) * error,
         budget=budget,
         bound=bound,
     )
@@ -343,14 +345,22 @@ def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding
         reference=float(reference.mean()),
         current=float(current.mean()),
         change=_difference(current, reference),
-        distance=float(ks_2samp(reference, current, method="asymp").statistic),
+        distance=_distance(reference, current),
         more_novel=_probability_above(sign * reference, sign * current),
         p=1.0,
         adjusted=1.0,
     )
 
 
+def _distance(reference: Array, current: Array) -> float:
+    """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
+    both = np.concatenate([reference, current])
+    shares = [np.searchsorted(np.sort(side), both, "right") / len(side) for side in (reference, current)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
 def _coverage(reference: Array, current: Array) -> Finding:
+
     sides = [Proportion.of(int(side.sum()), len(side)) for side in (reference, current)]
     before, now = (Interval(side.value, side.low, side.high) for side in sides)
     return Finding(
@@ -368,10 +378,10 @@ def _coverage(reference: Array, current: Array) -> Finding:
 def _probability_above(reference: Array, current: Array) -> Interval:
     """P(current > reference), ties half, with DeLong's interval (Biometrics 1988)."""
     n, m = len(reference), len(current)
-    ranks = rankdata(np.concatenate([reference, current]))
+    ranks = average_ranks(np.concatenate([reference, current]))
     # The share of the other side's rows that are below each row.
-    below_current = (ranks[n:] - rankdata(current)) / n
-    below_reference = (ranks[:n] - rankdata(reference)) / m
+    below_current = (ranks[n:] - average_ranks(current)) / n
+    below_reference = (ranks[:n] - average_ranks(reference)) / m
     value = float(below_current.mean())
     return _normal_interval(value, [below_current, below_reference], (0.0, 1.0))
 

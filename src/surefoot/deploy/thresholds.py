@@ -30,6 +30,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
@@ -99,7 +100,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(Result):
     """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it.
 
     With `per`, each class or group has its own pair in `parts`; rows of any other are reviewed.
@@ -115,6 +116,7 @@ class Thresholds:
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
     per: str | None = None  # PREDICTED_CLASS, or the column of the groups
     parts: Mapping[str, Part] = field(default_factory=dict)
 
@@ -152,7 +154,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class Unreachable(Result):
     """No threshold has the guarantee; the candidates have the bounds that hold instead."""
 
     guarantee: Guarantee
@@ -328,11 +330,12 @@ def save_thresholds(
     thresholds: Thresholds,
     path: str | Path,
     *,
-    sources: Mapping[str, str],
-    elsewhere: Mapping[str, Mapping[str, Zone]],
+    sources: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
 ) -> None:
     """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
-    document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
+    measured = thresholds.measured if elsewhere is None else elsewhere
+    document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
