@@ -41,8 +41,8 @@ def choose_thresholds(
     wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
     `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
     `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
-    ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can be
-    guaranteed instead.
+    ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can
+    be guaranteed instead.
     """
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
