@@ -288,7 +288,7 @@ def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
         zone = chosen.zones["accept"]
         point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
         axes.plot(zone.share.value, zone.error.value, label=f"accept at {chosen.accept:.4g}", **point)
-    highest = max(target, *(each.wrong / each.n for each in some))
+    highest = max([target, *(each.wrong / each.n for each in some)])
     axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
     plots.percent_axes(axes.xaxis, axes.yaxis)
