@@ -89,7 +89,7 @@ def calibrate(
     if fitted.evidence is not None:
         echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
         echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
-    for remark in fitted.remarks():
+    for remark in fitted.notes():
         echo(f"note: {remark}", err=True)
     echo(f"calibration: {output}", err=True)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.calibrators.temperature import FittedModule
 from surefoot.errors import InputError
 from surefoot.novelty import Scale, logits_score
@@ -158,7 +159,7 @@ class Report:
     def of(calibration: Calibration) -> "Report":
         """From a calibration with its evidence."""
         assert calibration.evidence is not None
-        return Report(calibration, **asdict(calibration.evidence))
+        return Report(calibration, **{name: getattr(calibration.evidence, name) for name in BEFORE_AND_AFTER})
 
     @property
     def n(self) -> int:
@@ -168,7 +169,7 @@ class Report:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the fit; empty if there are none."""
-        return tuple(self.calibration.remarks())
+        return tuple(self.calibration.notes())
 
     def __str__(self) -> str:
         nll = f"NLL {self.nll_before:.4f} -> {self.nll_after:.4f} (unclipped)"
