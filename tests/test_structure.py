@@ -22,7 +22,7 @@ LEVELS = (
     {"streaming", "workers"},
     {"experiments"},
     {"deploy", "extend"},
-    {"report", "serve"},
+    {"report", "serve", "sklearn"},
     {"cli"},
 )
 

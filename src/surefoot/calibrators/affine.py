@@ -35,7 +35,8 @@ from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
-RISES = 2  # the search goes no further after so many weaker ones in a row that are worse
+_KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
+HOPELESS = 1.01  # times the least NLL: the search goes no further after two weaker ones in a row above it
 LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
@@ -270,11 +271,17 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
 
 
 def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
-    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest."""
-    every = slice(None, None, max(1, features.size // LOGITS_IN_CROSS_VALIDATION))
+    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
+
+    Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
+    """
+    every = np.flatnonzero(rows > 0)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
     features, labelled, rows = features[every], labelled.take(every), rows[every]
+    units = labelled.groups
+    if units is None:
+        units = sum((weight * column for weight, column in zip(_KEYS, features.T, strict=False)), np.zeros(1))
     folds = []
-    for fold in folds_of(labelled.n, labelled.groups):
+    for fold in folds_of(labelled.n, units):
         train, test = (
             _problem(_design(kind, features[part]), labelled.take(part), rows[part], _penalty(kind, labelled))
             for part in (~fold, fold)
@@ -290,10 +297,9 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
             parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
             total += share * float(test.losses(parameters[place]).sum())
         if total < least:
-            best, least, worse = strength, total, 0
-        else:
-            worse += 1
-        if worse == RISES:
+            best, least = strength, total
+        worse = worse + 1 if total > HOPELESS * least else 0
+        if worse == 2:
             break
     return best
 

@@ -42,6 +42,14 @@ Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
+Calibrators = Annotated[
+    str | None,
+    typer.Option(
+        "--calibrators",
+        help="Add single networks and the ensemble with each of these ('surefoot ls calibrators'), "
+        "e.g. temperature,vector,isotonic.",
+    ),
+]
 ENGINES = ("local", "ray")
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
@@ -62,6 +70,7 @@ def run(
     values: Sets = None,
     method: Methods = None,
     oracle: Oracle = False,
+    calibrators: Calibrators = None,
     root: Annotated[Path | None, typer.Option(help="Folder with the task's published files.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Pretrained weights for every part.")] = None,
     store: Annotated[
@@ -90,7 +99,7 @@ def run(
     from surefoot.experiments.run import open_folder, plans_for, resolved
 
     with stoppable():
-        chosen = resolved(_chosen_experiment(experiment, values, method, oracle, root, weights))
+        chosen = resolved(_chosen_experiment(experiment, values, method, oracle, calibrators, root, weights))
         training = _training_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
         plans = plans_for(chosen)
         opened = _open_store(store, cache)
@@ -116,12 +125,13 @@ def _chosen_experiment(
     values: list[str] | None,
     method: list[str] | None,
     oracle: bool,
+    calibrators: str | None,
     root: Path | None,
     weights: Path | None,
 ) -> "Experiment":
     """The experiment of that name or file with values replaced."""
     from surefoot.experiments.experiment import experiment_named, overridden
-    from surefoot.experiments.methods import METHODS
+    from surefoot.experiments.methods import METHODS, calibrated_rows
 
     given: dict[str, Any] = dict(value_of(text) for text in values or ())
     for key, value in (("root", root), ("weights", weights)):
@@ -130,10 +140,10 @@ def _chosen_experiment(
     if method:
         given["methods"] = list(method)
     chosen = overridden(experiment_named(name), given)
-    if oracle:
-        added = tuple(each.name for each in METHODS if each.oracle and each.name not in chosen.methods)
-        chosen = replace(chosen, methods=(*chosen.methods, *added))
-    return chosen
+    added = [each.name for each in METHODS if oracle and each.oracle]
+    for calibrator in (calibrators or "").split(",") if calibrators is not None else ():
+        added += calibrated_rows(calibrator.strip())
+    return replace(chosen, methods=tuple(dict.fromkeys((*chosen.methods, *added))))
 
 
 @dataclass(frozen=True)

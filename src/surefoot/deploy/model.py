@@ -99,7 +99,14 @@ class ScikitModel(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, samples: ArrayLike | Tensor) -> Tensor:
         """Logits (n, classes), or (n,) of two classes."""
-        rows = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        logits = self.logits_of_rows(
+            samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        )
+        device = samples.device if isinstance(samples, Tensor) else None
+        return torch.as_tensor(logits, dtype=torch.float32, device=device)
+
+    def logits_of_rows(self, rows: Any) -> NDArray[np.float64]:
+        """The same of arrays or tables, in float64."""
         logits = self._scores(rows)
         if logits is None:
             tiny = float(np.finfo(np.float32).tiny)  # in place of 0
@@ -107,8 +114,7 @@ class ScikitModel(nn.Module):
             logits = np.log(np.maximum(probabilities, tiny))
             if self.kind is LabelKind.MANY_LABELS:
                 logits = logits - np.log(np.maximum(1 - probabilities, tiny))
-        device = samples.device if isinstance(samples, Tensor) else None
-        return torch.as_tensor(np.asarray(logits), dtype=torch.float32, device=device)
+        return np.asarray(logits, dtype=np.float64)
 
     def _scores(self, rows: Any) -> NDArray[np.float64] | None:
         if not hasattr(self.classifier, "decision_function"):
