@@ -49,15 +49,15 @@ METHODS = (
 class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Any classifier, calibrated on predictions of rows that it was not trained on.
 
-    `fit` trains a copy of `estimator` on each training part of `cv` and takes its logits of the other rows; on
-    these out-of-fold logits the calibration is fitted. Then the estimator is trained on all rows. A
+    `fit` trains a copy of `estimator` on each training part of `cv` and takes its logits of the other rows;
+    on these out-of-fold logits the calibration is fitted. Then the estimator is trained on all rows. A
     `FrozenEstimator` is not trained again: all rows fit the calibration, so give rows that it was not trained
     on. The logits are `decision_function`, or the logarithms of `predict_proba`.
 
     Parameters
     ----------
     estimator : a classifier with `decision_function` or `predict_proba`; a `LogisticRegression` by default.
-    method : the calibrator: temperature, softening, vector, matrix, dirichlet, platt, beta, isotonic, histogram.
+    method : temperature, softening, vector, matrix, dirichlet, platt, beta, isotonic or histogram.
     cv : the number of folds (fewer where a class has fewer rows), a splitter, or pairs of row indices.
 
     Attributes
@@ -67,10 +67,10 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
     calibration_ : the fitted calibration; `surefoot.save_calibration` writes it.
     n_features_in_, feature_names_in_ : those of `estimator_`, where it has them.
 
-    >>> from sklearn.datasets import load_iris
-    >>> model = TemperatureScaledClassifier().fit(*load_iris(return_X_y=True))
-    >>> model.predict_proba([[5.1, 3.5, 1.4, 0.2]]).round(3)
-    array([[0.991, 0.009, 0.   ]])
+    >>> model = TemperatureScaledClassifier().fit([[0], [1], [2], [3]] * 10, [0, 0, 1, 1] * 8 + [0, 1] * 4)
+    >>> model.predict_proba([[0.0], [3.0]]).round(2)
+    array([[0.99, 0.01],
+           [0.01, 0.99]])
     """
 
     def __init__(self, estimator: Any = None, *, method: str = "temperature", cv: Any = 5) -> None:
@@ -81,9 +81,9 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **fit_params: Any) -> Self:  # noqa: N803
         """Train the estimator and fit its calibration.
 
-        `sample_weight` weighs the rows in both. `groups`, for a splitter that needs them, also keep the rows of
-        a group together where a regularisation is chosen. Other parameters go to the estimator's `fit`; with
-        metadata routing enabled, each goes where it is requested.
+        `sample_weight` weighs the rows in both. `groups`, for a splitter that needs them, also keep the rows
+        of a group together where a regularisation is chosen. Other parameters go to the estimator's `fit`;
+        with metadata routing enabled, each goes where it is requested.
         """
         if self.method not in METHODS:
             raise InputError(f"method is {self.method!r}; allowed: {', '.join(METHODS)}")
@@ -99,8 +99,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         of_estimator, of_splitter = self._routed(estimator, weights, fit_params)
         if isinstance(estimator, FrozenEstimator):
             check_is_fitted(estimator)
-            self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
             logits = _logits(estimator, X)
+            self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
             labels = _labels(y, self.classes_)
         else:
             self.classes_ = np.unique(np.asarray(y))
@@ -120,7 +120,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Calibrated probabilities, (n, classes)."""
-        return self._calibrated(X).probs().numpy()  # type: ignore[no-any-return]
+        probabilities: Array = self._calibrated(X).probs().numpy()
+        return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each row."""
@@ -229,10 +230,8 @@ def _labels(y: Any, classes: NDArray[Any]) -> Index:
     given = np.asarray(y).reshape(-1)
     places = np.minimum(np.searchsorted(classes, given), len(classes) - 1)
     if not (classes[places] == given).all():
-        unknown = given[classes[places] != given][0]
-        raise InputError(
-            f"label {unknown!r} is no class of the estimator; have: {', '.join(map(str, classes))}"
-        )
+        unknown, have = given[classes[places] != given].tolist()[0], ", ".join(map(str, classes))
+        raise InputError(f"label {unknown!r} is no class of the estimator; have: {have}")
     return places.astype(np.int64)
 
 

@@ -28,7 +28,8 @@ DEFINITIONS = {
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
     "temperature-before-averaging": "the logits of each member, or of each sample of a Bayesian network, are "
     "divided by temperature, then probabilities averaged",
-    "declined": "a fitted temperature below 1 that was not used; the interval is then its own",
+    "declined": "a fitted temperature that was not used, as it is below 1 or its interval spans orders of "
+    "magnitude; the interval is then its own",
     "budget": "the largest temperature whose nll is at most (1 + budget) times the least; for 'surplus' "
     "at most nll_limit, the least nll of a reference model on the same rows",
     "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
@@ -62,6 +63,7 @@ class Calibrator:
     one_temperature: bool = False  # whether it fits one T for all logits
     options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
     one_label_only: bool = False  # whether it needs classes that exclude each other
+    one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
 
 
 def _later(path: str) -> Callable[..., Any]:
@@ -80,12 +82,12 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
-               read=_later("temperature:MemberTemperatures.from_dict")),
+               read=_later("temperature:MemberTemperatures.from_dict"), one_model=False),
     Calibrator("temperature-before-averaging", "One temperature before averaging",
                "mean over members of softmax(z_m / T), one T", "Li & Hoiem, CVPR 2020",
                kind="temperature-before-averaging",
                fit=_later("before_averaging:fit_temperature_before_averaging"),
-               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict")),
+               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict"), one_model=False),
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
@@ -98,7 +100,7 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
-               read=_later("novelty:NoveltyScaling.from_dict")),
+               read=_later("novelty:NoveltyScaling.from_dict"), one_model=False),
     Calibrator("vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
                "Guo et al., ICML 2017",
                kind="vector", fit=_later("affine:fit_vector_scaling"),
@@ -131,15 +133,19 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
 # fmt: on
 
 
-def fit_calibration(name: str, val: "Predictions", **options: Any) -> Calibration:
+def fit_calibration(name: str, val: "Predictions", *, force: bool = False, **options: Any) -> Calibration:
     """Fit the named calibrator on `val`, with its effect on `val` as evidence.
 
     Options are those of the calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus"
-    the `reference`, the plain model's predictions of the same rows.
+    the `reference`, the plain model's predictions of the same rows; for "vector", "matrix" and "dirichlet"
+    the `regularisation`, chosen by cross-validation by default; for "histogram" the number of `bins`.
+
+    A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
     """
     calibrator = CALIBRATORS.named(name)
     refuse_unknown(f"option of method {name}:", options, calibrator.options)
     fitted = calibrator.fit(val, **options)
+    fitted = fitted if force else fitted.cautious()
     after = fitted(val)
     evidence = Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after))
     return replace(fitted, evidence=_with_held_out(evidence, calibrator, fitted, val, options))
@@ -157,7 +163,8 @@ def _with_held_out(
     from surefoot.calibrators.folds import out_of_fold
 
     held_out = None
-    if val.logits.numel() <= LOGITS_HELD_OUT and options.get("reference") is None:
+    is_declined = getattr(fitted, "declined", None) is not None
+    if val.logits.numel() <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
         chosen = dict(options)
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)

@@ -178,6 +178,10 @@ class Calibration(ABC):
         """Warnings about the fit; empty if there are none."""
         return []
 
+    def cautious(self) -> Self:
+        """The same, unless the data says almost nothing about it: then what leaves predictions unchanged."""
+        return self
+
     def notes(self) -> list[str]:
         """All warnings for the user: about the data, the fit and its effect."""
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]

@@ -257,6 +257,38 @@ class Calibrated(CalibratedModule):
         return f"temperature={float(self.temperature):.5g}, kind={self.kind}"
 
 
+class CalibratedBy(CalibratedModule):
+    """An unchanged model and a calibration of its logits that is more than one temperature."""
+
+    def __init__(self, model: Any, calibration: Calibration, *, report: Report | None = None) -> None:
+        super().__init__()
+        if calibration.needs_novelty or not calibration.averages_members:
+            raise InputError(
+                f"a {calibration.kind} calibration needs more than one model's logits; allowed: others"
+            )
+        self.kind = calibration.label_kind
+        self.model = as_module(model, self.kind)
+        self.training = self.model.training
+        self.report = report
+        self.calibration = calibration.module()
+        device = device_of(self.model)
+        if device is not None and device.type != "meta":
+            self.calibration.to(device)
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Calibrated logits in the shape of the model's own; two classes in one logit stay one."""
+        logits = logits_of(self.model(*inputs, **named))
+        if self.kind is LabelKind.MANY_LABELS or not is_one_logit(logits):
+            calibrated: Tensor = self.calibration(logits)
+            return calibrated
+        log_odds = logits.reshape(-1, 1)
+        both: Tensor = self.calibration(torch.cat([torch.zeros_like(log_odds), log_odds], dim=1))
+        return (both[:, 1] - both[:, 0]).reshape(logits.shape)
+
+    def extra_repr(self) -> str:
+        return f"kind={self.kind}"
+
+
 class Ensemble(CalibratedModule):
     """The mean of the members' probabilities, each member divided by its own T first (Li & Hoiem, CVPR 2020).
 
