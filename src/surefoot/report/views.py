@@ -209,7 +209,7 @@ def _evaluation_view(evaluation: Evaluation) -> View:
 
 def _calibration_view(calibration: Calibration) -> View:
     evidence, numbers = calibration.evidence, {**calibration.details()}
-    facts = {} if evidence is None else asdict(evidence)
+    facts = {} if evidence is None else {k: v for k, v in asdict(evidence).items() if isinstance(v, float)}
 
     def rows() -> Iterable[Row]:
         ends = {name: getattr(calibration, name, NAN) for name in ("low", "high")}
@@ -231,7 +231,7 @@ def _calibration_view(calibration: Calibration) -> View:
     )
     return View(
         f"Calibration: {calibration.kind}, {calibration.label_kind}, {calibration.classes} classes",
-        (*calibration.lines(), *(f"note: {remark}" for remark in calibration.remarks())),
+        (*calibration.lines(), *(f"note: {remark}" for remark in calibration.notes())),
         (table,) if facts else (),
         rows,
         lambda: calibration_document(calibration),
