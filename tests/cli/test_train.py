@@ -186,10 +186,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeypatch):
-    monkeypatch.chdir(mistaken)
+def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken):
     arguments, message = MISTAKES[case]
-    done = here(*arguments, check=2)
+    done = in_a_process(*arguments, cwd=mistaken, check=2)
     assert message in done.stderr
     assert done.stderr.startswith("surefoot: ")
     assert done.stderr.count("\n") == 1
@@ -197,9 +196,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeyp
     assert Store(mistaken / "s").networks() == [], "a mistake leaves no network behind"
 
 
-def test_divergence_names_epoch_rate_and_a_way_out(tmp_path, here):
+def test_divergence_names_epoch_rate_and_a_way_out(tmp_path):
     values = ("--set", "epochs=3", "--set", "learning_rate=1e30")
-    done = here("train", "toy", *SMALL, *values, "--store", tmp_path, check=2)
+    done = in_a_process("train", "toy", *SMALL, *values, "--store", tmp_path, check=2)
     assert done.stderr.startswith("surefoot: training diverged in epoch 1 of 3: the loss is ")
     assert done.stderr.endswith(" at learning rate 1e+30; try a lower one, such as 1e+29\n")
 

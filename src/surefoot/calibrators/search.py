@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks, chunks_with_scratch, exp_
+from surefoot.predictions.logits import average_sigmoid, average_softmax, exp_into, map_chunks, spans
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import in_parallel
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
 MORE = 8  # times as many rows for the next search
@@ -20,6 +22,7 @@ EXACT = 1e-6  # tolerance of the last relative step if it bisects the bracket
 CLOSE = 1e-4  # if it is Halley's: the error left is about the cube of the step
 MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, which take long to read: one step less, with an error of about 1e-8
+ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
 REACH = 1e3  # T is searched within this factor of 1 and of the size of the logits (typical and largest)
@@ -45,7 +48,7 @@ Read = TypeVar("Read", bound=Derivatives)
 class Reading:
     """Derivatives of the summed NLL at one scale: the first row by row, the second and third summed."""
 
-    row_slopes: Tensor
+    row_slopes: Array
     second: float
     third: float
 
@@ -85,11 +88,19 @@ def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
     """The scales between which the best one is searched."""
-    low, high = torch.aminmax(predictions.logits)
+    low, high = _extremes(predictions.logits)
     logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
-    return bounds_for(max(-float(low), float(high)), size=float(logits.square().mean().sqrt()))
+    return bounds_for(max(-low, high), size=float(logits.square().mean().sqrt()))
+
+
+def _extremes(logits: Tensor) -> tuple[float, float]:
+    """The lowest and the highest logit."""
+    rows = ROWS_AT_ONCE if logits.device.type == "cpu" else logits.shape[1]
+    parts = spans(logits.shape[1], rows)
+    found = in_parallel(lambda part: torch.aminmax(logits[:, part]), parts, numbers=logits.numel())
+    return min(float(low) for low, _ in found), max(float(high) for _, high in found)
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
@@ -121,13 +132,15 @@ def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
     For many labels a row's NLL is the sum over its known labels. Every row has a label.
     """
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    nll, slopes = torch.empty(2, predictions.n, dtype=torch.float64)
-    for part, logits in chunks(predictions.logits, average_softmax if softmax else average_sigmoid):
+    nll, slopes = torch.empty(2, predictions.n, dtype=torch.float64, device=predictions.logits.device)
+
+    def lose(part: slice, logits: Tensor, buffer: Tensor) -> None:
         labels, scale = predictions.labels[part], scales[part].unsqueeze(1)
         if softmax:
             below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
             true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-            weights = exp_(below_top * scale)
+            torch.mul(below_top, scale, out=buffer)
+            weights = exp_into(buffer, buffer)
             total = weights.sum(dim=1)
             nll[part] = total.log() - scale.squeeze(1) * true
             slopes[part] = weights.mul_(below_top).sum(dim=1) / total - true
@@ -137,6 +150,8 @@ def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
             slope = -towards_truth * torch.sigmoid(-scale * towards_truth)
             nll[part] = torch.where(labels >= 0, each, 0.0).sum(dim=1)
             slopes[part] = torch.where(labels >= 0, slope, 0.0).sum(dim=1)
+
+    map_chunks(predictions.logits, average_softmax if softmax else average_sigmoid, lose)
     return nll, slopes
 
 
@@ -154,13 +169,15 @@ def known_labels(predictions: Predictions) -> int:
 def read(predictions: Predictions, scale: float) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    slopes = torch.empty(predictions.n, dtype=torch.float64)
-    second = third = 0.0
+    slopes = torch.empty(predictions.n, dtype=torch.float64, device=predictions.logits.device)
     average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
-    for part, logits, buffer in chunks_with_scratch(predictions.logits, average):
-        slopes[part], of_second, of_third = of_chunk(logits, predictions.labels[part], scale, buffer)
-        second, third = second + of_second, third + of_third
-    return Reading(slopes, second, third)
+
+    def read_chunk(part: slice, logits: Tensor, buffer: Tensor) -> tuple[float, float]:
+        slopes[part], second, third = of_chunk(logits, predictions.labels[part], scale, buffer)
+        return second, third
+
+    seconds, thirds = zip(*map_chunks(predictions.logits, average, read_chunk), strict=True)
+    return Reading(slopes.cpu().numpy(), sum(seconds), sum(thirds))
 
 
 def search(
@@ -192,7 +209,8 @@ def _read_softmax(
         return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, buffer[:, 1:])
     below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
     true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    weights = exp_(torch.mul(below_top, scale, out=buffer))
+    torch.mul(below_top, scale, out=buffer)
+    weights = exp_into(buffer, buffer)
     total = weights.sum(dim=1)
     mean = weights.mul_(below_top).sum(dim=1) / total
     square = weights.mul_(below_top).sum(dim=1) / total

@@ -15,6 +15,8 @@ from surefoot.calibrators.search import best_scale, is_flat, is_separable, searc
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import lowest
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 200
@@ -274,7 +276,7 @@ def fit_temperature(val: Predictions) -> Temperature:
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
-    separable = not float(reading.row_slopes.max()) > 0 and is_separable(labelled)
+    separable = not reading.row_slopes.max() > 0 and is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
@@ -298,19 +300,23 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
 
 def only_labelled(val: Predictions) -> Predictions:
     """The rows with at least one known label, members averaged: what a calibration is fitted on."""
-    known = val.labels >= 0
+    if lowest(val.labels) >= 0:
+        return val.average()
+    known = (val.labels >= 0).cpu().numpy()
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
-    return (val if known.all() else val.take(known.reshape(val.n, -1).any(dim=1).numpy())).average()
+    return val.take(known.reshape(val.n, -1).any(axis=1)).average()
 
 
-def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
+def interval_factor(
+    row_slopes: Array | Tensor, second: float, scale: float, groups: NDArray[Any] | None
+) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
-    slopes = row_slopes.numpy()
+    slopes = np.asarray(row_slopes)
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, slopes)
-    error = float(np.sqrt(slopes @ slopes)) / second / scale
+    error = float(np.sqrt(np.square(slopes).sum())) / second / scale
     widened = NORMAL * few_samples_factor(len(slopes)) * error
     return math.exp(widened) if widened < 700 else math.inf
 

@@ -32,6 +32,7 @@ from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
+from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
@@ -266,6 +267,12 @@ def write_bundle(
         selected = _run(chosen, run)
         if selected.calibration is not None:
             selected.calibration.module()  # refuses a calibration that cannot be bundled
+        if Split.TEST_FAMILIAR not in selected.outputs:
+            lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
+            raise InputError(
+                f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
+                f"{recovery(lost)}"
+            )
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(

@@ -23,7 +23,7 @@ from surefoot.io import real_path, replacing
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import spreadsheet_table
+from surefoot.predictions.tables import arrow_file, spreadsheet_table
 from surefoot.tasks.features import RawColumns, Unseen
 from surefoot.tasks.task import ENDINGS, image_paths_below
 
@@ -225,8 +225,12 @@ def _grouped(
 def _writer(path: Path, schema: pa.Schema, suffix: str) -> Iterator[Callable[[pa.Table], None]]:
     """A function that writes the table part by part."""
     if suffix == ".csv":
-        with pyarrow.csv.CSVWriter(path, spreadsheet_table(schema.empty_table()).schema) as csv:
+        header = spreadsheet_table(schema.empty_table()).schema
+        with arrow_file(path, "wb") as file, pyarrow.csv.CSVWriter(file, header) as csv:
             yield lambda table: csv.write_table(spreadsheet_table(table))
     else:
-        with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as parquet:
+        with (
+            arrow_file(path, "wb") as file,
+            pyarrow.parquet.ParquetWriter(file, schema, write_page_checksum=True) as parquet,
+        ):
             yield parquet.write_table

@@ -138,6 +138,9 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
     """The plan that `as_dict` gave."""
     try:
         recipes = {digest: recipe_from(values) for digest, values in document["recipes"].items()}
+        texts = (document["task"], document["task_identity"], *document["class_names"], *document["skipped"])
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("text in the task, its classes or what is skipped")
 
         def spec(short: Mapping[str, Any]) -> Spec:
             seed = int(short["seed"])

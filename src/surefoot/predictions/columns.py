@@ -139,7 +139,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
             )
         return None, []
     if given == ["label"]:
-        return _class_indices(table["label"], names), given
+        return class_indices(table["label"], names), given
     if given == ["labels"]:
         return _lists(table, "labels"), given
     ordered = [f"label_{name}" for name in names or []]
@@ -150,7 +150,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
     return _numbers_per_class(table, ordered), ordered
 
 
-def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
+def class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     """Labels as class indices; names are looked up where the classes have names."""
     refuse_gaps(column, "label")
     if pa.types.is_nested(column.type):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from threading import local
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Index, Outcomes
+from surefoot.runtime import in_parallel
 
 
 def average_softmax(logits: Tensor) -> Tensor:
@@ -47,46 +50,23 @@ def average_members(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache
+NUMBERS_ON_A_GPU = 2**26  # the same on a GPU, where starting an operation takes longer than most chunks would
 FEW_CLASSES = 32  # up to so many, logits are copied column by column: short sums along rows are slow
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     """Outcomes under softmax; rows whose label is unknown (negative) are left out."""
-    rows = torch.nonzero(labels >= 0).squeeze(1) if labels.min() < 0 else None
+    rows = torch.nonzero(labels >= 0).squeeze(1) if lowest(labels) < 0 else None
     labels = (labels if rows is None else labels[rows]).unsqueeze(1)
-    row: Index | Callable[[], Index] = partial(np.arange, len(labels)) if rows is None else rows.numpy()
-    if len(logits) > 1:
-        return _members_outcomes(logits, labels, rows, row)
+    row: Index | Callable[[], Index] = partial(np.arange, len(labels)) if rows is None else rows.cpu().numpy()
     softmax = _Softmax(logits, labels, rows)
     return Outcomes(
         log_p_true=lambda: softmax.likelihood[0],
         squared_error=lambda: softmax.spread[0],
         confidence=lambda: softmax.likelihood[1],
-        correct=softmax.is_correct,
+        correct=lambda: softmax.correct,
         entropy=lambda: softmax.spread[1],
-        row=row,
-        blocks=(slice(0, len(labels)),),
-    )
-
-
-def _members_outcomes(
-    logits: Tensor, labels: Tensor, rows: Tensor | None, row: Index | Callable[[], Index]
-) -> Outcomes:
-    """All facts at once: averaging the members is most of the work, and the average is not stored."""
-    facts = np.empty((4, len(labels)))
-    correct = np.empty(len(labels), dtype=bool)
-    for part, averaged in chunks(logits, average_softmax, rows):
-        softmax = _Softmax(averaged.unsqueeze(0), labels[part])
-        facts[:2, part], facts[2:, part] = softmax.likelihood, softmax.spread
-        correct[part] = softmax.is_correct()
-    log_p_true, confidence, squared_error, entropy = facts
-    return Outcomes(
-        log_p_true=log_p_true,
-        squared_error=squared_error,
-        confidence=confidence,
-        correct=correct,
-        entropy=entropy,
         row=row,
         blocks=(slice(0, len(labels)),),
     )
@@ -94,85 +74,139 @@ def _members_outcomes(
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """One member's labelled rows; their logits are read when a metric first needs a fact."""
+    """Some labelled rows; their logits are read when a metric first needs a fact.
 
-    logits: Tensor  # (1, n, classes)
+    The facts of several members are computed together: averaging the members is most of the work, and the
+    average is not stored.
+    """
+
+    logits: Tensor  # (members, n, classes)
     labels: Tensor  # (rows, 1)
     rows: Tensor | None = None  # where the labels are; None is everywhere
 
     @cached_property
     def likelihood(self) -> tuple[Array, Array]:
         """Log p(true), and confidence."""
-        true, total = torch.empty(2, len(self.labels), 1, dtype=torch.float64)
-        for part, below_top, _ in self._below_top():
-            torch.gather(below_top, 1, self.labels[part], out=true[part])
-            torch.sum(exp_(below_top), dim=1, keepdim=True, out=total[part])
-        below, sums = true.numpy()[:, 0], total.numpy()[:, 0]
-        return below - np.log(sums), (1 / sums).round(DECIMALS)
+        if len(self.logits) > 1:
+            return self._everything[0]
+        facts = self._empty(2)
 
-    @cached_property
+        def read(part: slice, logits: Tensor, _buffer: Tensor) -> None:
+            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+            true = below_top.gather(1, self.labels[part]).squeeze(1)
+            _set_likelihood(facts[:, part], true, exp_into(below_top, below_top).sum(dim=1))
+
+        map_chunks(self.logits, average_softmax, read, self.rows)
+        log_p_true, confidence = facts.cpu().numpy()
+        return log_p_true, confidence
+
+    @property
     def spread(self) -> tuple[Array, Array]:
         """Squared error, and the entropy log(total) - sum p (z - top)."""
-        sums = torch.empty(4, len(self.labels), dtype=torch.float64)
-        for part, below_top, buffer in self._below_top():
-            total, products, others, squares = sums[:, part]
-            unnormalised = exp_(buffer.copy_(below_top))
-            torch.sum(unnormalised, dim=1, out=total)
-            torch.sum(below_top.mul_(unnormalised), dim=1, out=products)
-            # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
-            torch.sum(unnormalised.scatter_(1, self.labels[part], 0.0), dim=1, out=others)
-            torch.sum(unnormalised.square_(), dim=1, out=squares)
-        totals, products, others, squares = sums.numpy()
-        squared_error = (np.square(others) + squares) / np.square(totals) / self.logits.shape[2]
-        return squared_error, np.log(totals) - products / totals
+        return self._everything[1]
 
-    def is_correct(self) -> Bools:
+    @cached_property
+    def correct(self) -> Bools:
         """Whether a row's label is its top class."""
-        top = top_class(self.logits[0].numpy())
-        return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
+        if len(self.logits) > 1:
+            return self._everything[2]
+        labels = self.labels[:, 0].cpu().numpy()
+        if self.logits.device.type == "cpu":
+            top = top_class(self.logits[0].numpy())
+        else:
+            top = self.logits[0].argmax(dim=1).cpu().numpy()
+        return np.asarray((top if self.rows is None else top[self.rows.cpu().numpy()]) == labels)
 
-    def _below_top(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        for part, logits, buffer in chunks_with_scratch(self.logits, average_softmax, self.rows):
-            yield part, logits.sub_(logits.amax(dim=1, keepdim=True)), buffer
+    @cached_property
+    def _everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
+        """Likelihood, spread, and for several members what is correct."""
+        facts, several = self._empty(4), len(self.logits) > 1
+        correct = torch.empty(len(self.labels), dtype=torch.bool, device=self.logits.device)
+
+        def read(part: slice, logits: Tensor, unnormalised: Tensor) -> None:
+            labels = self.labels[part]
+            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+            if several:
+                correct[part] = below_top.argmax(dim=1) == labels[:, 0]
+            true = below_top.gather(1, labels).squeeze(1)
+            total = exp_into(unnormalised, below_top).sum(dim=1)
+            log_total = _set_likelihood(facts[:2, part], true, total)
+            facts[3, part] = log_total - below_top.mul_(unnormalised).sum(dim=1) / total
+            # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
+            others = unnormalised.scatter_(1, labels, 0.0).sum(dim=1)
+            squares = unnormalised.square_().sum(dim=1)
+            facts[2, part] = (others.square_() + squares) / total.square_() / logits.shape[1]
+
+        map_chunks(self.logits, average_softmax, read, self.rows)
+        log_p_true, confidence, squared_error, entropy = facts.cpu().numpy()
+        likelihood = self.__dict__.setdefault("likelihood", (log_p_true, confidence))
+        return likelihood, (squared_error, entropy), correct.cpu().numpy()
+
+    def _empty(self, facts: int) -> Tensor:
+        return torch.empty(facts, len(self.labels), dtype=torch.float64, device=self.logits.device)
+
+
+def _set_likelihood(facts: Tensor, true: Tensor, total: Tensor) -> Tensor:
+    """Fills in log p(true) and confidence, and returns log(total)."""
+    log_total = total.log() if total.is_cuda else torch.from_numpy(np.log(total.numpy()))
+    torch.sub(true, log_total, out=facts[0])
+    torch.round(1 / total, decimals=DECIMALS, out=facts[1])
+    return log_total
+
+
+def lowest(labels: Tensor) -> int:
+    """The lowest label, on one thread."""
+    return int(labels.min() if labels.is_cuda else labels.numpy().min())
 
 
 def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
     """The class with the highest logit of each row; the first of them where logits are equal."""
     n, classes = logits.shape
     if classes > FEW_CLASSES:
-        return np.asarray(logits.argmax(axis=1))
+        parts = spans(n, 1 + NUMBERS_AT_ONCE // classes)
+        found = in_parallel(lambda some: logits[some].argmax(axis=1), parts, numbers=logits.size)
+        return np.concatenate(found)
     result = np.zeros(n, dtype=np.uint8)
-    rows = NUMBERS_AT_ONCE // classes
-    for start in range(0, n, rows):
-        some = slice(start, start + rows)
+
+    def find(some: slice) -> None:
         top, *others = np.array(logits[some].T, order="C")
         for number, column in enumerate(others, start=1):
             np.maximum(result[some], (column > top) * np.uint8(number), out=result[some])
             np.maximum(top, column, out=top)
+
+    in_parallel(find, spans(n, NUMBERS_AT_ONCE // classes), numbers=logits.size)
     return result
 
 
-def exp_(values: Tensor) -> Tensor:
-    """e to the values, in place: with AVX-512 numpy takes half of torch's time, without it more."""
-    if not HAS_AVX512:
-        return values.exp_()
-    np.exp(values.numpy(), out=values.numpy())
-    return values
+def exp_into(result: Tensor, values: Tensor) -> Tensor:
+    """e to the values: with AVX-512 numpy takes half of torch's time, without it more."""
+    if values.is_cuda or not HAS_AVX512:
+        return torch.exp(values, out=result)
+    np.exp(values.numpy(), out=result.numpy())
+    return result
 
 
 def many_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     """Outcomes under sigmoid, a block per class; ignored labels (negative) are left out."""
-    log_odds = torch.empty(logits.shape[2], logits.shape[1], dtype=torch.float64)
-    for part, chunk in chunks(logits, average_sigmoid):
+    device, (_, n, classes) = logits.device, logits.shape
+    log_odds = torch.empty(classes, n, dtype=torch.float64, device=device)
+
+    def transpose(part: slice, chunk: Tensor, _buffer: Tensor) -> Tensor:
         log_odds[:, part] = chunk.T
-    ends = torch.cumsum((labels >= 0).sum(dim=0), 0).tolist()
+        return (labels[part] >= 0).sum(dim=0)
+
+    known_labels = torch.stack(map_chunks(logits, average_sigmoid, transpose)).sum(dim=0)
+    ends = torch.cumsum(known_labels, 0).tolist()
     blocks = tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
-    facts = torch.empty(5, ends[-1], dtype=torch.float64)
-    positive, row = torch.empty(ends[-1], dtype=torch.bool), torch.empty(ends[-1], dtype=torch.int64)
-    for block, of_class, label in zip(blocks, log_odds, labels.T, strict=True):
+    facts = torch.empty(5, ends[-1], dtype=torch.float64, device=device)
+    positive = torch.empty(ends[-1], dtype=torch.bool, device=device)
+    row = torch.empty(ends[-1], dtype=torch.int64, device=device)
+
+    def score_class(number: int) -> None:
+        block, label = blocks[number], labels[:, number]
         row[block] = known = torch.nonzero(label >= 0).squeeze(1)
         positive[block] = label[known] == 1
-        score = of_class[known]
+        score = log_odds[number][known]
         # Signed towards the truth, every fact is a function of one number.
         towards_truth, magnitude = torch.where(positive[block], score, -score), score.abs()
         facts[0, block] = F.logsigmoid(towards_truth)
@@ -180,49 +214,82 @@ def many_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
         facts[2, block] = torch.sigmoid(magnitude)
         facts[3, block] = score
         facts[4, block] = F.softplus(-magnitude) + magnitude * torch.sigmoid(-magnitude)
-    log_p_true, squared_error, confidence, scores, entropy = facts.numpy()
+
+    in_parallel(score_class, range(classes), numbers=n)
+    log_p_true, squared_error, confidence, scores, entropy = facts.cpu().numpy()
+    is_positive = positive.cpu().numpy()
     return Outcomes(
         log_p_true=log_p_true,
         squared_error=squared_error,
         confidence=confidence.round(DECIMALS),
-        correct=(scores >= 0) == positive.numpy(),  # a probability of exactly one half predicts 'present'
+        correct=(scores >= 0) == is_positive,  # a probability of exactly one half predicts 'present'
         entropy=entropy,
-        row=row.numpy(),
+        row=row.cpu().numpy(),
         blocks=blocks,
         score=scores,
-        positive=positive.numpy(),
+        positive=is_positive,
     )
 
 
-def chunks(
-    logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
-) -> Iterator[tuple[slice, Tensor]]:
-    """NUMBERS_AT_ONCE logits at a time, of all rows or those numbered: their place, and averages in float64.
-
-    The logits are scratch: the next chunk overwrites them, and the caller may too.
-    """
-    for part, averaged, _ in chunks_with_scratch(logits, average, rows):
-        yield part, averaged
+Result = TypeVar("Result")
 
 
-def chunks_with_scratch(
-    logits: Tensor, average: Callable[[Tensor], Tensor], rows: Tensor | None = None
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The same with as much scratch space again.
+def map_chunks(
+    logits: Tensor,
+    average: Callable[[Tensor], Tensor],
+    work: Callable[[slice, Tensor, Tensor], Result],
+    rows: Tensor | None = None,
+) -> list[Result]:
+    """`work` of some logits at a time, of all rows or those numbered: place, averages in float64, scratch.
 
-    Both are allocated once: small allocations are returned to the system and cleared each time, which for few
-    classes took longer than the work.
+    Several chunks are worked on at once, each on one thread; the results are in the order of the rows. The
+    averages and the scratch space, which is as large, may be overwritten; the next chunk overwrites them.
     """
     members, n, classes = logits.shape
-    n = n if rows is None else len(rows)
-    at_once = max(1, NUMBERS_AT_ONCE // (members * classes))
-    rows_at_once = min(at_once, n)
-    if classes > FEW_CLASSES:
-        scratch = torch.empty(members + 1, rows_at_once, classes, dtype=torch.float64)
+    numbers = NUMBERS_AT_ONCE if logits.device.type == "cpu" else NUMBERS_ON_A_GPU
+
+    def load(part: slice) -> Result:
+        space = _scratch(members + 1, part.stop - part.start, classes, logits.device)
+        space[:-1].copy_(logits[:, part if rows is None else rows[part]])
+        return work(part, average(space[:-1]), space[-1])
+
+    rows_in_all = n if rows is None else len(rows)
+    parts = spans(rows_in_all, max(1, numbers // (members * classes)))
+    if logits.device.type != "cpu":
+        return [load(part) for part in parts]
+    return in_parallel(load, parts, numbers=members * rows_in_all * classes)
+
+
+def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tuple[slice, Tensor]]:
+    """The same one after another, without the scratch space."""
+    rows = max(1, NUMBERS_AT_ONCE // (logits.shape[0] * logits.shape[2]))
+    for part in spans(logits.shape[1], rows):
+        yield part, average(logits[:, part].to(torch.float64, copy=True))
+
+
+def spans(n: int, rows: int) -> list[slice]:
+    """0 to n in parts of so many rows."""
+    return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+
+class _Space(local):
+    """Memory of a thread, used again: the system clears what it gives, which for few classes took long."""
+
+    numbers = torch.empty(0, dtype=torch.float64)
+
+
+_SPACE = _Space()
+
+
+def _scratch(copies: int, rows: int, classes: int, device: torch.device) -> Tensor:
+    """(copies, rows, classes) in float64; of few classes, each is contiguous."""
+    size = copies * rows * classes
+    if device.type != "cpu":
+        numbers = torch.empty(size, dtype=torch.float64, device=device)
     else:
-        scratch = torch.empty(members + 1, classes, rows_at_once, dtype=torch.float64).transpose(1, 2)
-    for start in range(0, n, at_once):
-        part = slice(start, min(start + at_once, n))
-        chosen = logits[:, part if rows is None else rows[part]]
-        *_, buffer = work = scratch[:, : part.stop - start]
-        yield part, average(work[:-1].copy_(chosen)), buffer
+        if len(_SPACE.numbers) < size:
+            _SPACE.numbers = torch.empty(size, dtype=torch.float64)
+        numbers = _SPACE.numbers[:size]
+    if classes > FEW_CLASSES:
+        return numbers.view(copies, rows, classes)
+    return numbers.view(copies, classes, rows).transpose(1, 2)

@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import refuse_larger_than_memory
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.memory import refuse_larger_than_memory
+from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
 LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
+NUMBERS_AT_ONCE = 1_000_000  # logits that are checked at a time
+DOT_NUMBERS = 8192
 LARGEST_WHOLE = 2**53  # above it, a float64 does not hold every whole number
 
 Floats = NDArray[np.floating]
@@ -177,8 +180,14 @@ def check_logits(logits: Floats) -> None:
     if logits.flags.c_contiguous:
         # One fast pass decides nearly always: a sum of squares bounds every element. It may overflow.
         flat = logits.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = float(np.dot(flat, flat))
+        starts = range(0, len(flat), NUMBERS_AT_ONCE)
+        squares = sum(
+            in_parallel(
+                lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]),
+                starts,
+                numbers=len(flat),
+            )
+        )
         if squares <= LARGEST_LOGIT**2 and np.isfinite(squares):
             return
     low, high = float(logits.min()), float(logits.max())
@@ -187,6 +196,14 @@ def check_logits(logits: Floats) -> None:
         raise InputError(f"logits hold {where}; allowed: finite numbers")
     if max(abs(low), abs(high)) > LARGEST_LOGIT:
         raise InputError(f"logits from {low:g} to {high:g}; allowed: up to {LARGEST_LOGIT:g} in size")
+
+
+def _sum_of_squares(values: Floats) -> float:
+    """Row by row of a matrix: BLAS divides long rows between threads, which then wait for each other."""
+    end = len(values) // DOT_NUMBERS * DOT_NUMBERS
+    matrix, rest = values[:end].reshape(-1, DOT_NUMBERS), values[end:]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.matmul(matrix[:, None, :], matrix[:, :, None]).sum() + np.dot(rest, rest))
 
 
 def first_not_finite(values: Floats) -> str:

@@ -1,7 +1,7 @@
 """How parts of files are read in parallel: by threads on this machine, or by tasks on a Ray cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from surefoot.errors import InputError
+from surefoot.runtime import start_workers
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 from surefoot.streaming.readers import Part, batches
@@ -56,7 +57,7 @@ class Threads:
         shares = [parts[index :: self.workers] for index in range(min(self.workers, len(parts)))]
         if len(shares) == 1:
             return work(read(shares[0]))
-        with ThreadPoolExecutor(len(shares)) as pool:
+        with start_workers(len(shares)) as pool:
             futures = [pool.submit(work, read(share)) for share in shares]
             try:
                 ended, _ = wait(futures, return_when=FIRST_EXCEPTION)

@@ -21,6 +21,7 @@ from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.tables import (
     CSV_PARSING,
+    arrow_file,
     decoding,
     from_csv,
     read_parquet,
@@ -121,8 +122,11 @@ def read_table(file: Path, text_columns: Sequence[str], number_columns: Sequence
         if file.suffix.lower() not in (".csv", ".parquet"):
             raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
         refuse_special(file)
-        is_csv = file.suffix.lower() == ".csv"
-        table = csv_table(file, text_columns, number_columns) if is_csv else read_parquet(file)
+        if file.suffix.lower() == ".csv":
+            with arrow_file(file) as source:
+                table = csv_table(source, text_columns, number_columns)
+        else:
+            table = read_parquet(file)
         if not table.num_rows:
             raise InputError("no rows; needed: a row per sample")
     return table

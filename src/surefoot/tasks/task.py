@@ -142,9 +142,10 @@ class Samples:
     inputs: ImageFiles | NDArray[Any]
     groups: NDArray[np.str_] | None = None  # (n,) the subgroup: a breed, a subclass, a font
     attributes: pa.Table | None = None  # any further columns
+    pictures: NDArray[np.object_] | None = None  # (n,) of vectors: encoded images to show to people
 
     def __post_init__(self) -> None:
-        for name in ("labels", "inputs", "groups", "attributes"):
+        for name in ("labels", "inputs", "groups", "attributes", "pictures"):
             values = getattr(self, name)
             assert values is None or len(values) == len(self.ids), name
         names, counts = np.unique(self.ids, return_counts=True)
@@ -167,6 +168,7 @@ class Samples:
             inputs=inputs.take(index.tolist()) if isinstance(inputs, ImageFiles) else inputs[index],
             groups=None if self.groups is None else self.groups[index],
             attributes=None if self.attributes is None else self.attributes.take(index),
+            pictures=None if self.pictures is None else self.pictures[index],
         )
 
 
