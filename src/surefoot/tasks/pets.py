@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.features import Encoding, Vector
 from surefoot.tasks.layouts import TaskEntry
 from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
 
@@ -23,12 +24,15 @@ def load_pets() -> Task:
     table = pyarrow.parquet.read_table(FILE)
     assert tuple(table.column_names) == COLUMNS
     splits = np.asarray(table["split"].to_pylist())
+    by_split = {split: _samples(split, table.take(np.flatnonzero(splits == split))) for split in Split}
+    width = np.asarray(by_split[Split.TRAIN].inputs).shape[1]
     return Task(
         name="pets",
         kind=LabelKind.ONE_LABEL,
         class_names=CLASS_NAMES,
-        splits={split: _samples(split, table.take(np.flatnonzero(splits == split))) for split in Split},
+        splits=by_split,
         remarks=("Oxford-IIIT Pets, CC BY-SA 4.0: Parkhi et al., CVPR 2012",),
+        encoding=Encoding((Vector("embedding", width),)),
     )
 
 
