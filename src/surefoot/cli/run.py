@@ -166,12 +166,13 @@ def _report(
 ) -> None:
     from surefoot.cli.terminal import busy, print_method_tables
     from surefoot.experiments.workflow import load_study
-    from surefoot.report.study import write_study
 
     given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
+        from surefoot.report.study import write_study  # after what may be refused: it imports torch
+
         written = write_study(study, study.folder)
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.features import Encoding, Vector
@@ -21,7 +20,9 @@ def load_pets() -> Task:
 
     The unlabelled vectors are of mixtures and patches of training photographs.
     """
-    table = pyarrow.parquet.read_table(FILE)
+    from pyarrow import parquet  # slow to import
+
+    table = parquet.read_table(FILE)
     assert tuple(table.column_names) == COLUMNS
     splits = np.asarray(table["split"].to_pylist())
     by_split = {split: _samples(split, table.take(np.flatnonzero(splits == split))) for split in Split}
