@@ -153,7 +153,7 @@ def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
 
 def test_tasks_are_listed():
     done = surefoot("ls", "tasks")
-    for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):
+    for name in ("toy", "letters", "pets", "gender", "cat-dog", "animals", "objects"):
         assert f"│ {name} " in done.stdout
 
 

@@ -98,11 +98,18 @@ def test_a_damaged_checkpoint_is_named(store, damage):
     assert str(path) in str(caught.value)
 
 
-def test_a_log_line_cut_short_is_passed_over_and_costs_no_other(store):
+def test_a_damaged_log_line_is_passed_over_and_costs_no_other(store):
     with store.claim(SPEC) as draft:
         draft.log({"epoch": 1, "seconds": 1.0})
         with (draft.folder / "log.jsonl").open("a") as file:
-            file.write('{"epoch": 2, "sec')
+            for line in (
+                "5",
+                "[" * 9000,
+                '{"seconds": "x"}',
+                f'{{"seconds": {"9" * 5000}}}',
+                '{"epoch": 2, "sec',
+            ):
+                file.write(f"\n{line}")
         draft.log({"epoch": 3, "seconds": 2.0})
         assert draft.logged("seconds") == 3.0
     assert [entry["epoch"] for entry in store.networks()[0].log] == [1, 3]

@@ -4,7 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 CANDIDATES = 20
 TARGET_ERROR = 0.01
@@ -84,7 +85,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(Result):
     """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it."""
 
     accept: float
@@ -97,6 +98,7 @@ class Thresholds:
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
 
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
@@ -121,7 +123,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class Unreachable(Result):
     """No threshold has the guarantee; the candidates have the bounds that hold instead."""
 
     guarantee: Guarantee
@@ -265,11 +267,12 @@ def save_thresholds(
     thresholds: Thresholds,
     path: str | Path,
     *,
-    sources: Mapping[str, str],
-    elsewhere: Mapping[str, Mapping[str, Zone]],
+    sources: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
 ) -> None:
     """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
-    document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
+    measured = thresholds.measured if elsewhere is None else elsewhere
+    document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import refuse_larger_than_memory
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
@@ -182,7 +182,11 @@ def check_logits(logits: Floats) -> None:
         flat = logits.reshape(-1)
         starts = range(0, len(flat), NUMBERS_AT_ONCE)
         squares = sum(
-            in_parallel(lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]), starts)
+            in_parallel(
+                lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]),
+                starts,
+                numbers=len(flat),
+            )
         )
         if squares <= LARGEST_LOGIT**2 and np.isfinite(squares):
             return
