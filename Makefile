@@ -12,7 +12,7 @@ quickstart: .venv/core ## compare the paper's methods on photographs that are in
 	$(BIN)/surefoot run quickstart
 
 test: .venv/dev browser ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 explore: .venv/dev ## look for new counterexamples to the property tests, other ones each time
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m hypothesis
