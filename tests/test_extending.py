@@ -66,8 +66,14 @@ def run(folder, store, *more):
     return in_a_new_process(*words, cwd=folder).stdout
 
 
-def test_in_worker_processes_and_the_report(folder):
-    assert "report:" in run(folder, "runs", "--workers", "2")
+@pytest.fixture(scope="module")
+def printed(folder):
+    """What the page's experiment prints when it is run."""
+    return run(folder, "runs", "--workers", "1")
+
+
+def test_in_worker_processes_and_the_report(folder, printed):
+    assert "report:" in printed
     written = folder / "runs" / "experiments" / "my_experiment"
     report = json.loads((written / "report.json").read_text())
     assert [part["task"] for part in report["parts"]] == ["blobs", "letters"]
@@ -82,8 +88,7 @@ def test_in_worker_processes_and_the_report(folder):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
-def test_on_ray(folder):
-    run(folder, "runs", "--train-only")
+def test_on_ray(folder, printed):
     run(folder, "ray-runs", "--engine", "ray", "--train-only")
 
     def logits(store):

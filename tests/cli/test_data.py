@@ -82,7 +82,7 @@ def test_check_as_json(file):
         (["check", "nowhere.toml"], "surefoot: cannot read nowhere.toml: No such file or directory\n"),
         (
             ["check", "dogs"],
-            "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",
+            "surefoot: unknown task 'dogs'; have: toy, letters, pets, gender, cat-dog, animals, objects, or a .toml file\n",
         ),
         (
             ["check", "gender"],
@@ -153,7 +153,7 @@ def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
 
 def test_tasks_are_listed():
     done = surefoot("ls", "tasks")
-    for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):
+    for name in ("toy", "letters", "pets", "gender", "cat-dog", "animals", "objects"):
         assert f"│ {name} " in done.stdout
 
 

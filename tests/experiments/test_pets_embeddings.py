@@ -117,7 +117,7 @@ def test_the_script_writes_the_features_of_the_centre(script, tmp_path, capsys):
     backbone = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("fc.")}
     save_file(backbone, tmp_path / "backbone.safetensors")
     words = ["--root", root, "--weights", tmp_path / "backbone.safetensors", "--view", 32, "--resize", 40]
-    words += ["--cache", tmp_path / "cache", "-o", tmp_path / "pets-embeddings.npz"]
+    words += ["-o", tmp_path / "pets-embeddings.npz"]
     assert script.main([str(word) for word in words]) == 0
     task, images = task_named("pets-embeddings", root=tmp_path), task_named("cat-dog", root=root)
     assert task.identity == images.identity

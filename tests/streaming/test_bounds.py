@@ -163,7 +163,7 @@ def test_billions_of_ties_and_no_table_as_long():
     assert ece_range(cells, ece_of) == pytest.approx((0.1, 0.1), rel=1e-9)
 
 
-def test_aurc_by_digamma_is_aurc_by_table():
+def test_aurc_is_the_mean_of_the_risks():
     mass = np.array([0.0, 3.0, 50_000.0, 100_000.0])
     curve = Curve(mass, np.array([0.0, 1.0, 4000.0, 20_000.0]), mass)
     errors = np.interp(np.arange(1, 100_001), mass, curve.errors)

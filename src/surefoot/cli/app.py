@@ -9,10 +9,12 @@ from surefoot import __version__
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
+from surefoot.cli.embed import embed
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
+from surefoot.cli.sets import sets
 from surefoot.cli.terminal import echo
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
@@ -34,12 +36,14 @@ for command in (
     calibrate,
     apply,
     thresholds,
+    sets,
     monitor,
     predictions,
     bundle,
     predict,
     serve,
     export,
+    embed,
     train,
     tune,
     status,

@@ -1,13 +1,14 @@
 """The bootstrap: every metric of the same decisions, resample by resample.
 
 A ratio of sums over decisions takes one matrix product for all resamples. Metrics that are read from a curve
-share running sums that are made for several resamples at once. Any other function is computed from
-reweighted outcomes, one resample at a time.
+or from residuals on a grid share what is summed for several resamples at once. Any other function is computed
+from reweighted outcomes, one resample at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
+from surefoot.metrics.calibration import SMOOTH_GRID, place_on_grid
 from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
 
-AT_ONCE = (
-    30_000  # decisions times resamples whose running sums are made at a time, so that they stay in cache
-)
+AT_ONCE = 30_000  # decisions times resamples that are summed at a time, so that they stay in cache
+BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
 
 def units_of(n: int, groups: NDArray[Any] | None) -> Index:
@@ -41,15 +42,40 @@ class Draw:
 
     @staticmethod
     def of_units(unit_of: Index, *, resamples: int, rng: np.random.Generator) -> "Draw":
-        units = int(unit_of.max(initial=-1)) + 1
-        counts = np.empty((resamples, units))
-        for row in counts:
-            row[:] = np.bincount(rng.integers(units, size=units), minlength=units)
-        return Draw(counts, unit_of)
+        draws = drawn_in_order(unit_of, resamples=resamples, step=max(1, resamples), rng=rng)
+        return Draw(draws(0), unit_of)
 
     @property
     def resamples(self) -> int:
         return len(self.counts)
+
+
+def drawn_in_order(
+    unit_of: Index, *, resamples: int, step: int, rng: np.random.Generator
+) -> Callable[[int], Array]:
+    """A function from 0, step, ... to the counts of so many resamples, the same whichever thread is first.
+
+    Each start is asked for once; a thread waits until all before it have drawn.
+    """
+    units = int(unit_of.max(initial=-1)) + 1
+    turn, next_start = Condition(), 0
+
+    def counts_from(start: int) -> Array:
+        nonlocal next_start
+        size = min(step, resamples - start)
+        with turn:
+            turn.wait_for(lambda: next_start == start)
+            try:
+                drawn = [rng.integers(units, size=units) for _ in range(size)]
+            finally:
+                next_start = start + step
+                turn.notify_all()
+        counts = np.empty((size, units))
+        for row, of_row in zip(counts, drawn, strict=True):
+            row[:] = np.bincount(of_row, minlength=units)
+        return counts
+
+    return counts_from
 
 
 def resampled(
@@ -72,9 +98,10 @@ class Bootstrap:
         values = np.full((len(self.metrics), len(counts)), NAN)
         ratios, on_curves, others = self._by_method
         if ratios:
-            sums = counts @ self._unit_sums
+            above, below, columns = self._unit_sums
+            sums = _products(counts, columns)
             with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is NaN: there are no such decisions
-                values[list(ratios)] = (sums[:, 0::2] / sums[:, 1::2]).T
+                values[list(ratios)] = (sums[:, above] / sums[:, below]).T
         few = counts[:slow_resamples]
         if on_curves:
             values[list(on_curves), : len(few)] = self._curve_values(list(on_curves.values()), few)
@@ -86,27 +113,45 @@ class Bootstrap:
                 values[index, resample] = metric.function(outcomes)
         return values
 
+    def prepare(self) -> None:
+        """Compute what all resamples share, before several threads ask for it."""
+        ratios, on_curves, _ = self._by_method
+        if ratios:
+            _ = self._unit_sums
+        if any(metric.pooled or len(self.outcomes.blocks) == 1 for metric in on_curves.values()):
+            _ = self._pooled
+        elif on_curves:
+            _ = self._blocks
+
     @cached_property
     def _by_method(self) -> tuple[dict[int, Metric], dict[int, Metric], dict[int, Metric]]:
-        """The metrics by their number: ratios of sums, those read from curves, and others."""
+        """The metrics by their number: ratios of sums, those read from curves or residuals, and others."""
         metrics = {i: metric.of_kind(self.outcomes.kind) for i, metric in enumerate(self.metrics)}
         metrics = {i: metric for i, metric in metrics.items() if metric.resampled}
         ratios = {i: metric for i, metric in metrics.items() if metric.numerator is not None}
-        on_curves = {i: metric for i, metric in metrics.items() if metric.curve is not None}
+        on_curves = {i: metric for i, metric in metrics.items() if metric.curve or metric.of_residuals}
         others = {i: metric for i, metric in metrics.items() if i not in ratios | on_curves}
         return ratios, on_curves, others
 
     @cached_property
-    def _unit_sums(self) -> Array:
-        """(units, 2 * ratios): each unit's sum above and below the line, ratio by ratio."""
+    def _unit_sums(self) -> tuple[list[int], list[int], Array]:
+        """Of each ratio the column of its numerator and of its denominator; and the columns (units, columns).
+
+        Each is a sum over the decisions of a unit. Column 0 is their number.
+        """
         unit = self.unit_of[self.outcomes.row]
         units = int(self.unit_of.max(initial=-1)) + 1
-        sums = []
+        columns = [np.bincount(unit, minlength=units).astype(np.float64)]
+        places: tuple[list[int], list[int]] = [], []
         for metric in self._by_method[0].values():
-            for part in (metric.numerator, metric.denominator):
-                each = None if part is None else part(self.outcomes).astype(np.float64)  # None: 1 each
-                sums.append(np.bincount(unit, each, units).astype(np.float64))
-        return np.stack(sums, axis=1)
+            for part, place in zip((metric.numerator, metric.denominator), places, strict=True):
+                if part is None:
+                    place.append(0)
+                    continue
+                place.append(len(columns))
+                each = part(self.outcomes).astype(np.float64)
+                columns.append(np.bincount(unit, each, units).astype(np.float64))
+        return *places, np.stack(columns, axis=1)
 
     def _curve_values(self, metrics: Sequence[Metric], counts: Array) -> Array:
         """Values on the curve of all decisions, or their mean over the blocks that have any."""
@@ -135,14 +180,30 @@ class Bootstrap:
         return [_RankedDecisions(self.outcomes, *pair, self.unit_of) for pair in pairs]
 
 
+def _products(counts: Array, columns: Array) -> Array:
+    """counts @ columns, in blocks so small that BLAS does not divide them between threads."""
+    (size, units), width = counts.shape, columns.shape[1]
+    rows = max(1, BLAS_NUMBERS // max(width, size))
+    end = units // rows * rows
+    blocks = counts[:, :end].reshape(size, -1, rows).swapaxes(0, 1) @ columns[:end].reshape(-1, rows, width)
+    return np.asarray(blocks.sum(axis=0) + counts[:, end:] @ columns[end:])
+
+
 class _RankedDecisions:
     """Some decisions, most confident first."""
 
     def __init__(self, outcomes: Outcomes, part: slice, ranking: Ranking, unit_of: Index) -> None:
+        confidence = outcomes.confidence[part][ranking.order]
         self.ends = ranking.ends
         self.unit = unit_of[outcomes.row[part]][ranking.order]
         self.wrong = (~outcomes.correct[part])[ranking.order].astype(np.float64)
-        self.residual = outcomes.confidence[part][ranking.order] - 1 + self.wrong
+        self.residual = confidence - 1 + self.wrong
+        # For residuals on a grid: the left cells, where each begins, and what goes to the left and the right.
+        cell, right = place_on_grid(confidence)
+        self.starts = np.flatnonzero(np.diff(cell, prepend=-1))
+        self.cells = cell[self.starts]
+        self.to_right = self.residual * right
+        self.to_left = self.residual - self.to_right
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +233,14 @@ class _RunningSums:
     @cached_property
     def confidence(self) -> Array:
         return self.residual - self.errors + self.mass
+
+    @cached_property
+    def on_grid(self) -> Array:
+        """Residuals as `spread_on_grid` gives them, with the other sign."""
+        grid, decisions = np.zeros((len(self.weight), SMOOTH_GRID)), self.decisions
+        for cells, share in ((decisions.cells, decisions.to_left), (decisions.cells + 1, decisions.to_right)):
+            grid[:, cells] += np.add.reduceat(self.weight * share, decisions.starts, axis=1)
+        return grid
 
     def _from_zero(self, values: Array) -> Array:
         """Running sums, read where a run of ties ends."""
@@ -204,13 +273,19 @@ class _ResampledCurve(Curve):
 
 def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Array) -> Array:
     """Values on the curve of some decisions, resample by resample; NaN where it has none of them."""
-    functions = [metric.curve for metric in metrics if metric.curve is not None]
-    values = np.full((len(functions), len(counts)), NAN)
+    values = np.full((len(metrics), len(counts)), NAN)
+    on_grids = [index for index, metric in enumerate(metrics) if metric.of_residuals is not None]
+    grids, totals = np.zeros((len(counts), SMOOTH_GRID if on_grids else 0)), np.zeros(len(counts))
     step = max(1, AT_ONCE // max(1, len(decisions.unit)))
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
         sums = _RunningSums(decisions, counts[start : start + step])
-        for row in range(len(sums.mass)):
-            curve = _ResampledCurve(sums, row)
-            if curve.total:
-                values[:, start + row] = [function(curve) for function in functions]
+        curves = [_ResampledCurve(sums, row) for row in range(len(sums.mass))]
+        totals[start : start + step] = sums.mass[:, -1]
+        if on_grids:
+            grids[start : start + step] = sums.on_grid
+        for of_metric, metric in zip(values[:, start : start + step], metrics, strict=True):
+            if metric.curve is not None:
+                of_metric[:] = [metric.curve(curve) if curve.total else NAN for curve in curves]
+    for index in on_grids:
+        values[index] = metrics[index].of_residuals(grids, totals)
     return values

@@ -1,10 +1,8 @@
 """Methods compared over runs: means, significance marks and paired differences."""
 
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
@@ -48,6 +46,7 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import IDENTITY
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import in_parallel
 
 BASELINE = "single"
 DECIDING = "nll"  # the metric by which all methods are compared with each other
@@ -82,7 +81,6 @@ HEADLINE: tuple[Metric, ...] = (
 SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
-FLIP_SEED = 0  # of the sign-flip test, where there are many groups
 
 RunKey = tuple[str, int]  # the method's name and the run
 Outputs = Mapping[RunKey, Predictions]  # of one side
@@ -282,13 +280,10 @@ def _with_differences(
             if metric is BEST_T:
                 best = at_best_temperature(outputs[key])
                 values[index] = resampled(best.outcomes, [BEST_T], draw)[0]
+        tick(1)
         return values
 
-    drawn: dict[RunKey, Array] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy releases the lock for most of it
-        for key, values in zip(outputs, pool.map(drawn_of, outputs), strict=True):
-            drawn[key] = values
-            tick(1)
+    drawn = dict(zip(outputs, in_parallel(drawn_of, list(outputs)), strict=True))
     independent = len(np.unique(draw.unit_of[first.outcomes.row]))
     methods = {method.name: method for method in comparison.methods}
     cells = {method.name: dict(method.cells) for method in comparison.methods}
@@ -363,7 +358,7 @@ class _Losses:
         return replace(
             gap,
             within=error_within(residuals[labelled], group_of[labelled]),
-            p=sign_flip(np.bincount(self.unit_of, gaps).astype(np.float64), np.random.default_rng(FLIP_SEED)),
+            p=sign_flip(np.bincount(self.unit_of, gaps).astype(np.float64)),
         )
 
 

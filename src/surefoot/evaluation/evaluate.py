@@ -8,7 +8,7 @@ import torch
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, Draw, units_of
+from surefoot.evaluation.bootstrap import Bootstrap, drawn_in_order, units_of
 from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
 from surefoot.intervals import (
     Interval,
@@ -21,9 +21,11 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.runtime import in_parallel
 
 ANYWHERE = (-np.inf, np.inf)
-DRAWN_AT_ONCE = 2**20  # rows times resamples: what is drawn at a time does not take much memory
+DRAWN_AT_ONCE = 2**22  # rows times resamples: what is drawn at a time does not take much memory
+MOST_AT_ONCE = 25  # resamples, so that several threads have work
 
 Tick = Callable[[int], None]
 
@@ -37,17 +39,20 @@ def evaluate(
     unfamiliar: Predictions | None = None,
     *,
     calibration: Calibration | None = None,
-    metrics: Sequence[Metric] = METRICS,
+    metrics: Sequence[Metric | str] = METRICS,
     resamples: int = RESAMPLES,
     seed: int = 0,
     tick: Tick = silently,
 ) -> Evaluation:
     """Score one or two sets of predictions; `tick` is called with the number of resamples done.
 
+    `metrics` are entries of `METRICS`, or their names.
+
     Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
     and after.
     """
+    chosen = [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
     given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
     refuse_other_classifier(given)
     for side, predictions in given.items():
@@ -58,22 +63,22 @@ def evaluate(
     for index, (side, predictions) in enumerate(given.items()):
         versions = [predictions] if calibration is None else [calibration(predictions), predictions]
         rng = np.random.default_rng([seed, index])
-        spread[side] = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
-        scored = [_scores(p, metrics, r) for p, r in zip(versions, spread[side], strict=True)]
+        spread[side] = replicates(versions, chosen, resamples=resamples, rng=rng, tick=tick)
+        scored = [_scores(p, chosen, r) for p, r in zip(versions, spread[side], strict=True)]
         sides[side] = scored[0]
         if calibration is not None:
             uncalibrated[side] = scored[1]
-            change[side] = differences(metrics, scored, spread[side])
+            change[side] = differences(chosen, scored, spread[side])
     gap = {}
     if unfamiliar is not None:
         scored = [sides[side] for side in SIDES[::-1]]
-        gap = differences(metrics, scored, [spread[side][0] for side in SIDES[::-1]])
+        gap = differences(chosen, scored, [spread[side][0] for side in SIDES[::-1]])
         # The sides are independent: differences of proportions are exact.
         for name, ours in scored[0].metrics.items():
             theirs = scored[1].metrics[name]
             if ours.n and theirs.n:
                 gap[name] = _exact_difference(ours, theirs)
-    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
+    return Evaluation(tuple(chosen), resamples, sides, gap, uncalibrated, change, given, calibration)
 
 
 def paired_differences(
@@ -106,13 +111,19 @@ def replicates(
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
     unit_of = units_of(versions[0].n, versions[0].groups)
     bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
+    for bootstrap in bootstraps:
+        bootstrap.prepare()
     values = [np.empty((len(metrics), resamples)) for _ in versions]
-    step = max(1, DRAWN_AT_ONCE // max(1, len(unit_of)))
-    for start in range(0, resamples, step):
-        draw = Draw.of_units(unit_of, resamples=min(step, resamples - start), rng=rng)
+    step = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))
+    draws = drawn_in_order(unit_of, resamples=resamples, step=step, rng=rng)
+
+    def score(start: int) -> None:
+        counts = draws(start)
         for into, bootstrap in zip(values, bootstraps, strict=True):
-            into[:, start : start + step] = bootstrap.values(draw.counts)
-        tick(draw.resamples)
+            into[:, start : start + step] = bootstrap.values(counts)
+        tick(len(counts))
+
+    in_parallel(score, range(0, resamples, step), numbers=resamples * len(unit_of))
     return values
 
 

@@ -13,6 +13,7 @@ from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.io import make_folder, parse_json, replacing
 from surefoot.metrics import METRICS
+from surefoot.results import Result
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
@@ -38,11 +39,12 @@ class PartStudy:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Study(Result):
     """The result of an experiment."""
 
     experiment: Experiment
     parts: tuple[PartStudy, ...]
+    folder: Path | None = None  # of the experiment in the store
 
 
 def resolved(experiment: Experiment) -> Experiment:

@@ -20,6 +20,7 @@ from surefoot.predictions.outcomes import (
     Curve,
     Decisions,
     HasOutcomes,
+    Index,
     Outcomes,
     Ranked,
     Ranking,
@@ -30,6 +31,8 @@ BINS = 10
 FLOOR_RESAMPLES = 200
 FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
 SMOOTH_GRID = 2048
+SMOOTH_EXACT = 1e-9
+SMOOTH_STEPS = 100  # usually five or six
 CELLS = 4096
 ROWS_AT_ONCE = 50_000  # counted in cells at a time
 
@@ -53,10 +56,10 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
 def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be fewer."""
     knots = np.searchsorted(curve.mass, bin_edges(curve.total, bins))
-    knots = knots[np.append(True, np.diff(curve.mass[knots]) > 0)]
-    number = np.diff(curve.mass[knots])
-    confidence = np.diff(curve.confidence[knots]) / number
-    return number, confidence, 1 - np.diff(curve.errors[knots]) / number
+    mass = curve.mass[knots[np.append(True, np.diff(curve.mass[knots]) > 0)]]
+    number = np.diff(mass)
+    wrong = np.diff(curve.errors_at(mass)) / number
+    return number, np.diff(curve.residual_at(mass)) / number + 1 - wrong, 1 - wrong
 
 
 def ece(predictions: Ranked) -> float:
@@ -123,50 +126,72 @@ def smooth_ece(predictions: HasOutcomes) -> float:
     """
     outcomes = predictions.outcomes
     residual = outcomes.counted(outcomes.correct - outcomes.confidence)
-    values = []
+    grids, totals = [], []
     for block in outcomes.blocks:
-        total = len(residual[block]) if outcomes.weight is None else outcomes.weight[block].sum()
-        grid = spread_on_grid(outcomes.confidence[block], residual[block])
-        values.append(smooth_ece_of(grid, float(total)))
-    return mean_of_defined(values)
+        totals.append(len(residual[block]) if outcomes.weight is None else outcomes.weight[block].sum())
+        grids.append(spread_on_grid(outcomes.confidence[block], residual[block]))
+    return mean_of_defined(smooth_eces(np.stack(grids), np.array(totals, dtype=np.float64)).tolist())
 
 
-def smooth_ece_of(residuals: Array, total: float) -> float:
-    """Smooth ECE of residuals as `spread_on_grid` gives them; NaN where there are none."""
+def smooth_eces(residuals: Array, totals: Array) -> Array:
+    """Smooth ECE of each row of residuals as `spread_on_grid` gives them; NaN where there are none.
+
+    The integral of |r_s| falls as the width s grows, so log(integral / s) bounds the distance to the result.
+    """
     from scipy.fft import dct, idct
-    from scipy.optimize import brentq
 
-    if not total:
-        return NAN
-    spectrum = dct(residuals / total)
+    result = np.full(len(totals), NAN)
+    rows = np.flatnonzero(totals)
+    spectra = dct(residuals[rows] / totals[rows, None])
     frequency = np.pi * np.arange(SMOOTH_GRID)
 
-    def excess(log_width: float) -> float:
-        """The smoothed residual's integral, less the width; falls as the width grows."""
-        width = np.exp(log_width)
-        smoothed = idct(spectrum * np.exp(-0.5 * (frequency * width) ** 2))
-        return float(np.abs(smoothed).sum() - width)
+    def excess(spectra: Array, log_width: Array) -> Array:
+        width = np.exp(log_width)[:, None]
+        smoothed = np.abs(idct(spectra * np.exp(-0.5 * np.square(frequency * width))))
+        return np.asarray(np.log(np.maximum(smoothed.sum(axis=1), np.finfo(float).tiny)) - log_width)
 
-    narrowest = np.log(0.5 / SMOOTH_GRID)
-    if excess(narrowest) <= 0:
-        return float(np.abs(idct(spectrum)).sum())
-    return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))
+    low = before = np.full(len(rows), np.log(0.5 / SMOOTH_GRID))  # log widths
+    above = excess(spectra, low)
+    result[rows[above <= 0]] = np.abs(idct(spectra[above <= 0])).sum(axis=1)
+    left = above > 0
+    high = low + above  # the integral at the lowest width
+    here = high
+    below = excess(spectra, high)
+    for _ in range(SMOOTH_STEPS):
+        rows, spectra, low, high, before, above, here, below = (
+            values[left] for values in (rows, spectra, low, high, before, above, here, below)
+        )
+        if not len(rows):
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = here - below * (here - before) / (below - above)
+        before, above = here, below
+        here = np.where((secant > low) & (secant < high), secant, (low + high) / 2)
+        below = excess(spectra, here)
+        low, high = np.where(below > 0, here, low), np.where(below > 0, high, here)
+        result[rows] = np.exp(here)
+        left = np.abs(below) > SMOOTH_EXACT
+    return result
 
 
 def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
-    place = np.clip(confidence * SMOOTH_GRID - 0.5, 0, SMOOTH_GRID - 1)
-    cell = np.minimum(place.astype(np.int64), SMOOTH_GRID - 2)
-    right = place - cell
+    cell, right = place_on_grid(confidence)
     left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
+
+
+def place_on_grid(confidence: Array) -> tuple[Index, Array]:
+    """The left one of the two nearest cells, and the share of the right one."""
+    place = np.clip(confidence * SMOOTH_GRID - 0.5, 0, SMOOTH_GRID - 1)
+    cell = np.minimum(place.astype(np.int64), SMOOTH_GRID - 2)
+    return cell, place - cell
 
 
 def streamed_smooth_ece(accumulated: Accumulated) -> tuple[float, None]:
     """Smooth ECE of a stream: its grid is accumulated as it is, so it is exact."""
     totals = [float(cells.count.sum()) for cells in accumulated.cells]
-    pairs = zip(accumulated.residuals, totals, strict=True)
-    return mean_of_defined([smooth_ece_of(residuals, total) for residuals, total in pairs]), None
+    return mean_of_defined(smooth_eces(accumulated.residuals, np.array(totals)).tolist()), None
 
 
 def ece_floor(predictions: HasOutcomes) -> float:

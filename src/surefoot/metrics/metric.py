@@ -215,6 +215,9 @@ class Metric:
     numerator: PerDecision | None = None
     denominator: PerDecision | None = None
     curve: OfCurve | None = None
+    of_residuals: Callable[[Array, Array], Array] | None = (
+        None  # (resamples, grid) and totals, to resample fast
+    )
     pooled: bool = False
     transform: Transform = IDENTITY  # of the ratio, or of the mean over curves
     count: Count | None = None  # of a ratio its two sums; of a curve read from that alone

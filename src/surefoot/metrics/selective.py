@@ -8,6 +8,8 @@ from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
 from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
 
+FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))
+
 
 def label_error(predictions: HasOutcomes) -> float:
     """1 - accuracy; for many labels 1 - mean average precision.
@@ -113,23 +115,25 @@ def aurc(predictions: Ranked) -> float:
 
 def aurc_of(curve: Curve) -> float:
     """The area under the risk-coverage curve of one curve."""
-    mass, errors = curve.mass, curve.errors
-    steps = np.diff(mass)
-    inside = steps > 0
-    slope = np.divide(np.diff(errors), steps, out=np.zeros_like(steps), where=inside)
-    # Within a run errors(i) = e0 + slope * (i - i0), so errors(i) / i sums to a harmonic and a plain part.
-    area = (errors[:-1] - slope * mass[:-1]) * np.diff(_harmonic(mass)) + slope * steps
-    return float(area[inside].sum() / curve.total)
+    start, end, errors, errors_after = curve.error_steps
+    if not len(start):
+        return 0.0
+    size, more = end - start, errors_after - errors
+    before, after, last = _harmonic(start), _harmonic(end), _harmonic(curve.mass[-1:])
+    # An error in place i counts in 1/i + ... + 1/n = H(n) - H(i - 1); H(i - 1) of a run sums to the rest.
+    area = more * (last - after) + more - more / size * start * (after - before)
+    return float(area.sum() / curve.total)
 
 
 def _harmonic(mass: Array) -> Array:
-    """1 + 1/2 + ... + 1/m for each m: from a table, or by digamma where it would be far longer."""
-    total = int(mass[-1])
-    if total > 4 * len(mass):
-        from scipy.special import digamma
-
-        return np.asarray(digamma(mass + 1) + np.euler_gamma)
-    return np.append(0.0, np.cumsum(1 / np.arange(1, total + 1)))[mass.astype(np.int64)]
+    """H(m) = 1 + 1/2 + ... + 1/m for each m; of a large m by Euler and Maclaurin, to the last digit."""
+    large = np.maximum(mass, len(FIRST_HARMONICS))
+    square = np.square(1 / large)
+    rest = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
+    result = np.log(large) + np.euler_gamma + 0.5 / large - rest
+    small = np.flatnonzero(mass < len(FIRST_HARMONICS))
+    result[small] = FIRST_HARMONICS[mass[small].astype(np.int64)]
+    return np.asarray(result)
 
 
 def augrc(predictions: Ranked) -> float:
@@ -142,7 +146,9 @@ def augrc(predictions: Ranked) -> float:
 
 def augrc_of(curve: Curve) -> float:
     """The area under the generalised risk-coverage curve of one curve."""
-    return float(np.trapezoid(curve.errors, curve.mass) / curve.total**2)
+    start, end, errors, errors_after = curve.error_steps
+    rejected = ((errors_after - errors) * (start + end)).sum() / 2  # of each error, the coverage without it
+    return float((curve.total * curve.errors[-1] - rejected) / curve.total**2)
 
 
 def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
@@ -171,8 +177,9 @@ def coverage_at_risk(predictions: Ranked, risk: float) -> float:
 
 def coverage_of(curve: Curve, risk: float) -> float:
     """The largest coverage of one curve at a risk."""
-    reached = curve.errors <= risk * curve.mass + 1e-12
-    return float(curve.mass[reached].max() / curve.total)
+    start, _, errors, _ = curve.error_steps  # as long as nothing is wrong, the coverage only grows
+    mass, errors = np.append(start, curve.mass[-1]), np.append(errors, curve.errors[-1])
+    return float(mass[errors <= risk * mass + 1e-12].max(initial=0.0) / curve.total)
 
 
 def risk_at_80(predictions: Ranked) -> float:

@@ -56,7 +56,17 @@ class Curve:
     def residual_at(self, mass: Array) -> Array:
         """Confidence less correctness, summed over so many of the most confident decisions."""
         confidence = np.interp(mass, self.mass, self.confidence)
-        return np.asarray(confidence + np.interp(mass, self.mass, self.errors) - mass)
+        return np.asarray(confidence + self.errors_at(mass) - mass)
+
+    def errors_at(self, mass: Array) -> Array:
+        """Errors among so many of the most confident decisions."""
+        return np.asarray(np.interp(mass, self.mass, self.errors))
+
+    @cached_property
+    def error_steps(self) -> Array:
+        """Where errors are added: the mass before and after each step, and the errors before and after."""
+        before = np.flatnonzero(self.errors[1:] != self.errors[:-1])
+        return np.stack([side[at] for side in (self.mass, self.errors) for at in (before, before + 1)])
 
 
 class Fact(Generic[Values]):

@@ -14,9 +14,10 @@ from surefoot.evaluation.scores import evaluation_document
 from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
 from surefoot.pages import template_named
+from surefoot.plots import curves
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import curves, figures
+from surefoot.report import figures
 from surefoot.report.summary import Summary, score_text
 from surefoot.report.tables import Table, to_html
 from surefoot.text import number_text, signed_text
@@ -102,7 +103,7 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
         groups_shown=GROUPS_SHOWN,
         many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
         calibration=subject.calibration,
-        remarks=[] if subject.calibration is None else subject.calibration.remarks(),
+        remarks=[] if subject.calibration is None else subject.calibration.notes(),
         sources=subject.sources or {},
         definitions=to_html(
             [
@@ -134,10 +135,10 @@ def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for side, reliability in data["reliability"].items():
         yield (
             f"Reliability, {side}",
-            figures.reliability_figure(side, reliability, before.get(side)),
+            figures.reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
-            "overconfident. The grey band is where the bins of a calibrated model would fall by chance; bars "
-            "are exact 95% intervals.",
+            "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
+            "exact 95% intervals. At the foot: the distribution of the confidence.",
         )
     yield (
         "Confidence",
