@@ -59,7 +59,8 @@ def served(bundle, *options, environment=()):
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        with process:  # closes its pipes
+            process.communicate()
 
 
 def picture(seed=0, *, size=(30, 24), kind="PNG", label=None):
