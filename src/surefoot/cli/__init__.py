@@ -1,6 +1,7 @@
 """The command line: parse, one call, print. Slow imports happen inside the commands."""
 
 import sys
+from io import TextIOWrapper
 
 from surefoot.cli.app import app
 from surefoot.errors import InputError
@@ -9,6 +10,8 @@ from surefoot.text import sentence
 
 def main() -> None:
     """Run the command line; bad input prints one sentence and ends with exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # with another encoding than UTF-8: shown as escapes, no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:

@@ -68,7 +68,8 @@ def monitor(
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(*inputs)
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.monitor import AlphaBudget, check_shift, fingerprint, opened, scores_of
+    from surefoot.deploy.history import opened
+    from surefoot.deploy.monitor import AlphaBudget, check_shift, fingerprint, scores_of
     from surefoot.predictions.files import read_outputs
     from surefoot.predictions.labels import refuse_other_classifier
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy import thresholds as choosing
-from surefoot.deploy.monitor import AlphaBudget, Check, check_shift, fingerprint, opened, scores_of
+from surefoot.deploy.history import opened
+from surefoot.deploy.monitor import AlphaBudget, Check, check_shift, fingerprint, scores_of
 from surefoot.deploy.thresholds import (
     LEVEL,
     REJECT_ERROR,
@@ -32,13 +33,16 @@ def choose_thresholds(
     split: float | None = None,
     seed: int = 0,
     for_class: str | None = None,
+    per: str | None = None,
 ) -> Thresholds | Unreachable:
     """The lowest confidence to accept and the highest to reject, with a guarantee on data like `val`.
 
     With probability `level` over the draw of `val`, at most `target_error` of the accepted predictions are
     wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
     `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
-    `val`, and chooses on the rest. `Unreachable` says which error can be guaranteed instead.
+    `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
+    ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can
+    be guaranteed instead.
     """
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
@@ -50,7 +54,9 @@ def choose_thresholds(
         first, val = split_rows(val, split, seed)
         calibration = fit_calibration("temperature", first)
     guarantee = Guarantee(target_error, reject_error, level)
-    chosen = choosing.choose_thresholds(val, guarantee, calibration=calibration, for_class=for_class)
+    chosen = choosing.choose_thresholds(
+        val, guarantee, calibration=calibration, for_class=for_class, per=per, seed=seed
+    )
     if isinstance(chosen, Unreachable):
         return chosen
     return replace(chosen, measured={name: chosen.zones_of(each) for name, each in given.items()})

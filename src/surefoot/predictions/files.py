@@ -19,6 +19,7 @@ from surefoot.predictions.columns import (
     is_label,
     is_predict_output,
     is_score,
+    lists_in,
     numbers_in,
     read_columns,
     refuse_gaps,
@@ -31,7 +32,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
 
 SUFFIXES = (".npz", ".parquet", ".csv")
-ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
+ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
 
 def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
@@ -66,6 +67,8 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         raise InputError(
             f"{path}: a .csv holds one member, got {predictions.members}; allowed: .npz or .parquet"
         )
+    if suffix == ".csv" and predictions.features is not None:
+        raise InputError(f"{path}: a .csv holds no features; allowed: .npz or .parquet")
     with replacing(path) as temporary:
         if suffix == ".npz":
             _write_npz(predictions, temporary)
@@ -87,6 +90,7 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
     attributes = predictions.attributes
     for name in [] if attributes is None else attributes.column_names:
         taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
+        taken = taken or (name == "features" and pa.types.is_nested(attributes.schema.field(name).type))
         if taken or (suffix == ".csv" and (not name or name != name.strip())):
             raise InputError(
                 f"a column {name!r} in a {suffix} would be read as something else; allowed: .npz, or another "
@@ -131,6 +135,8 @@ def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Tabl
             columns[key] = getattr(predictions, key)
     if predictions.novelty is not None:
         columns["novelty"] = predictions.novelty.numpy()
+    if predictions.features is not None:
+        columns["features"] = _list_column(predictions.features.numpy())
     table = pa.table(columns)
     attributes = predictions.attributes
     if attributes is None:
@@ -168,7 +174,8 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     columns = read_columns(table)
     if columns.labels is None and unlabelled is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
-    used = {*columns.used, "groups", "ids", "novelty"}
+    has_features = "features" in table.column_names and pa.types.is_nested(table["features"].type)
+    used = {*columns.used, "groups", "ids", "novelty", *(["features"] if has_features else [])}
     rest = [name for name in table.column_names if name not in used]
     keys: dict[str, Any] = {}
     for name in ("groups", "ids"):
@@ -183,6 +190,7 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
         class_names=columns.class_names,
         novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
         attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
+        features=lists_in(table, "features") if has_features else None,
         **keys,
     )
 
@@ -218,6 +226,7 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
         ids=arrays.get("ids"),
         novelty=arrays.get("novelty"),
         attributes=attributes,
+        features=arrays.get("features"),
     )
 
 
@@ -229,6 +238,7 @@ def _write_npz(predictions: Predictions, path: Path) -> None:
         "ids": predictions.ids,
         "classes": None if predictions.class_names is None else np.array(predictions.class_names),
         "novelty": None if predictions.novelty is None else predictions.novelty.numpy(),
+        "features": None if predictions.features is None else predictions.features.numpy(),
     }
     if predictions.attributes is not None:
         sink = io.BytesIO()

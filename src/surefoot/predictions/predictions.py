@@ -30,6 +30,7 @@ from surefoot.predictions.validate import (
     as_keys,
     as_labels,
     as_predictions,
+    check_features,
     check_length,
     check_predictions,
     first_not_finite,
@@ -55,16 +56,19 @@ class Predictions:
     ids: NDArray[Any] | None = None  # (n,) text or whole numbers
     novelty: Tensor | None = None  # (n,) float64, higher is less familiar
     attributes: pa.Table | None = None  # any further columns, n rows
+    features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
         check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
-        for name in ("groups", "ids", "novelty", "attributes"):
+        for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
             raise InputError(f"novelty has shape {tuple(self.novelty.shape)}; allowed: (n,)")
         if self.novelty is not None and not torch.isfinite(self.novelty).all():
             where = first_not_finite(self.novelty.numpy())
             raise InputError(f"novelty holds {where}; allowed: finite numbers")
+        if self.features is not None:
+            check_features(self.features.numpy())
 
     @staticmethod
     def from_logits(
@@ -77,6 +81,7 @@ class Predictions:
         ids: Any = None,
         novelty: Any = None,
         attributes: pa.Table | Mapping[str, Any] | None = None,
+        features: Any = None,
     ) -> "Predictions":
         """From logits of shape (n, classes) or (members, n, classes); (n,) or a last axis of 1 is binary.
 
@@ -89,7 +94,7 @@ class Predictions:
                  [ 0.0000, -0.5000]]], dtype=torch.float64)
         """
         scores = as_floats("logits", _as_numpy(logits))
-        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes)
+        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
     def from_probs(
@@ -102,6 +107,7 @@ class Predictions:
         ids: Any = None,
         novelty: Any = None,
         attributes: pa.Table | Mapping[str, Any] | None = None,
+        features: Any = None,
     ) -> "Predictions":
         """From probabilities, shaped and labelled as in `from_logits`.
 
@@ -109,7 +115,7 @@ class Predictions:
         its type (1.2e-38 for float32, 2.2e-308 for float64).
         """
         scores = as_floats("probs", _as_numpy(probs))
-        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes)
+        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
     def from_frame(
@@ -244,6 +250,7 @@ class Predictions:
             ids=None if self.ids is None else self.ids[index],
             novelty=None if self.novelty is None else self.novelty[tensor_index],
             attributes=None if self.attributes is None else self.attributes.take(index),
+            features=None if self.features is None else self.features[tensor_index],
         )
 
     def of_class(self, name: str) -> "Predictions":
@@ -304,6 +311,7 @@ def _build(
     ids: Any,
     novelty: Any,
     attributes: pa.Table | Mapping[str, Any] | None,
+    features: Any,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
     truth = None if labels is None else _label_indices(_as_numpy(labels), class_names)
@@ -319,6 +327,7 @@ def _build(
         ids=None if ids is None else as_keys("ids", _as_numpy(ids)),
         novelty=novelty,
         attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
+        features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
     )
 
 

@@ -20,6 +20,7 @@ from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
 LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
+MOST_FEATURES = 64  # for each row; project more at random
 NUMBERS_AT_ONCE = 1_000_000  # logits that are checked at a time
 DOT_NUMBERS = 8192
 LARGEST_WHOLE = 2**53  # above it, a float64 does not hold every whole number
@@ -212,6 +213,17 @@ def first_not_finite(values: Floats) -> str:
     names = ("member", "row", "column")[-len(index) :] if len(index) > 1 else ("row",)
     where = ", ".join(f"{name} {at}" for name, at in zip(names, index, strict=True))
     return f"{'NaN' if np.isnan(values[tuple(index)]) else 'infinity'} in {where}"
+
+
+def check_features(features: Floats) -> None:
+    """Raise unless features are finite and (n, 1 to MOST_FEATURES)."""
+    if features.ndim != 2 or not 1 <= features.shape[1] <= MOST_FEATURES:
+        raise InputError(f"features have shape {features.shape}; allowed: (n, 1 to {MOST_FEATURES})")
+    if not np.isfinite(features).all():
+        raise InputError(f"features hold {first_not_finite(features)}; allowed: finite numbers")
+    largest = float(np.abs(features).max(initial=0))
+    if largest > LARGEST_LOGIT:
+        raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
 
 
 def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
