@@ -6,6 +6,7 @@ import torch
 from surefoot import IGNORE, InputError, LabelKind, Predictions
 from surefoot.metrics import nll
 from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, chunks
+from surefoot.predictions.predictions import _shaped
 from tests.conftest import draw_many_labels, draw_one_label
 
 LOGITS = [[1.0, 2.0, 3.0], [0.5, 0.0, -0.5]]
@@ -200,3 +201,16 @@ def test_rows_may_differ_from_a_sum_of_one_by_a_thousandth():
     for row in ([0.5, 0.5011], [0.5, 0.4989]):
         with pytest.raises(InputError, match=r"row 0 sum to .*; allowed: 1 within 0\.001"):
             Predictions.from_probs([row], [0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("shape", "labels"),
+    [((4, 3), [0, 1, 2, 0]), ((2, 4, 3), [0, 1, 2, 0]), ((4,), [0, 1, 0, 1]), ((4, 3), [[0, 1, 1]] * 4)],
+)
+def test_logits_that_stay_on_their_device_are_shaped_like_those_that_are_read(shape, labels, dtype):
+    logits = (3 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(dtype)
+    read = Predictions.from_logits(logits, labels)
+    shaped = _shaped(logits, tuple(read.logits.shape))
+    assert torch.equal(shaped, read.logits)
+    assert shaped.dtype is read.logits.dtype
