@@ -1,6 +1,6 @@
 """Fit and metrics of 1,000,000 x 1000 float32 logits on a GPU: share of the bandwidth, and equal results.
 
-    PYTHONPATH=src python benchmarks/cuda.py [--rows 1000000 --classes 1000 --write]
+    PYTHONPATH=src python benchmarks/gpu.py [--rows 1000000 --classes 1000 --write]
 
 Needs torch with CUDA, numpy and scipy. The logits stay on the GPU. A reading is all logits read once; the
 bandwidth is measured by a copy. torch's log_softmax (which reads and writes all logits, in float32) is for
@@ -30,7 +30,7 @@ from surefoot.calibrators.temperature import fit_temperature  # noqa: E402
 from surefoot.metrics import METRICS  # noqa: E402
 from surefoot.predictions.predictions import Predictions  # noqa: E402
 
-RESULT = Path(__file__).parent / "results" / "cuda.md"
+RESULT = Path(__file__).parent / "results" / "gpu.md"
 RIGHT = 2.5  # the logits are multiplied by this, so it is the true temperature
 COMPARED_ROWS = 20_000
 TURNS = 7
@@ -134,7 +134,7 @@ def main() -> None:
         f"# {chosen.rows:,} x {chosen.classes} float32 logits on a GPU",
         "",
         f"{date.today()}, {torch.cuda.get_device_name()}, torch {torch.__version__}. "
-        "`python benchmarks/cuda.py`. A reading is all logits read once.",
+        "`python benchmarks/gpu.py`. A reading is all logits read once.",
         "",
         *measured(logits, labels),
         "",
