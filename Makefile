@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c const
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
-quickstart: .venv/core ## compare every method on two built-in tasks and write a report
+quickstart: .venv/core ## compare the paper's methods on photographs that are in the package; two minutes
 	$(BIN)/surefoot run quickstart
 
 test: .venv/dev browser ## run all tests

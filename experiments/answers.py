@@ -1,8 +1,9 @@
-"""Draw the six questions as one figure, from the published pages: as tuned, other recipes, and the paper.
+"""The six questions as one figure and one table, from the published pages.
 
     python experiments/answers.py [--pages docs/results]
 
-Reads the first table of each task's page and those of recipes.md; writes answers.svg into the same folder.
+Reads the first table of each task's page and those of recipes.md. Writes answers.svg (as tuned, other
+recipes, and the paper) into the same folder, and the table into its README.md, between two comments.
 """
 
 import argparse
@@ -26,12 +27,14 @@ from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_bel
 TASKS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64", "objects": "objects96"}
 NUMBER = r"[+-]?\d+\.\d+"
 ROW = re.compile(
-    rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| [^|]+ \| {NUMBER} \| (?P<without>{NUMBER}) "
+    rf"^\| (?P<question>D[^|]+?\?) \([^|]+\| \d+ \| (?P<word>[^|]+) \| {NUMBER} \| (?P<without>{NUMBER}) "
     rf"\| \**(?P<change>{NUMBER})\** \\?\[(?P<low>{NUMBER}), (?P<high>{NUMBER})\\?\] "
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
+BEGIN, END = "<!-- answers: written by experiments/answers.py -->", "<!-- end of answers -->"
+WORDS = {"yes": "**yes**", "no: negligible difference": "no"}
 PANEL_LETTERS = 34  # of a panel's title
 OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
 STYLES: dict[str, dict[str, Any]] = {
@@ -50,6 +53,7 @@ class Answer:
     low: float  # over images
     high: float
     margin: float  # over runs, to both sides
+    word: str
 
 
 def answers(text: str) -> Iterator[Answer]:
@@ -57,7 +61,36 @@ def answers(text: str) -> Iterator[Answer]:
     for row in ROW.finditer(text):
         without = float(row["without"])
         changes = (float(row[name] or "nan") / without for name in ("change", "low", "high", "margin"))
-        yield Answer(row["question"], *changes)
+        yield Answer(row["question"], *changes, word=row["word"])
+
+
+def answers_table(pages: Path) -> str:
+    """A row per question, a word and a percentage per task, and the paper's percentages."""
+    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
+    lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
+    for of_question in zip(*ours.values(), strict=True):
+        question = of_question[0].question
+        cells = []
+        for task, each in zip(ours, of_question, strict=True):
+            changes = f"{percent(each.change)}; *{percent(paper_change(question, task))}*"
+            cells.append(f"{WORDS.get(each.word, each.word)} ({changes})")
+        lines.append(f"| {question} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def percent(change: float) -> str:
+    """A signed percentage without decimals; 0 has no sign."""
+    rounded = round(100 * change)
+    return f"{rounded:+d}%" if rounded else "0%"
+
+
+def with_table(text: str, table: str) -> str:
+    """The page with its table replaced."""
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"README.md has no {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def paper_change(text: str, task: str) -> float:
@@ -115,13 +148,16 @@ def draw_answer(axes: Axes, place: float, answer: Answer, style: dict[str, Any])
 
 
 def main() -> None:
-    """Write the figure into the folder of the pages."""
+    """Write the figure and the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", type=Path, default=Path("docs/results"))
     pages = parser.parse_args().pages
     path = pages / "answers.svg"
     path.write_text(answers_picture(pages).svg())
     print(path)
+    page = pages / "README.md"
+    page.write_text(with_table(page.read_text(), answers_table(pages)))
+    print(page)
 
 
 if __name__ == "__main__":

@@ -18,34 +18,24 @@ from zipfile import BadZipFile
 import numpy as np
 
 import surefoot
+from surefoot.deploy.embed import Encoder, embedded, encoder_named
 from surefoot.errors import InputError
+from surefoot.io import refuse_unwritable, replacing
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe
 from surefoot.tasks import task_named
 from surefoot.tasks.layouts import PETS, Layout, Place
-from surefoot.tasks.task import Samples, Split, Task
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 NAME = "pets-embeddings"
 FILE = Place(PETS, "embeddings", (f"{NAME}.npz",))
 COLUMNS = ("ids", "splits", "labels", "groups", "vectors")  # a row per sample
 
 
-def embed(task: Task, *, weights: Path, recipe: Recipe, cache: Path | None = None) -> dict[str, np.ndarray]:
+def embed(task: Task, encoder: Encoder) -> dict[str, np.ndarray]:
     """The columns of a task of images, and `class_names`; a vector is what the last layer gets."""
-    import torch
-
-    from surefoot.images.cache import default_cache
-    from surefoot.training.data import task_inputs
-    from surefoot.training.initial import initial_network
-    from surefoot.training.predict import network_features, predict
-
-    inputs = task_inputs(task, recipe, cache=cache or default_cache())
-    network = initial_network(recipe, task, inputs, seed=0, weights=weights)
     found: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     for split, samples in task.splits.items():
-        vectors = predict([network], inputs[split], torch.device("cpu"), predictor=network_features)[
-            0
-        ].numpy()
+        vectors = vectors_of(samples, encoder)
         groups = np.full(len(samples), "") if samples.groups is None else samples.groups
         values = (samples.ids, np.full(len(samples), str(split)), samples.labels, groups, vectors)
         for name, value in zip(COLUMNS, values, strict=True):
@@ -53,6 +43,17 @@ def embed(task: Task, *, weights: Path, recipe: Recipe, cache: Path | None = Non
         print(f"{split}: {len(samples)} vectors of {vectors.shape[1]} numbers", flush=True)
     columns = {name: np.concatenate(parts) for name, parts in found.items()}
     return columns | {"class_names": np.asarray(task.class_names)}
+
+
+def vectors_of(samples: Samples, encoder: Encoder) -> np.ndarray:
+    """The embedding of each image of a split; all of them must be readable."""
+    assert isinstance(samples.inputs, ImageFiles)
+    parts = []
+    for _, vectors, reasons in embedded(encoder, samples.inputs.files()):
+        for row, reason in reasons.items():
+            raise InputError(f"{samples.inputs.file(row)}: {reason}; needed: images that can be read")
+        parts.append(vectors)
+    return np.concatenate(parts)
 
 
 def load_embeddings(file: Path, name: str) -> Task:
@@ -102,19 +103,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--weights", type=Path, required=True, help="of a ResNet-18")
     parser.add_argument("--view", type=int, default=144, help="side of the network's input in pixels")
     parser.add_argument("--resize", type=int, default=160, help="short side of the decoded images")
-    parser.add_argument("--cache", type=Path, help="of decoded images")
     parser.add_argument("-o", "--output", type=Path, required=True, help=f"FOLDER/{NAME}.npz")
     chosen = parser.parse_args(words)
     try:
-        from surefoot.io import refuse_unwritable, replacing
-        from surefoot.training.initial import weights_digest
-
         refuse_unwritable(chosen.output)
-        pretrained = weights_digest(chosen.weights)
-        recipe = Recipe(pretrained=pretrained, view=chosen.view, resize=chosen.resize, augmentation="none")
-        columns = embed(
-            task_named("cat-dog", root=chosen.root), weights=chosen.weights, recipe=recipe, cache=chosen.cache
-        )
+        encoder = encoder_named("resnet18", chosen.weights, view=chosen.view, resize=chosen.resize)
+        columns = embed(task_named("cat-dog", root=chosen.root), encoder)
         with replacing(chosen.output) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **columns)  # type: ignore[arg-type]
     except InputError as error:

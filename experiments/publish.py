@@ -72,7 +72,8 @@ def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:
             for value in FITTED:
                 if value in calibration:
                     yield method["name"], run["run"], value, calibration[value]
-            for place, member in enumerate(calibration.get("members", [])):
+            members = calibration.get("members", [])  # of a Bayesian network: their number
+            for place, member in enumerate(members if isinstance(members, list) else []):
                 yield method["name"], run["run"], f"temperature of member {place}", member["temperature"]
             if run["novelty_auroc"] is not None:
                 yield method["name"], run["run"], "novelty_auroc", run["novelty_auroc"]
@@ -111,7 +112,7 @@ def other_recipes(folders: list[Path], out: Path) -> Path:
         "# Other recipes",
         "",
         "The same tasks, trained with other recipes than for the pages of this folder. The conclusions:",
-        "[How much the recipe matters](README.md#how-much-the-recipe-matters).",
+        "[How much the recipe matters](details.md#how-much-the-recipe-matters).",
         "Written by `experiments/publish.py --other-recipes`.",
         "",
     ]

@@ -77,6 +77,7 @@ ADDITIONS: dict[str, dict[str, Any]] = {
 }
 RADII = (0.05, 0.1, 0.2, 0.4)
 OWN_LENGTH = "plain, own length"
+WIDEST_CHANGE = 0.3  # the ablation's figure ends there
 
 IMAGES_PER_SECOND = 40_000  # of a plain training step, at SIDE
 SIDE = 112
@@ -186,13 +187,16 @@ def ablated(plain: Recipe, full: Recipe, radii: Iterable[float] = RADII) -> dict
     def values_of(recipe: Recipe, values: Iterable[str]) -> dict[str, Any]:
         return {name: getattr(recipe, name) for name in values}
 
+    additions = dict(ADDITIONS)
+    if full.augmentation == plain.augmentation != "strong":  # not chosen here: tried as an addition
+        additions["strong augmentation"] = {"augmentation": "strong"}
     base = replace(plain, epochs=full.epochs)
     recipes = {OWN_LENGTH: plain, PLAIN: base}
     recipes |= {f"plain + {k}": replace(base, **values_of(full, v)) for k, v in ingredients.items()}
-    recipes |= {f"plain + {label}": replace(base, **values) for label, values in ADDITIONS.items()}
+    recipes |= {f"plain + {label}": replace(base, **values) for label, values in additions.items()}
     recipes["full"] = full
     recipes |= {f"full without {k}": replace(full, **values_of(plain, v)) for k, v in ingredients.items()}
-    recipes |= {f"full + {label}": replace(full, **values) for label, values in ADDITIONS.items()}
+    recipes |= {f"full + {label}": replace(full, **values) for label, values in additions.items()}
     return recipes | {f"full, rho {radius:g}": replace(full, sharpness=radius) for radius in radii}
 
 
@@ -504,6 +508,18 @@ def ablation_csv(scores: Mapping[str, Scores]) -> str:
     return csv_text(header, lines)
 
 
+def labels_of(scores: Mapping[str, Scores]) -> list[str]:
+    """The labels of all tasks; without the plain recipe at its own length where that is no other length."""
+    named = (*INGREDIENTS, *ADDITIONS)
+    order = [OWN_LENGTH, PLAIN, *(f"plain + {name}" for name in named), "full"]
+    order += [f"full without {name}" for name in INGREDIENTS] + [f"full + {name}" for name in named]
+    found = dict.fromkeys(label for of_task in scores.values() for label in of_task)
+    labels = [label for label in order if label in found] + [label for label in found if label not in order]
+    if all(of_task.get(OWN_LENGTH, of_task[PLAIN]) == of_task[PLAIN] for of_task in scores.values()):
+        labels = [label for label in labels if label != OWN_LENGTH]
+    return labels
+
+
 def ablation_markdown(scores: Mapping[str, Scores]) -> str:
     """A section per task, and one of the mean changes from plain."""
     from surefoot.report.tables import Column, Section, Table, TableCell, to_markdown
@@ -512,24 +528,28 @@ def ablation_markdown(scores: Mapping[str, Scores]) -> str:
         mean, error = mean_and_error(values)
         return TableCell(number_text(mean), detail=f"±{number_text(error)}")
 
-    labels = list(dict.fromkeys(label for of_task in scores.values() for label in of_task))
-    sections = []
-    for task, of_task in scores.items():
-        lines = [
-            (TableCell(label), *(cell(v[place]) for place in ABLATION_PLACES)) for label, v in of_task.items()
-        ]
-        sections.append(Section(task, tuple(lines)))
+    labels = labels_of(scores)
     means = []
     for label in labels:
+        count = sum(label in of_task for of_task in scores.values())
+        shown = label if count == len(scores) else f"{label} ({count} of {len(scores)} tasks)"
         changes = [math.expm1(mean_change(scores, label, place)) for place in ABLATION_PLACES]
         texts = ["" if math.isnan(each) else f"{100 * each:+.1f}%" for each in changes]
-        means.append((TableCell(label), *(TableCell(text) for text in texts)))
-    sections.append(Section("mean over tasks of the change from plain", tuple(means)))
+        means.append((TableCell(shown), *(TableCell(text) for text in texts)))
+    sections = [Section("mean over tasks of the change from plain", tuple(means))]
+    for task, of_task in scores.items():
+        lines = [
+            (TableCell(label), *(cell(of_task[label][place]) for place in ABLATION_PLACES))
+            for label in labels
+            if label in of_task
+        ]
+        sections.append(Section(task, tuple(lines)))
     names = [Column(METRICS.named(metric).title, group=side) for side, metric in ABLATION_PLACES]
     columns = (Column("recipe", align="left"), *names)
     notes = (
         "means of 3 runs ± their standard error; trained on train only, T fitted on validation data",
-        f"all rows but '{OWN_LENGTH}' have the number of epochs of the full recipe",
+        "all rows of a task have the same number of epochs"
+        + (f", except '{OWN_LENGTH}'" if OWN_LENGTH in labels else ""),
     )
     return to_markdown([Table("Ablation of the sharpness-aware recipe", columns, tuple(sections), notes)])
 
@@ -542,7 +562,7 @@ def ablation_picture(scores: Mapping[str, Scores]) -> "Picture":
 
     from surefoot.report.style import COLOURS, GREY, MARKERS, SMALL, WIDTH, finished, key_below, percent_ticks
 
-    labels = list(dict.fromkeys(label for of_task in scores.values() for label in of_task))
+    labels = labels_of(scores)
     offsets = {"unfamiliar": -0.16, "familiar": 0.16}
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 1.2 + 0.2 * len(labels)), layout="constrained")
@@ -556,13 +576,21 @@ def ablation_picture(scores: Mapping[str, Scores]) -> "Picture":
                     if label in of_task:
                         mean, error = mean_and_error(of_task[label][side, metric])
                         error = 0.0 if math.isnan(error) else error
-                        axes.errorbar(
-                            mean / base - 1, place + offsets[side], xerr=error / base,
-                            color=COLOURS[side], marker=MARKERS[side], markersize=3, linewidth=1,
-                        )  # fmt: skip
+                        change, height = mean / base - 1, place + offsets[side]
+                        style: dict[str, Any] = {"color": COLOURS[side], "linewidth": 1, "markersize": 3}
+                        if change <= WIDEST_CHANGE:
+                            axes.errorbar(change, height, xerr=error / base, marker=MARKERS[side], **style)
+                        else:  # a failed recipe: its number, so that the others stay readable
+                            axes.plot(WIDEST_CHANGE, height, marker=">", **style)
+                            axes.annotate(
+                                f"+{100 * change:.0f}%", (WIDEST_CHANGE, height), (-4, 0), ha="right",
+                                va="center", textcoords="offset points", fontsize=6, color=COLOURS[side],
+                            )  # fmt: skip
             axes.set_yticks(range(len(labels)), labels)
             axes.set_ylim(len(labels) - 0.5, -0.5)
             axes.tick_params(axis="x", labelsize=7.5)
+            left, right = axes.get_xlim()
+            axes.set_xlim(left, min(right, 1.08 * WIDEST_CHANGE))
             axes.locator_params(axis="x", nbins=4)
             axes.grid(axis="y", color=GREY, alpha=0.2, linewidth=0.5)
             percent_ticks(axes.xaxis)

@@ -336,7 +336,8 @@ def scores_picture(scores: Mapping[str, Mapping[str, tuple[float, ...]]]) -> "Pi
                 _, colour, marker = SHOWN[name]
                 size = 60 if networks > 1 else 28
                 axes.scatter(familiar, unfamiliar, c=colour, marker=marker, s=size, zorder=3)
-            axes.locator_params(nbins=4)
+            axes.locator_params(axis="y", nbins=4)
+            axes.locator_params(axis="x", nbins=3)
             axes.grid(color=GREY, alpha=0.25, linewidth=0.5)
             axes.margins(0.15)
         panels[0, 0].set_ylabel("unfamiliar NLL")

@@ -12,6 +12,8 @@ import pytest
 
 from surefoot import InputError, Metric, register
 from surefoot.plugins import load_plugins, plugin_path
+from tests import warm
+from tests.cli.command import in_a_new_process
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 
@@ -31,8 +33,7 @@ def folder(tmp_path_factory):
 
 
 def surefoot(folder, *words):
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(warm.SUREFOOT, *words, cwd=folder)
 
 
 def output(folder, *words):
@@ -60,12 +61,19 @@ def test_the_commands_of_the_page(folder):
 
 
 def run(folder, store, *more):
+    """From nothing: a worker that is a fork would have the plugin already."""
     words = ("run", "my_experiment.toml", "--store", store, "--cache", folder / "cache", *more)
-    return output(folder, *words)
+    return in_a_new_process(*words, cwd=folder).stdout
 
 
-def test_in_worker_processes_and_the_report(folder):
-    assert "report:" in run(folder, "runs", "--workers", "2")
+@pytest.fixture(scope="module")
+def printed(folder):
+    """What the page's experiment prints when it is run."""
+    return run(folder, "runs", "--workers", "1")
+
+
+def test_in_worker_processes_and_the_report(folder, printed):
+    assert "report:" in printed
     written = folder / "runs" / "experiments" / "my_experiment"
     report = json.loads((written / "report.json").read_text())
     assert [part["task"] for part in report["parts"]] == ["blobs", "letters"]
@@ -80,8 +88,7 @@ def test_in_worker_processes_and_the_report(folder):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
-def test_on_ray(folder):
-    run(folder, "runs", "--train-only")
+def test_on_ray(folder, printed):
     run(folder, "ray-runs", "--engine", "ray", "--train-only")
 
     def logits(store):

@@ -2,14 +2,13 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from surefoot import write_predictions
+from tests.cli.command import in_a_process
 from tests.conftest import draw_one_label
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -53,15 +52,7 @@ def smaller(line):
 def test_every_command_runs(folder):
     assert len(commands()) == 6
     for line in commands():
-        code = "from surefoot.cli import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", code, *shlex.split(line)[1:], *smaller(line)],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        in_a_process(*shlex.split(line)[1:], *smaller(line), cwd=folder)
     assert (folder / "report" / "report.html").exists()
     assert (folder / "calibrated.parquet").exists()
     assert len(list((folder / "runs" / "experiments").glob("letters/report.html"))) == 1

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surefoot import metrics
+    from surefoot import metrics, plots
     from surefoot.calibrators import (
         CALIBRATORS,
         Calibration,
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
     )
     from surefoot.calibrators.temperature import Temperature, fit_member_temperatures, fit_temperature
     from surefoot.deploy.bundle import Bundle, load_bundle
-    from surefoot.deploy.calibrate import calibrate
+    from surefoot.deploy.calibrate import calibrate, predictions_of
     from surefoot.deploy.model import Calibrated, Ensemble
+    from surefoot.deploy.monitor import Check
+    from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
+    from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
     from surefoot.evaluation.evaluate import evaluate, paired_differences
+    from surefoot.evaluation.scores import Evaluation
+    from surefoot.experiments.changes import ExperimentChange
     from surefoot.experiments.methods import METHODS, Method
+    from surefoot.experiments.run import Study
+    from surefoot.experiments.workflow import compare, load_study, run
     from surefoot.extend import register
     from surefoot.metrics import METRICS, Metric
     from surefoot.predictions.files import read_predictions, write_predictions
@@ -35,7 +42,10 @@ _HOMES = {
     "Calibrated": "surefoot.deploy.model",
     "Calibration": "surefoot.calibrators",
     "Calibrator": "surefoot.calibrators",
+    "Check": "surefoot.deploy.monitor",
     "Ensemble": "surefoot.deploy.model",
+    "Evaluation": "surefoot.evaluation.scores",
+    "ExperimentChange": "surefoot.experiments.changes",
     "IGNORE": "surefoot.predictions.labels",
     "InputError": "surefoot.errors",
     "LabelKind": "surefoot.predictions.labels",
@@ -44,23 +54,35 @@ _HOMES = {
     "Method": "surefoot.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
+    "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
     "TaskEntry": "surefoot.tasks",
     "Temperature": "surefoot.calibrators.temperature",
+    "Thresholds": "surefoot.deploy.thresholds",
+    "Unreachable": "surefoot.deploy.thresholds",
     "VARIANTS": "surefoot.variants",
     "Variant": "surefoot.variants",
     "calibrate": "surefoot.deploy.calibrate",
+    "choose_thresholds": "surefoot.deploy.workflow",
+    "compare": "surefoot.experiments.workflow",
     "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
+    "load_study": "surefoot.experiments.workflow",
+    "load_thresholds": "surefoot.deploy.thresholds",
     "metrics": "surefoot.metrics",
+    "monitor": "surefoot.deploy.workflow",
     "paired_differences": "surefoot.evaluation.evaluate",
+    "plots": "surefoot.plots",
+    "predictions_of": "surefoot.deploy.calibrate",
     "read_predictions": "surefoot.predictions.files",
     "register": "surefoot.extend",
+    "run": "surefoot.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
+    "save_thresholds": "surefoot.deploy.thresholds",
     "write_predictions": "surefoot.predictions.files",
 }
 
@@ -77,37 +99,54 @@ __all__ = [
     "Calibrated",
     "Calibration",
     "Calibrator",
+    "Check",
     "Ensemble",
+    "Evaluation",
+    "ExperimentChange",
     "InputError",
     "LabelKind",
     "Method",
     "Metric",
     "Predictions",
+    "Study",
     "TaskEntry",
     "Temperature",
+    "Thresholds",
+    "Unreachable",
     "Variant",
     "__version__",
     "calibrate",
+    "choose_thresholds",
+    "compare",
     "evaluate",
     "fit_calibration",
     "fit_member_temperatures",
     "fit_temperature",
     "load_bundle",
     "load_calibration",
+    "load_study",
+    "load_thresholds",
     "metrics",
+    "monitor",
     "paired_differences",
+    "plots",
+    "predictions_of",
     "read_predictions",
     "register",
+    "run",
     "save_calibration",
+    "save_thresholds",
     "write_predictions",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+        home = import_module(_HOMES[name])
+        return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

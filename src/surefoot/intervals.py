@@ -64,12 +64,28 @@ def clopper_pearson(k: int, n: int) -> tuple[float, float]:
     >>> low, round(high, 4)
     (0.0, 0.0362)
     """
-    from scipy.stats import beta  # takes most of a second to import
+    from scipy.special import betaincinv  # scipy.stats takes most of a second to import
 
     tail = (1 - LEVEL) / 2
-    low = 0.0 if k == 0 else float(beta.ppf(tail, k, n - k + 1))
-    high = 1.0 if k == n else float(beta.ppf(1 - tail, k + 1, n - k))
+    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
+    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
     return low, high
+
+
+def binomial_quantile(q: float, n: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The smallest k with P(Binomial(n, p) <= k) >= q.
+
+    >>> binomial_quantile(0.975, np.array([10.0, 10.0]), np.array([0.5, 1.0])).tolist()
+    [8.0, 10.0]
+    """
+    from scipy.special import bdtrik, betaincc
+
+    def reached(k: NDArray[np.float64]) -> NDArray[np.bool_]:
+        below = np.clip(k, 0, n - 1)
+        return (k >= n) | ((k >= 0) & (betaincc(below + 1, n - below, p) >= q))
+
+    k = np.clip(np.ceil(np.nan_to_num(bdtrik(q, n, np.clip(p, 1e-300, 1 - 1e-16)))), 0, n)  # or one off
+    return np.where(reached(k - 1), k - 1, np.where(reached(k), k, k + 1))
 
 
 def few_samples_factor(independent: int) -> float:

@@ -14,6 +14,8 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +25,7 @@ from surefoot.errors import InputError
 from surefoot.text import bytes_text
 
 MOST_TEXT = 64 * 2**20  # bytes of a TOML, JSON or CSV file that is read at once
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of one that JSON writes as two
 SMALLEST_WHOLE, LARGEST_WHOLE = -(2**63), 2**63 - 1  # of a TOML or JSON file
 SPECIAL = (
     (stat.S_ISDIR, "a folder"),
@@ -73,27 +76,58 @@ def _utf8(path: str | Path, *, most: float = MOST_TEXT) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def available_memory() -> float:
-    """The bytes that this process can still allocate, as far as the system says it."""
-    limits = [math.inf]
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-        limits += [int(found[1]) * 1024] if found else []
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        pass  # another system, or no limit ("max")
-    return min(limits)
-
-
-def refuse_larger_than_memory(what: str, size: int) -> None:
-    """Raise if something of that size does not fit into the available memory: before it is allocated."""
-    available = available_memory()
-    if size > available:
-        have = bytes_text(available)
-        raise InputError(f"{what} would take {bytes_text(size)}; allowed: the available memory, {have}")
-
-
 SHORT = 20  # characters of a name that are in the name of its temporary file
+
+
+@dataclass(frozen=True, eq=False)
+class _Output:
+    """A file that is written under a temporary name; `sink` is the pipe or device that gets its content."""
+
+    path: str | Path  # as given
+    target: Path
+    temporary: Path
+    sink: BinaryIO | None
+
+    def discard(self) -> None:
+        """Remove the temporary file."""
+        self.temporary.unlink(missing_ok=True)
+        if self.sink is not None:
+            with suppress(OSError):  # reported already
+                self.sink.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """The outputs and the new folders of a block whose files take their places together."""
+
+    outputs: list[_Output]
+    folders: list[Path]
+
+
+_WAITING: ContextVar[_Waiting | None] = ContextVar("_WAITING", default=None)
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """What is written inside with `replacing` takes its place at the end: every file, or none on an error.
+
+    Folders that `make_folder` made inside are removed on an error.
+    """
+    if _WAITING.get() is not None:  # a part of a larger block
+        yield
+        return
+    waiting = _Waiting([], [])
+    token = _WAITING.set(waiting)
+    try:
+        yield
+        _put_in_place(waiting.outputs)
+    except BaseException:
+        for output in waiting.outputs:
+            output.discard()
+        _remove_empty(waiting.folders)
+        raise
+    finally:
+        _WAITING.reset(token)
 
 
 @contextmanager
@@ -103,6 +137,21 @@ def replacing(path: str | Path) -> Iterator[Path]:
     The content is on the disk before the file is renamed, so that a loss of power leaves no partial file. A
     link is followed. A device or a pipe is written to, never replaced; a pipe that nobody reads is refused.
     """
+    output, waiting = _output(path), _WAITING.get()
+    try:
+        yield output.temporary
+        if waiting is None:
+            _put_in_place([output])
+        else:
+            waiting.outputs.append(output)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if waiting is None or output not in waiting.outputs:
+            output.discard()
+
+
+def _output(path: str | Path) -> _Output:
     target = real_path(path)
     ending = target.suffix if len(target.suffix) <= SHORT else ""  # names have 255 bytes at most
     try:
@@ -115,23 +164,52 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     os.close(handle)
-    temporary = Path(name)
+    return _Output(path, target, Path(name), sink)
+
+
+def _put_in_place(outputs: Sequence[_Output]) -> None:
+    """Give every file its name, what may fail first; if one cannot have it, the others are as before."""
+    files = [output for output in outputs if output.sink is None]
+    replaced: list[tuple[Path, Path | None]] = []  # a target, and the file that it was
+    path: str | Path = ""
     try:
-        yield temporary
-        if sink is None:
-            sync(temporary)
-            temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
-            temporary.replace(target)
-        else:
-            with temporary.open("rb") as source, sink:
-                shutil.copyfileobj(source, sink)
+        for output in files:
+            path = output.path
+            sync(output.temporary)
+            output.temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
+        for output in outputs:
+            path = output.path
+            if output.sink is not None:
+                with output.temporary.open("rb") as source, output.sink:
+                    shutil.copyfileobj(source, output.sink)
+                output.temporary.unlink()
+        for output in files:
+            path = output.path
+            before = _second_name(output.target) if output is not files[-1] else None
+            output.temporary.replace(output.target)
+            replaced.append((output.target, before))
     except OSError as error:
+        for target, before in reversed(replaced):
+            target.unlink() if before is None else before.replace(target)
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-        if sink is not None:
-            with suppress(OSError):  # reported already
-                sink.close()
+    for _, before in replaced:
+        if before is not None:
+            before.unlink()
+
+
+def _second_name(target: Path) -> Path | None:
+    """Another name of a file that exists, until its replacement is certain."""
+    if not target.exists():
+        return None
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}.")
+    os.close(handle)
+    before = Path(name)
+    try:
+        before.unlink()
+        before.hardlink_to(target)
+    except OSError:  # a file system without links
+        shutil.copy2(target, before)
+    return before
 
 
 def _opened_pipe(target: Path) -> BinaryIO:
@@ -188,10 +266,15 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, if they do not exist."""
+    missing = []
     try:
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        _remove_empty(missing)
         raise InputError(f"cannot write {folder}: {error.strerror}") from error
+    if (waiting := _WAITING.get()) is not None:
+        waiting.folders[:0] = missing  # the innermost first
 
 
 def sync(path: Path) -> None:
@@ -260,8 +343,16 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text; whole numbers have 64 bits, and other numbers are not too large."""
-    return json.loads(text, parse_int=_whole, parse_float=_float)
+    """The values of a JSON text; whole numbers have 64 bits, no number is too large, and text is Unicode."""
+    document = json.loads(text, parse_int=_whole, parse_float=_float, parse_constant=_no_constant)
+    found = HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+    if found is not None:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")  # which fails unless it has the other half
+    return document
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _reason(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -193,8 +192,21 @@ def auroc(familiar_scores: ArrayLike, unfamiliar_scores: ArrayLike) -> float:
     n, m = len(familiar), len(unfamiliar)
     if not n or not m:
         return float("nan")
-    ranks = rankdata(np.concatenate([familiar, unfamiliar]))
+    ranks = average_ranks(np.concatenate([familiar, unfamiliar]))
     return float((ranks[n:].sum() - m * (m + 1) / 2) / (n * m))
+
+
+def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rank of each value from 1, equal values at the mean of theirs; NaN for all where one is NaN.
+
+    >>> average_ranks(np.array([0.5, 0.1, 0.5])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    if np.isnan(values).any():
+        return np.full(len(values), np.nan)
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[place]
+    return ranks
 
 
 @dataclass(frozen=True)

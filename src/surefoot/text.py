@@ -3,8 +3,10 @@
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 DASH = "\N{EN DASH}"  # an undefined number in a table
 
@@ -145,6 +147,15 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def path_text(path: str | Path) -> str:
+    r"""A path for a page or a document; bytes of its name that are not UTF-8 are shown as escapes.
+
+    >>> print(path_text("a\udcff.npz"))
+    a\xff.npz
+    """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 LONGEST_SENTENCE = 1000

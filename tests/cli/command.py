@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from surefoot.cli import main
+from tests import warm
+
+STRICT = {"PYTHONWARNINGS": "error", "COLUMNS": "100"}
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,24 @@ def surefoot(*arguments, check=0):
 
 def started(*arguments):
     """The command in a process that goes on; it hears Ctrl-C also where a shell's `&` has us ignore it."""
-    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{hears}; from surefoot.cli import main; main()", *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return warm.Process(warm.SUREFOOT, arguments)
 
 
-def in_a_process(*arguments, check=0):
-    """Run the command in a process of its own, where a warning is an error."""
-    environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "100"}
-    command = [sys.executable, "-c", "from surefoot.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def in_a_process(*arguments, check=0, **options):
+    """Run the command in a process of its own, where a warning is an error; a fork of one that is warm."""
+    done = warm.run(warm.SUREFOOT, *arguments, environment=STRICT, **options)
+    return _said(done, check)
+
+
+def in_a_new_process(*arguments, check=0, cwd=None):
+    """The same, started from nothing."""
+    command = [sys.executable, "-c", warm.SUREFOOT, *map(str, arguments)]
+    environment = {**os.environ, **STRICT}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    return _said(done, check)
+
+
+def _said(done, check):
     assert done.returncode == check, done.stderr
     assert "Traceback" not in done.stderr
     return Said(done.stdout, done.stderr)

@@ -11,7 +11,7 @@ import pytest
 
 from surefoot import fit_temperature, load_calibration, read_predictions, write_predictions
 from surefoot.metrics import METRICS, ece, nll
-from tests.cli.command import in_a_process, surefoot
+from tests.cli.command import in_a_new_process, surefoot
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -29,7 +29,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def calibration(files):
-    in_a_process("calibrate", files / "val.npz", "-o", files / "c.json")
+    in_a_new_process("calibrate", files / "val.npz", "-o", files / "c.json")
     return files / "c.json"
 
 

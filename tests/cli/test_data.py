@@ -7,7 +7,7 @@ from PIL import Image
 
 from surefoot.tasks import load_task, task_named
 from surefoot.tasks.task import Split
-from tests.cli.command import in_a_process, surefoot
+from tests.cli.command import in_a_new_process, surefoot
 from tests.tasks.trees import FACES, faces, pets_tree, picture
 
 
@@ -82,7 +82,7 @@ def test_check_as_json(file):
         (["check", "nowhere.toml"], "surefoot: cannot read nowhere.toml: No such file or directory\n"),
         (
             ["check", "dogs"],
-            "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",
+            "surefoot: unknown task 'dogs'; have: toy, letters, pets, gender, cat-dog, animals, objects, or a .toml file\n",
         ),
         (
             ["check", "gender"],
@@ -153,7 +153,7 @@ def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
 
 def test_tasks_are_listed():
     done = surefoot("ls", "tasks")
-    for name in ("toy", "letters", "gender", "cat-dog", "animals", "objects"):
+    for name in ("toy", "letters", "pets", "gender", "cat-dog", "animals", "objects"):
         assert f"│ {name} " in done.stdout
 
 
@@ -163,6 +163,6 @@ def test_a_built_in_task_by_name():
 
 def test_in_a_process_of_its_own(file):
     """No traceback and no warning."""
-    done = in_a_process("data", "check", file)
+    done = in_a_new_process("data", "check", file)
     assert done.stderr.strip() == ""
     assert "no problems" in done.stdout

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -16,6 +14,7 @@ import surefoot as package
 from surefoot.deploy import predict as predicting
 from surefoot.experiments.methods import METHODS
 from surefoot.predictions.files import read_outputs
+from tests import warm
 from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran
 
@@ -301,9 +300,8 @@ def test_a_bundle_needs_neither_the_data_nor_the_store(made, bundle, tmp_path):
         "import surefoot; b = surefoot.load_bundle('bundle'); "
         "print(b.probabilities(b.preprocess('one.png')[None])[0].tolist())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = warm.run(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     ours = package.load_bundle(bundle)
     expected = ours.probabilities(ours.preprocess(made.images / "part0" / "000.png")[None])[0].tolist()
     assert json.loads(done.stdout) == pytest.approx(expected, abs=1e-6)

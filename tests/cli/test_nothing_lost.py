@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 from surefoot.calibrators import fit_calibration, save_calibration
+from surefoot.errors import InputError
+from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.predictions.files import write_predictions
 from tests.cli.command import surefoot
 from tests.conftest import draw_one_label
@@ -139,6 +141,9 @@ def test_a_refused_command_leaves_all_files_as_they_were(prepared, command, monk
     assert tree(prepared) == before
 
 
+ANY_SIZE = resource.RLIM_INFINITY
+
+
 @pytest.mark.parametrize(
     ("command", "size"),
     [
@@ -152,10 +157,16 @@ def test_a_refused_command_leaves_all_files_as_they_were(prepared, command, monk
         ("predict bundle images -o new.csv", 100),
         ("predictions tiny single --store store -o new/deep", 100),
         ("bundle tiny single --store store -o new/deep --resamples 0", 3000),
+        ("report tiny --store store --set resamples=0", 20000),
+        ("thresholds a.npz --target-error 0.9 -o t.json --html /dev/full", ANY_SIZE),
+        ("thresholds a.npz --target-error 0.9 -o /dev/full --html new.html", ANY_SIZE),
+        ("monitor a.npz b.npz --history m.jsonl -o /dev/full", ANY_SIZE),
+        ("data check task.toml --contact-sheet new.png --resolved full.csv", ANY_SIZE),
     ],
 )
 def test_a_full_disk_spends_nothing(folder, command, size):
-    """The limit is on the size of a file: the largest output fails, the others could be written."""
+    """The limit is on the size of a file, or one output is a full device: the others could be written."""
+    (folder / "full.csv").symlink_to("/dev/full")
     before = tree(folder)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -166,6 +177,29 @@ def test_a_full_disk_spends_nothing(folder, command, size):
     assert "cannot write" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert tree(folder) == before
+
+
+def test_where_one_file_cannot_be_replaced_none_is(tmp_path):
+    """The last becomes a folder after it was opened: what took its place before it is put back."""
+    (tmp_path / "old").write_text("old")
+
+    def write(*names):
+        with all_or_none():
+            for name in names:
+                make_folder((tmp_path / name).parent)
+                with replacing(tmp_path / name) as temporary:
+                    temporary.write_text(name)
+            assert "replaced" not in tree(tmp_path)
+            (tmp_path / "late").mkdir(exist_ok=True)
+
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match=r"cannot write .*late"):
+        write("replaced", "old", "new/deep/file", "late")
+    (tmp_path / "late").rmdir()
+    assert tree(tmp_path) == before
+    write("replaced", "old", "new/deep/file")
+    texts = {name: text for name, text in tree(tmp_path).items() if text is not None}
+    assert texts == {name: name.encode() for name in ("replaced", "old", "new/deep/file")}
 
 
 def test_a_recorded_check_has_its_page_and_no_lock_is_left(folder):

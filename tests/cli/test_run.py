@@ -5,18 +5,18 @@ import io
 import json
 import shutil
 import signal
-import sys
 import time
 import tomllib
 
 import numpy as np
 import pytest
 
+from surefoot import InputError, compare, load_study, run
 from surefoot.calibrators import load_calibration
-from surefoot.cli import main
 from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import read_folder
+from surefoot.metrics import nll
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers import local
@@ -51,12 +51,7 @@ def folder(tmp_path_factory):
     assert done.stderr == "", "nothing for the eye where nobody watches"
     sets = ("name=longer", "epochs=3", "runs=1", "methods=single,budget-t")
     longer = ["run", folder / "tiny.toml", *(word for each in sets for word in ("--set", each))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys, "argv", ["surefoot", *map(str, longer), "--store", str(folder / "runs"), "--train-only"]
-        )
-        with pytest.raises(SystemExit):
-            main()
+    in_a_process(*longer, "--store", folder / "runs", "--train-only")
     return folder
 
 
@@ -99,12 +94,12 @@ def test_a_flipped_bit_in_stored_weights_stops_a_run_before_it_writes_or_trains(
         assert after == before
 
 
-def test_doing_what_the_error_says_restores_the_same_network(folder, here, tmp_path):
+def test_doing_what_the_error_says_restores_the_same_network(folder, tmp_path):
     shutil.copytree(folder / "runs", tmp_path / "runs")
     weights = sorted((tmp_path / "runs").glob("networks/*/*/*/weights.safetensors"))[0]
     whole = weights.read_bytes()
     shutil.rmtree(weights.parent)
-    here("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--train-only", "--device", "cpu")
+    in_a_process("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--train-only", "--device", "cpu")
     assert weights.read_bytes() == whole
 
 
@@ -127,6 +122,26 @@ def test_it_ends_with_the_table_and_the_report(folder):
         if key[0] == "single" and key[2:] == ("familiar", "nll")
     ]
     assert f"{np.mean(single):.4f}" in printed
+
+
+def test_the_quickstart_ends_with_a_short_summary(here, no_figures, tmp_path):
+    """Its networks are fewer and smaller here; the photographs are those of the package."""
+    sets = ("epochs=1", "width=8", "members=2", "runs=2", "resamples=0")
+    methods = ("single", "single-t", "ensemble", "ensemble-of-t", "t-of-ensemble", "g-distill", "g-distill-t")
+    words = [word for each in sets for word in ("--set", each)]
+    words += [word for each in (*methods, "budget-t", "novelty") for word in ("--method", each)]
+    done = here("run", "quickstart", *words, "--store", tmp_path, "--device", "cpu", "--workers", 1)
+    lines = done.stdout.splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| method")]
+    assert len(rows) == 8
+    page = tmp_path / "experiments/quickstart/report.html"
+    end = lines.index(f"report: {page}")
+    assert lines[end - 5] == lines[end - 1] == lines[end + 1] == ""
+    assert all(line.endswith(".") for line in lines[end - 4 : end - 1])  # three sentences
+    assert lines[end + 2] == "What to try next:"
+    assert f"surefoot report quickstart --store {tmp_path} --set" in done.stdout
+    assert page.read_text().count("data:image/png;base64,") == 12  # thumbnails of confident mistakes
+    assert (tmp_path / "experiments/quickstart/figures/pets-gallery.png").is_file()
 
 
 def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training, no_figures):
@@ -261,7 +276,7 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
     assert 0 < begun < 120
     row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["tiny", "toy/wave", "0", "1", "no"]
-    done = here(*arguments)
+    done = in_a_process(*arguments)
     assert done.stdout == f"trained; 'surefoot report tiny --store {store}' writes the report\n"
     assert epochs(store) == [(phase, epoch) for phase in ("train", "final") for epoch in range(1, 61)]
 
@@ -270,9 +285,23 @@ def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.experiments.run.study", interrupted)
+    monkeypatch.setattr("surefoot.experiments.workflow.study", interrupted)
     done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
     assert (done.stdout, done.stderr) == ("", STOPPED)
+
+
+def test_the_same_from_python(folder):
+    again = run(folder / "tiny.toml", store=folder / "runs", device="cpu")  # all networks are there
+    assert again.folder == folder / "runs" / "experiments" / "tiny"
+    values = [nll(each.sides["unfamiliar"]) for each in again.parts[0].comparison.method("single").runs]
+    frame = again.to_frame().set_index(["method", "side", "metric"])
+    assert frame.loc[("single", "unfamiliar", "nll"), "mean"] == pytest.approx(np.mean(values))
+    few = load_study("tiny", store=folder / "runs", methods=["single"], values={"resamples": 0})
+    assert set(few.to_frame()["method"]) == {"single"}
+    with pytest.raises(InputError, match="a report cannot change 'epochs'"):
+        load_study(again.folder, values={"epochs": 3})
+    change = compare("tiny", "longer", store=folder / "runs", resamples=0)
+    assert {"nll", "ece"} <= set(change.to_frame()["metric"])
 
 
 def test_compare_says_what_changed_with_intervals(folder, here):

@@ -1,7 +1,6 @@
 """Files that need not fit in memory, from the command line."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 from surefoot import load_calibration, write_predictions
 from surefoot.cli.app import app
 from surefoot.errors import InputError
+from tests import warm
 from tests.conftest import draw_many_labels, draw_one_label
 
 CODE = "from surefoot.cli import main; main()"
@@ -41,10 +41,7 @@ def surefoot(*arguments):
     return done
 
 
-def process(code, *arguments):
-    environment = {**os.environ, "COLUMNS": "100"}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def output_of(done):
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -104,7 +101,9 @@ def test_one_small_file_is_streamed_where_asked(folder):
 
 
 def test_streaming_many_labels_from_csv_needs_no_torch(folder):
-    output = process(TORCHLESS, "evaluate", folder / "many", "--format", "json", "--resamples", 5)
+    words = ("evaluate", folder / "many", "--format", "json", "--resamples", "5")
+    command = [sys.executable, "-c", TORCHLESS, *map(str, words)]
+    output = output_of(subprocess.run(command, capture_output=True, text=True, check=False))
     whole = surefoot("evaluate", folder / "many", "--format", "json", "--resamples", 0, "--no-stream")
     for name in ("nll", "brier", "e99"):
         assert scores(output)[name]["value"] == pytest.approx(scores(whole.stdout)[name]["value"], rel=1e-12)
@@ -148,7 +147,10 @@ def test_what_cannot_be_streamed_is_one_sentence(name, folder, monkeypatch):
 def test_ray_finds_the_same_numbers_and_listens_to_this_machine_alone(folder):
     pytest.importorskip("ray")
     options = ("evaluate", folder / "familiar", "--format", "json", "--resamples", 0)
-    spread, here = scores(process(LOOPBACK, *options, "--engine", "ray")), scores(surefoot(*options).stdout)
+    spread, here = (
+        scores(output_of(warm.run(LOOPBACK, *options, "--engine", "ray"))),
+        scores(surefoot(*options).stdout),
+    )
     for name, score in here.items():
         assert spread[name].get("k") == score.get("k")
         assert spread[name].get("n") == score.get("n")

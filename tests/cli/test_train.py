@@ -167,7 +167,7 @@ def mistaken(tmp_path_factory):
 MISTAKES = {
     "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19'; have: "),
     "several of a mistake": (["train", "toy", "--set", "network=resnet19", "--members", "3", "--workers", "1", "--store", "s"], "unknown network 'resnet19'; have: "),
-    "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has points; allowed: mlp"),
+    "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has vectors; allowed: mlp, linear, residual-mlp"),
     "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
     "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
     "missing weights": (["train", "toy", "--weights", "none.pth", "--store", "s"], "none.pth: No such file or directory"),
@@ -186,10 +186,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeypatch):
-    monkeypatch.chdir(mistaken)
+def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken):
     arguments, message = MISTAKES[case]
-    done = here(*arguments, check=2)
+    done = in_a_process(*arguments, cwd=mistaken, check=2)
     assert message in done.stderr
     assert done.stderr.startswith("surefoot: ")
     assert done.stderr.count("\n") == 1
@@ -197,9 +196,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(case, mistaken, here, monkeyp
     assert Store(mistaken / "s").networks() == [], "a mistake leaves no network behind"
 
 
-def test_divergence_names_epoch_rate_and_a_way_out(tmp_path, here):
+def test_divergence_names_epoch_rate_and_a_way_out(tmp_path):
     values = ("--set", "epochs=3", "--set", "learning_rate=1e30")
-    done = here("train", "toy", *SMALL, *values, "--store", tmp_path, check=2)
+    done = in_a_process("train", "toy", *SMALL, *values, "--store", tmp_path, check=2)
     assert done.stderr.startswith("surefoot: training diverged in epoch 1 of 3: the loss is ")
     assert done.stderr.endswith(" at learning rate 1e+30; try a lower one, such as 1e+29\n")
 

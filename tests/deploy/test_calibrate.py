@@ -2,8 +2,6 @@
 
 import copy
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import surefoot
 from surefoot import InputError, LabelKind
 from surefoot.deploy.model import ScikitModel
+from tests import warm
 
 CLASSES, WIDTH = 3, 6
 
@@ -448,7 +447,7 @@ def test_a_scikit_model_is_no_guess():
 def test_the_example_runs():
     """From training to a saved and loaded ensemble, in a process of its own."""
     script = Path(__file__).parents[2] / "examples" / "calibrate_your_model.py"
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = warm.run(script.read_text())
     assert done.returncode == 0, done.stderr
     lines = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in done.stdout.splitlines() if line}
     before, after = ([float(n) for n in lines[name]] for name in ("the model as it is", "calibrated"))

@@ -12,6 +12,7 @@ from surefoot.intervals import (
     Proportion,
     StandardError,
     added,
+    binomial_quantile,
     centred_interval,
     clopper_pearson,
     difference_of_proportions,
@@ -24,6 +25,15 @@ from surefoot.intervals import (
 def test_clopper_pearson_agrees_with_scipy(k, n):
     exact = binomtest(k, n).proportion_ci(0.95, method="exact")
     assert clopper_pearson(k, n) == pytest.approx((exact.low, exact.high), abs=1e-12)
+
+
+def test_binomial_quantiles_agree_with_scipy():
+    rng = np.random.default_rng(0)
+    near_one, near_zero = 1 - 10.0 ** -rng.uniform(1, 16, 200), 10.0 ** -rng.uniform(1, 16, 200)
+    p = np.concatenate([rng.random(1000), near_one, near_zero, [0, 1]])
+    n = rng.integers(1, 3000, len(p)).astype(float)
+    for q in (0.025, 0.975):
+        assert np.array_equal(binomial_quantile(q, n, p), stats.binom.ppf(q, n, p))
 
 
 def drawn_rows(n, groups, *, resamples, rng):

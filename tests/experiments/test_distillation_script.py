@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from surefoot.intervals import StandardError
 from surefoot.metrics import METRICS
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from tests import warm
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 TASK = """
@@ -84,6 +84,16 @@ def script():
         sys.path.remove(str(FOLDER))
 
 
+CALL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import distillation, distillation_evaluation
+for module in (distillation, distillation_evaluation):
+    module.RUNS, module.FINAL_RUNS = int(sys.argv[2]), int(sys.argv[3])
+sys.exit(distillation.main(sys.argv[4:]))
+"""
+
+
 @pytest.fixture(scope="module")
 def evaluation(script):
     return importlib.import_module("distillation_evaluation")
@@ -99,8 +109,7 @@ def study(script, evaluation, tmp_path_factory):
     """A study whose first command was killed once the first student was done, and called again."""
     folder = tmp_path_factory.mktemp("study")
     write_task(folder)
-    command = [sys.executable, str(FOLDER / "distillation.py"), "grid", *words_of(folder)]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    process = warm.Process(CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True)
     end = time.monotonic() + 300
     while not any((folder / "runs" / "lessons").glob("*/*.npy")) and time.monotonic() < end:
         assert process.poll() is None, "it ended before it was killed"
@@ -119,7 +128,8 @@ def study(script, evaluation, tmp_path_factory):
             ("final", "tiny: "),
             ("options", "tiny: "),
         ):
-            assert script.main([kind, *words_of(folder)]) == 0
+            done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder))
+            assert done.returncode == 0, done.stderr
             assert script.main(table) == 0
             first = (folder / "out" / "distillation-tables.md").read_text().splitlines()[0]
             assert sentence in first

@@ -142,12 +142,13 @@ def test_files_lie_relative_to_the_experiment_s(tmp_path, monkeypatch):
 
 
 def test_values_are_replaced_in_every_part():
-    result = overridden(
-        experiment_named("quickstart"), {"runs": 1, "epochs": 2, "root": "x", "methods": "single, ensemble"}
+    two = replace(
+        ONE, parts=(ONE.parts[0], replace(ONE.parts[0], recipe=replace(ONE.parts[0].recipe, width=128)))
     )
+    result = overridden(two, {"runs": 1, "epochs": 2, "root": "x", "methods": "single, ensemble"})
     assert (result.runs, result.methods) == (1, ("single", "ensemble"))
     assert {(part.recipe.epochs, part.root) for part in result.parts} == {(2, "x")}
-    assert [part.recipe.width for part in result.parts] == [64, 128], "the rest stays"
+    assert [part.recipe.width for part in result.parts] == [ONE.parts[0].recipe.width, 128], "the rest stays"
     assert overridden(ONE, {"metrics": ["nll", "ece"]}).metrics == ("nll", "ece")
     assert overridden(ONE, {}) == ONE
 

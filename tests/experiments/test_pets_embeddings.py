@@ -16,7 +16,7 @@ from surefoot.networks.backbones import build_network
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
-from tests.cli.command import surefoot
+from tests.cli.command import in_a_process
 from tests.tasks.trees import pets_tree
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
@@ -74,7 +74,7 @@ def test_the_published_experiment_runs_on_it(script, tmp_path):
     values = ("members=2", "runs=2", "epochs=3", "width=8", "resamples=20")
     words = [word for value in values for word in ("--set", value)]
     words += ["--store", tmp_path / "runs", "--workers", "1", "--device", "cpu"]
-    said = surefoot("run", FOLDER / "pets-embeddings.toml", "--root", tmp_path, *words)
+    said = in_a_process("run", FOLDER / "pets-embeddings.toml", "--root", tmp_path, *words)
     assert "Sharpness-aware + risk-budget T" in said.stdout
     networks = Store(tmp_path / "runs").networks()
     assert [network.state for network in networks] == ["done"] * 4
@@ -117,7 +117,7 @@ def test_the_script_writes_the_features_of_the_centre(script, tmp_path, capsys):
     backbone = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("fc.")}
     save_file(backbone, tmp_path / "backbone.safetensors")
     words = ["--root", root, "--weights", tmp_path / "backbone.safetensors", "--view", 32, "--resize", 40]
-    words += ["--cache", tmp_path / "cache", "-o", tmp_path / "pets-embeddings.npz"]
+    words += ["-o", tmp_path / "pets-embeddings.npz"]
     assert script.main([str(word) for word in words]) == 0
     task, images = task_named("pets-embeddings", root=tmp_path), task_named("cat-dog", root=root)
     assert task.identity == images.identity

@@ -25,6 +25,7 @@ from surefoot.tasks.task import Split
 from surefoot.training.data import task_inputs
 from surefoot.variants.build import TaskContext
 from surefoot.workers.produce import produce
+from tests import warm
 from tests.experiments.test_methods import RECIPE as SMALL
 from tests.experiments.test_methods import small_task
 from tests.metrics import oracles
@@ -57,6 +58,21 @@ def script():
         sys.path.remove(str(FOLDER))
 
 
+CALL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import sharpness
+sharpness.SEEDS = range(int(sys.argv[2]))
+sys.exit(sharpness.main(sys.argv[3:]))
+"""
+
+
+def called(*words, seeds=3):
+    """The script in a process that trains."""
+    done = warm.run(CALL, FOLDER, seeds, *words)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def evaluation(script):
     return importlib.import_module("sharpness_evaluation")
@@ -68,10 +84,8 @@ def store(script, tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     (folder / "tiny.toml").write_text(TINY)
     words = [str(folder / "tiny.toml"), "--store", str(folder / "runs"), "--device", "cpu", "--workers", "2"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "SEEDS", range(2))
-        assert script.main(["ablation", *words]) == 0
-    assert script.main(["rotations", *words]) == 0
+    called("ablation", *words, seeds=2)
+    called("rotations", *words)
     return Store(folder / "runs"), words
 
 
@@ -115,6 +129,14 @@ FULL = replace(
     weight_average=0.99,
     augmentation="strong",
 )
+
+
+def test_strong_augmentation_is_an_addition_where_the_search_did_not_choose_it(script):
+    full = replace(FULL, augmentation=PLAIN.augmentation)
+    recipes = script.ablated(PLAIN, full)
+    assert "full without strong augmentation" not in recipes
+    assert recipes["full + strong augmentation"] == replace(full, augmentation="strong")
+    assert recipes["plain + strong augmentation"] == replace(recipes["plain"], augmentation="strong")
 
 
 def test_ablated_recipes_differ_by_one_ingredient(script):
@@ -170,7 +192,7 @@ def test_a_run_that_is_not_done_is_named(evaluation, finished, capsys):
 def test_a_second_call_trains_nothing(script, store, capsys):
     opened, words = store
     before = {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")}
-    assert script.main(["rotations", *words]) == 0
+    called("rotations", *words)
     assert {path: path.stat().st_mtime_ns for path in opened.root.rglob("done.json")} == before
     assert script.main(["rotations", "--dry-run", *words]) == 0
     assert "| all | 0 | 0.00 | 0.0 |" in capsys.readouterr().out

@@ -107,11 +107,11 @@ def write(drawn, path, rng, *, probs=False):
     else:
         table, drawn = _wide_table(drawn, scale, values, rng)
     if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, path)
+        _written(path, pyarrow.csv.write_csv, table)
     else:
         size = int(rng.integers(1, drawn.n + 1))
         codec = str(rng.choice(["snappy", "none", "zstd", "gzip"]))
-        pyarrow.parquet.write_table(table, path, row_group_size=size, compression=codec)
+        _written(path, pyarrow.parquet.write_table, table, row_group_size=size, compression=codec)
     return drawn
 
 
@@ -160,6 +160,13 @@ def arrow_bytes(rng, n):
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue()
+
+
+def _written(path, write_to, table, **options):
+    """Write by a function of Arrow, which takes no path that is not UTF-8."""
+    sink = io.BytesIO()
+    write_to(table, sink, **options)
+    path.write_bytes(sink.getvalue())
 
 
 def _list_table(drawn, scale, values):
@@ -414,7 +421,7 @@ def odd_table(path, rng):
         )
         return
     table = pa.Table.from_arrays(columns, names=names).replace_schema_metadata(metadata)
-    pyarrow.parquet.write_table(table, path)
+    _written(path, pyarrow.parquet.write_table, table)
 
 
 def _cell(rng):

@@ -32,7 +32,8 @@ def log_probabilities(logits, many):
     if many:
         both = np.stack([-np.logaddexp(0, logits), -np.logaddexp(0, -logits)])  # absent, present
         return np.logaddexp.reduce(both, axis=1) - np.log(len(logits))
-    logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    logs = logits - logits.max(axis=2, keepdims=True)  # first: log p near 0 loses digits to large logits
+    logs -= np.log(np.exp(logs).sum(axis=2, keepdims=True))
     return np.logaddexp.reduce(logs, axis=0) - np.log(len(logits))
 
 

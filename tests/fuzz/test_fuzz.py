@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import surefoot.cli
-from tests.fuzz import driver, oracle
-from tests.fuzz.cases import REFUSED, VALID, Step
+from tests.fuzz import driver, oracle, worker
+from tests.fuzz.steps import REFUSED, VALID, Step
 from tests.metrics import oracles
 
 CASES, SEED = 400, 19
@@ -48,15 +48,15 @@ def _outcome(monkeypatch, tmp_path, main, step):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
     monkeypatch.setattr(surefoot.cli, "app", surefoot.cli.app)
-    worker = driver.Worker(tmp_path / "base", tmp_path / "scratch", 0)
-    worker.main = main
+    running = worker.Worker(tmp_path / "base", tmp_path / "scratch", 0)
+    running.main = main
 
     def family(place, rng):
         yield step
 
-    monkeypatch.setattr(driver, "family_of", lambda _: family)
+    monkeypatch.setattr(worker, "family_of", lambda _: family)
     monkeypatch.chdir(tmp_path)
-    return [kind for kind, *_ in worker.run(0)["failures"]]
+    return [kind for kind, *_ in running.run(0)["failures"]]
 
 
 def _exits(code, error="", then=lambda: None):
@@ -98,12 +98,14 @@ def test_every_kind_of_failure_is_seen(main, step, kinds, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("body", "kind"), [("os.kill(os.getpid(), 11)", "crash"), ("time.sleep(60)", "hang")]
+    ("body", "kind"),
+    [("os.kill(os.getpid(), 11)", "crash"), ("time.sleep(600)", "hang"), ("while True: pass", "hang")],
 )
 def test_a_worker_that_dies_or_waits_names_its_case(body, kind, monkeypatch, tmp_path):
-    code = f"import json, os, time; print(json.dumps({{'begin': 3}}), flush=True); {body}"
+    code = f"import json, os, time\nprint(json.dumps({{'begin': 3}}), flush=True)\n{body}"
     real = driver.subprocess.Popen
     monkeypatch.setattr(driver, "SECONDS", 1)
+    monkeypatch.setattr(driver, "IDLE_LOOKS", 1)
     monkeypatch.setattr(driver, "prepare", lambda base: base.mkdir())
     monkeypatch.setattr(
         driver.subprocess,

@@ -2,8 +2,6 @@
 
 import io
 import os
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from PIL import Image
 from surefoot import InputError
 from surefoot.images.cache import decode_images, decode_readable_images, default_cache, read_pixels
 from surefoot.images.decode import UNREADABLE, Fit, Size, TooManyPixelsError, decode
+from tests import warm
 
 RED, GREEN, WHITE = (200, 30, 40), (20, 160, 60), (255, 255, 255)
 
@@ -347,8 +346,7 @@ def test_two_processes_at_once(folder):
         "import sys; from pathlib import Path; from surefoot.images.cache import *; from surefoot.images.decode import *\n"
         "d = decode_images(sys.argv[2:], Size(24), cache=Path(sys.argv[1])); print(int(d.buffer.sum()))"
     )
-    command = [sys.executable, "-c", code, str(folder / "cache"), *files_of(folder)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    running = [warm.Process(code, [folder / "cache", *files_of(folder)]) for _ in range(3)]
     sums = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     expected = sum(int(read_pixels(file, Size(24)).sum()) for file in files_of(folder))

@@ -12,7 +12,7 @@ from tests.networks.conftest import seeded, small
 
 
 def input_for(name, n=2):
-    shape = (n, 2) if name == "mlp" else (n, 3, 32, 32)
+    shape = (n, 2) if BACKBONES.named(name).takes_vectors else (n, 3, 32, 32)
     return torch.randn(shape, generator=seeded(3))
 
 
@@ -45,7 +45,7 @@ class TestEveryBackbone:
         head = f"{plain.head_name}."
         theirs = other.state_dict()
         same = [torch.equal(t, theirs[n]) for n, t in plain.state_dict().items() if not n.startswith(head)]
-        assert same
+        assert bool(same) is (backbone.name != "linear")  # which is its head alone
         assert all(same)
         assert set(theirs) - set(plain.state_dict()) == {f"{head}variance.weight", f"{head}variance.bias"}
 
@@ -58,9 +58,10 @@ class TestEveryBackbone:
         assert not any(torch.equal(tensor, before[name]) for name, tensor in network.named_buffers())
 
     def test_the_last_layer_is_glorot_normal_with_bias_0(self, backbone):
-        head = build_network(backbone.name, 50, generator=seeded(), head="gaussian").head
+        options = {"inputs": 500} if backbone.name == "linear" else {}
+        head = build_network(backbone.name, 50, generator=seeded(), head="gaussian", **options).head
         for layer in (head, head.variance):
-            expected = (2 / (backbone.width + 50)) ** 0.5
+            expected = (2 / (head.in_features + 50)) ** 0.5
             assert layer.weight.std().item() == pytest.approx(expected, rel=0.05)
             assert not layer.bias.any()
 
@@ -123,6 +124,29 @@ def test_the_perceptron_is_linear_relu_norm_dropout():
     assert network.hidden[0].linear.weight.std().item() == pytest.approx((2 / 22) ** 0.5, rel=0.2)
 
 
+def test_a_residual_block_adds_to_its_input():
+    """Against the formula: first, x + dropout(W relu(V bn(x))) three times, bn, relu."""
+    network = build_network("residual-mlp", 3, generator=seeded(), inputs=6, width=16, layer_dropout=0.4)
+    for norm in (module for module in network.modules() if isinstance(module, nn.BatchNorm1d)):
+        norm.running_mean.uniform_(-1, 1, generator=seeded(1))
+        norm.running_var.uniform_(0.5, 2, generator=seeded(2))
+    weights = network.eval().state_dict()
+    points = torch.randn(5, 2, 3, generator=seeded(3))
+
+    def linear(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(x, name):
+        return (x - weights[f"{name}.running_mean"]) / (weights[f"{name}.running_var"] + 1e-5).sqrt()
+
+    x = linear(points.reshape(5, 6), "first")
+    for block in ("blocks.0", "blocks.1", "blocks.2"):
+        x = x + linear(linear(norm(x, f"{block}.norm"), f"{block}.linear1").relu(), f"{block}.linear2")
+    expected = linear(norm(x, "norm").relu(), "output")
+    assert torch.allclose(network(points), expected, atol=1e-5)
+    assert [block.dropout.p for block in network.blocks] == [0.4] * 3
+
+
 def test_compiles_in_one_piece(images):
     network = build_network("resnet18", 2, generator=seeded(), head="gaussian", head_dropout=0.2).eval()
     compiled = torch.compile(network, backend="eager", fullgraph=True)
@@ -143,7 +167,7 @@ def test_describes_frozen_parameters_and_bytes():
 
 
 REFUSED = {
-    "unknown": (("vgg16", 2), {}, r"unknown network 'vgg16'; have: resnet18, .*, mlp, timm:NAME, torchvision:NAME, package"),
+    "unknown": (("vgg16", 2), {}, r"unknown network 'vgg16'; have: resnet18, .*, mlp, linear, residual-mlp, timm:NAME, torchvision:NAME, package"),
     "no classes": (("mlp", 0), {}, "classes is 0; allowed: a whole number from 1"),
     "part of a class": (("mlp", 2.0), {}, "classes is 2.0; allowed: a whole number"),
     "another's option": (("resnet18", 2), {"layer_dropout": 0.2}, "network 'resnet18' has no option 'layer_dropout'; have: channels, small_stem"),

@@ -5,8 +5,6 @@ import os
 import random
 import socket
 import struct
-import subprocess
-import sys
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.io import read_json, read_toml
 from surefoot.streaming.readers import parts_of
+from tests import warm
 
 LOGITS = np.random.default_rng(0).normal(size=(20, 3))
 LABELS = np.arange(20) % 3
@@ -80,13 +79,7 @@ def test_a_damaged_attribute_table_never_crashes_the_interpreter(tmp_path):
     )
     predictions = Predictions.from_logits(np.zeros((n, 2)), np.arange(n) % 2, attributes=attributes)
     write_predictions(predictions, tmp_path / "whole.npz")
-    done = subprocess.run(
-        [sys.executable, "-c", READ_DAMAGED, "whole.npz", "400"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run(READ_DAMAGED, "whole.npz", 400, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) > 100
 

@@ -20,13 +20,13 @@ from surefoot import InputError, Predictions
 from surefoot.calibrators.temperature import MemberTemperatures, Temperature
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.metrics import e99, nll
+from surefoot.plots import curves as numbers
+from surefoot.plots.curves import reliability
 from surefoot.predictions.labels import LabelKind
-from surefoot.report import curves as numbers
 from surefoot.report import figures as pictures
 from surefoot.report import panels as panels
 from surefoot.report import style
 from surefoot.report import style as labels
-from surefoot.report.curves import reliability
 from surefoot.report.figures import cost_picture
 from tests.conftest import draw_many_labels, draw_one_label
 

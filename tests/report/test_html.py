@@ -9,7 +9,7 @@ import pytest
 
 from surefoot import InputError, Predictions, fit_member_temperatures, fit_temperature
 from surefoot.evaluation.evaluate import evaluate
-from surefoot.report import curves as data
+from surefoot.plots import curves as data
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.summary import summarize
 from tests.browser import ARGUMENTS, CHROMIUM

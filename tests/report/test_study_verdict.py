@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from surefoot.experiments.methods import METHODS
 from surefoot.report import choice as choices
+from surefoot.report.brief import brief_table, brief_verdict
 from surefoot.report.choice import choice_of
-from tests.report.studies import Row, by_hand, empty_part
+from surefoot.report.study import PartReport
+from surefoot.report.study_tables import table_context
+from tests.report.studies import SIDES, Row, by_hand, empty_part
 
 NAN = math.nan
 SINGLE = Row((1.0, 1.0), familiar=(0.2, 0.2), e99=0.10, from_best=(0.4, 0.3, 0.5))
@@ -205,3 +208,39 @@ def test_any_numbers_make_one_to_three_sentences(given_rows):
     assert all(sentence.endswith(".") for sentence in sentences)
     choice = choice_of(part)
     assert choice is None or choice.chosen.name != "oracle-t"
+
+
+def reported(part):
+    choice = choice_of(part)
+    return PartReport(
+        "letters", part, table_context(part), choice, verdict_of(part), [], [], [], groups=None, gallery=None
+    )
+
+
+def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one():
+    scaled = Row((0.7, 0.7), e99=0.04, from_best=(0.1, 0.05, 0.15))
+    part = by_hand({"single": SINGLE, "single-t": scaled, "ensemble": ENSEMBLE})
+    problem, best, cheap = brief_verdict(reported(part))
+    assert "confidence 10% are wrong there, and 10% on familiar data" in problem
+    assert best == (
+        "Best is Ensemble: unfamiliar NLL 0.60 instead of 1.00 (40% less), and of such predictions 2% are wrong; "
+        "it costs 4 times the training and 5 times the prediction time of one network."
+    )
+    assert "(Single + T) gets 75% of that gain (NLL 0.70) and costs nothing more" in cheap
+    for rows, sides in (
+        ({"single": SINGLE, "ensemble": ENSEMBLE}, SIDES),
+        ({"single": SINGLE}, ("familiar",)),
+    ):
+        part = by_hand(rows, sides=sides)  # nothing to compare it with: the verdict of the page
+        assert brief_verdict(reported(part)) == verdict_of(part)
+
+
+def test_the_quickstart_s_table_has_eight_rows_and_always_the_baseline():
+    names = [method.name for method in METHODS if not method.oracle][:12]
+    rows = {name: Row((1.0 - 0.01 * rank,) * 2) for rank, name in enumerate(names)}
+    rows["single"] = Row((9.0, 9.0))  # the worst
+    table = brief_table(reported(by_hand(rows)))
+    shown = [row[0].text for row in table.rows]
+    assert shown == [METHODS.named(name).title for name in (names[0], *names[-7:])]
+    assert [cell.text for cell in table.rows[0]] == ["Single", "0.200", "9.000", "5.0%", "5.0%"]
+    assert "4 more methods are in the report." in table.notes

@@ -2,11 +2,8 @@
 
 import io
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +12,11 @@ import numpy as np
 from PIL import Image
 
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
+from tests import warm
 from tests.deploy.made import ran
 
 METHOD = "ensemble-of-t"
 THRESHOLDS = {"accept": 0.4, "reject": 0.35}
-COMMAND = [sys.executable, "-c", "from surefoot.cli import main; main()", "serve"]
 PATIENCE = 60  # seconds, for what takes one
 
 
@@ -35,7 +32,7 @@ def bundled(folder, method=METHOD, thresholds=None, **options):
 class Served:
     """A server that runs."""
 
-    process: subprocess.Popen
+    process: warm.Process
     url: str
 
     @property
@@ -52,11 +49,8 @@ class Served:
 @contextmanager
 def served(bundle, *options, environment=()):
     """`surefoot serve` on a free port."""
-    command = [*COMMAND, str(bundle), "--port", "0", "--device", "cpu", *map(str, options)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(environment)}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    words = ["serve", bundle, "--port", 0, "--device", "cpu", *options]
+    process = warm.Process(warm.SUREFOOT, words, environment=dict(environment))
     try:
         line = process.stdout.readline()
         found = re.search(r"on (http://\S+) ", line)

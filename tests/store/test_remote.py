@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -14,6 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from surefoot.errors import InputError
 from surefoot.store.remote import Remote, is_url
 from surefoot.store.store import Store
+from tests import warm
 from tests.store.made import OTHER, SPEC, make
 
 
@@ -126,8 +125,7 @@ Mortal(sys.argv[1]).send(SPEC, Store(Path(sys.argv[2])))
 def test_a_sender_killed_on_the_way_leaves_nothing_that_counts(made, tmp_path):
     """Here after all files but done.json, which goes last."""
     remote, copy = Remote(f"file://{tmp_path}/bucket"), Store(tmp_path / "copy")
-    arguments = [remote.location, str(made.root), "4"]
-    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    ended = warm.run(KILLED, remote.location, made.root, 4)
     assert ended.returncode == -9
     assert len([path for path in (tmp_path / "bucket").rglob("*") if path.is_file()]) == 4
     assert not remote.fetch(SPEC, copy)

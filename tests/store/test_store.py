@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from surefoot.io import ClaimedError
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
+from tests import warm
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, SPEC, checkpoint, make
 
@@ -98,11 +98,18 @@ def test_a_damaged_checkpoint_is_named(store, damage):
     assert str(path) in str(caught.value)
 
 
-def test_a_log_line_cut_short_is_passed_over_and_costs_no_other(store):
+def test_a_damaged_log_line_is_passed_over_and_costs_no_other(store):
     with store.claim(SPEC) as draft:
         draft.log({"epoch": 1, "seconds": 1.0})
         with (draft.folder / "log.jsonl").open("a") as file:
-            file.write('{"epoch": 2, "sec')
+            for line in (
+                "5",
+                "[" * 9000,
+                '{"seconds": "x"}',
+                f'{{"seconds": {"9" * 5000}}}',
+                '{"epoch": 2, "sec',
+            ):
+                file.write(f"\n{line}")
         draft.log({"epoch": 3, "seconds": 2.0})
         assert draft.logged("seconds") == 3.0
     assert [entry["epoch"] for entry in store.networks()[0].log] == [1, 3]
@@ -144,8 +151,7 @@ with Store(Path(sys.argv[1])).claim(spec):
 
 
 def test_two_processes_never_make_the_same_network(store):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, store.root], stdout=subprocess.PIPE, text=True)
-    with holder:
+    with warm.Process(HOLD, [store.root]) as holder:
         assert holder.stdout.readline() == "held\n"
         assert store.state(SPEC) is State.RUNNING
         with pytest.raises(ClaimedError), store.claim(SPEC):
@@ -222,8 +228,8 @@ PARTS = ("checkpoint-train.safetensors", "weights.safetensors", "val.npz", "log.
 def fill(store, how):
     """Try to write more than fits; what the tries said, which must be a sentence each."""
     make(store)
-    command = [sys.executable, "-c", FILL, store.root, how]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = warm.run(FILL, store.root, how)
+    assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == len(PARTS), done.stdout
     for sentence, part in zip(said, PARTS, strict=True):

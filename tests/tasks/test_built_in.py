@@ -119,7 +119,15 @@ class TestLetters:
 
 
 def test_tasks_in_display_order():
-    assert [entry.name for entry in TASKS] == ["toy", "letters", "gender", "cat-dog", "animals", "objects"]
+    assert [entry.name for entry in TASKS] == [
+        "toy",
+        "letters",
+        "pets",
+        "gender",
+        "cat-dog",
+        "animals",
+        "objects",
+    ]
 
 
 @pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.name)
@@ -145,7 +153,7 @@ def test_every_entry_is_complete(entry, tmp_path):
 
 def test_unknown_names_are_refused():
     with pytest.raises(
-        InputError, match=r"unknown task 'cat'; have: toy, letters, gender, cat-dog, animals, objects"
+        InputError, match=r"unknown task 'cat'; have: toy, letters, pets, gender, cat-dog, animals, objects"
     ):
         task_named("cat")
     with pytest.raises(

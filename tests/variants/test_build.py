@@ -100,11 +100,19 @@ def test_unfamiliar_logits_are_kept_with_ids_groups_and_labels(task, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
-def test_a_task_without_tests_still_ends_with_its_final_weights(task, tmp_path, protocol):
+def test_a_task_without_tests_still_ends_with_its_final_weights_which_are_verified_later(
+    task, tmp_path, protocol
+):
     bare = replace(task, splits={split: task.splits[split] for split in (Split.TRAIN, Split.VAL)})
     store, spec = trained(bare, tmp_path, protocol)
-    assert store.weights_file(spec).is_file()
+    weights = store.weights_file(spec)
+    whole = weights.read_bytes()
     assert not (store.folder(spec) / "test_familiar.npz").exists()
+    trained(bare, tmp_path, protocol)
+    assert weights.read_bytes() == whole
+    weights.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+    with pytest.raises(InputError, match=r"is damaged .*; remove its folder .* and repeat"):
+        trained(bare, tmp_path, protocol)
 
 
 def test_a_task_without_val_is_refused(task):

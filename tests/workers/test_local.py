@@ -1,8 +1,6 @@
 """The engine on this machine: workers share the seeds, and never a network."""
 
-import subprocess
-import sys
-import threading
+import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,12 +11,33 @@ from surefoot.errors import InputError
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
+from tests import warm
 from tests.workers.orders import SMALL, epochs_logged, order, results, specs
+
+ENGINE = """
+import json, sys
+from surefoot.workers.local import execute
+from surefoot.workers.jobs import WorkOrder
+execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: print(json.dumps(event)))
+"""
+
+
+def started(wanted):
+    """An engine of one worker in a process of its own."""
+    return warm.Process(ENGINE, [wanted.as_json()])
+
+
+def events_of(engine):
+    """What it was told, when it has ended."""
+    with engine:
+        printed, errors = engine.communicate()
+    assert engine.returncode == 0, errors
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
-    """Three networks by two workers, and the events."""
+    """Three networks by two workers that are new processes, and the events."""
     wanted, events = order(tmp_path_factory.mktemp("two"), seeds=(0, 1, 2)), []
     execute(wanted, workers=2, on_event=events.append)
     return wanted, events
@@ -33,14 +52,14 @@ def test_events_tell_of_every_epoch_and_network(by_two):
 
 def test_one_worker_and_two_give_the_same_to_the_bit(by_two, tmp_path):
     wanted = order(tmp_path, seeds=(0, 1, 2))
-    execute(wanted, workers=1, on_event=lambda _: None)
+    events_of(started(wanted))
     assert results(wanted) == results(by_two[0])
 
 
 def test_what_is_done_is_not_trained_again(by_two):
-    wanted, events = by_two[0], []
+    wanted = by_two[0]
     before = epochs_logged(wanted)
-    execute(wanted, workers=1, on_event=events.append)
+    events = events_of(started(wanted))
     assert [event["event"] for event in events] == ["ready"] + ["start", "done"] * 3
     assert epochs_logged(wanted) == before
 
@@ -48,32 +67,18 @@ def test_what_is_done_is_not_trained_again(by_two):
 def test_two_engines_on_one_store_train_each_network_once(by_two, tmp_path):
     wanted = order(tmp_path, seeds=(0, 1, 2))
     backwards = replace(wanted, jobs=wanted.jobs[::-1])
-    threads = [
-        threading.Thread(target=execute, args=(each,), kwargs={"workers": 1, "on_event": lambda _: None})
-        for each in (wanted, backwards)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    engines = [started(each) for each in (wanted, backwards)]
+    for engine in engines:
+        events_of(engine)
     assert results(wanted) == results(by_two[0])
     assert Counter(epochs_logged(wanted)) == Counter(set(epochs_logged(by_two[0])))
-
-
-ENGINE = """
-import sys
-from surefoot.workers.local import execute
-from surefoot.workers.jobs import WorkOrder
-execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: None)
-"""
 
 
 def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
     """Nobody is left to stop it, so it must see for itself; and it keeps what it has."""
     wanted = order(tmp_path, replace(SMALL, epochs=100_000))
     spec, store = specs(wanted)[0], Store(tmp_path)
-    engine = subprocess.Popen([sys.executable, "-c", ENGINE, wanted.as_json()])
-    with engine:
+    with started(wanted) as engine:
         _soon(lambda: any("epoch" in entry for found in store.networks() for entry in found.log))
         assert store.state(spec) is State.RUNNING
         engine.kill()

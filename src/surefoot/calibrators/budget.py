@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.optimize import brentq
 
 from surefoot.calibrators.calibration import (
     BUDGET,
@@ -205,6 +204,8 @@ def _least_nll(labelled: Predictions) -> float:
 
 def _largest_within(labelled: Predictions, best: float, limit: float) -> tuple[float, bool]:
     """The largest T whose NLL is at most `limit`, and whether the search ended before it."""
+    from scipy.optimize import brentq
+
     largest = 1 / search_bounds(labelled)[0]
 
     def excess(log_t: float) -> float:

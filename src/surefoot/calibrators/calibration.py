@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
+from surefoot.results import Result
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +61,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration(ABC):
+class Calibration(Result, ABC):
     """A fitted calibration.
 
     A subclass is a frozen dataclass with `n`, `label_kind` and `classes` of the data it was fitted on, as

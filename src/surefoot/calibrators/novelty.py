@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
 from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
@@ -122,6 +121,8 @@ def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     )
     if plain.flat or plain.separable:
         return without_novelty
+    from scipy.optimize import Bounds, minimize
+
     lowest, highest = search_bounds(labelled)
     unit = math.sqrt(1 / lowest / highest) if plain.at_bound else plain.temperature
     low, high = np.array([1 / highest, 0.0]) / unit, np.array([1 / lowest, 1 / lowest]) / unit

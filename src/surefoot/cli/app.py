@@ -9,6 +9,7 @@ from surefoot import __version__
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
+from surefoot.cli.embed import embed
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
@@ -40,6 +41,7 @@ for command in (
     predict,
     serve,
     export,
+    embed,
     train,
     tune,
     status,

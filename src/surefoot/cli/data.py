@@ -9,7 +9,7 @@ import typer
 from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import real_path
+from surefoot.io import all_or_none, real_path
 
 if TYPE_CHECKING:
     from surefoot.tasks import Task
@@ -182,17 +182,21 @@ def _refuse_images(task: "Task", outputs: list[Path | None]) -> None:
 
 
 def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> None:
-    if contact_sheet is not None:
-        from surefoot.cli.terminal import busy
-        from surefoot.tasks.contact_sheet import write_contact_sheet
+    written = []
+    with all_or_none():
+        if contact_sheet is not None:
+            from surefoot.cli.terminal import busy
+            from surefoot.tasks.contact_sheet import write_contact_sheet
 
-        with busy("drawing the contact sheet"):
-            write_contact_sheet(task, contact_sheet)
-        echo(f"contact sheet: {contact_sheet}", err=True)
-    if resolved is not None:
-        from surefoot.tasks import write_resolved
+            with busy("drawing the contact sheet"):
+                write_contact_sheet(task, contact_sheet)
+            written.append(f"contact sheet: {contact_sheet}")
+        if resolved is not None:
+            from surefoot.tasks import write_resolved
 
-        echo(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}", err=True)
+            written.append(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}")
+    for line in written:
+        echo(line, err=True)
 
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:

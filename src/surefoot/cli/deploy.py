@@ -36,6 +36,12 @@ AllowCode = Annotated[
         "--allow-code", help="Build the network by calling the function of yours that the bundle names."
     ),
 ]
+AllowUnseen = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unseen", help="Predict rows with values that training never had, instead of refusing them."
+    ),
+]
 OtherThresholds = Annotated[
     Path | None, typer.Option("--thresholds", help="Other thresholds than the bundle's (JSON).")
 ]
@@ -133,7 +139,12 @@ def _note(remark: str | None) -> None:
 
 def predict(
     folder: BundleFolder,
-    images: Annotated[list[str], typer.Argument(help="Image files, folders (with all below), or patterns.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            help="Image files, folders (with all below), or patterns; where the bundle takes rows, one table."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .parquet or .csv.")],
     thresholds: OtherThresholds = None,
     probabilities: Annotated[
@@ -142,10 +153,11 @@ def predict(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Exit with 0 even if some images cannot be read.")
     ] = False,
+    allow_unseen: AllowUnseen = False,
     device: Device = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Predict images: label, confidence, entropy, novelty, and with thresholds accept, review or reject.
+    """Predict images or rows: label, confidence, entropy, novelty, with thresholds accept, review or reject.
 
     Exits with 1 if some images cannot be read; the others are predicted, and the output says which and why.
     """
@@ -159,6 +171,17 @@ def predict(
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
+        if loaded.encoding is not None:
+            _predict_table(
+                loaded,
+                images,
+                output,
+                allow_unseen=allow_unseen,
+                thresholds=_rule(thresholds, loaded),
+                probabilities=probabilities,
+                device=device_named(device),
+            )
+            return
         paths = images_among(images)
         with progress("predicting", len(paths)) as tick:
             result = predict_files(
@@ -178,6 +201,44 @@ def predict(
         echo(f"{count} cannot be read and have an error instead of a label: {names}{more}", err=True)
         if not skip_unreadable:
             raise typer.Exit(1)
+
+
+def _predict_table(
+    bundle: "Bundle",
+    given: list[str],
+    output: Path,
+    *,
+    allow_unseen: bool,
+    thresholds: "Rule | None",
+    probabilities: bool,
+    device: str,
+) -> None:
+    """Predict the rows of a table."""
+    from surefoot.cli.terminal import progress
+    from surefoot.deploy.predict import predict_rows
+    from surefoot.deploy.rows import read_rows
+
+    if len(given) != 1:
+        raise InputError(f"{len(given)} files; the bundle takes {bundle.taken}: allowed is one table")
+    file = Path(given[0])
+    refuse_missing(file)
+    refuse_wrong_outputs([file], [output])
+    assert bundle.encoding is not None
+    rows = read_rows(bundle.encoding, file)
+    with progress("predicting", len(rows)) as tick:
+        unseen = predict_rows(
+            bundle,
+            rows,
+            output,
+            allow_unseen=allow_unseen,
+            thresholds=thresholds,
+            probabilities=probabilities,
+            device=device,
+            tick=tick,
+        )
+    for first in unseen:
+        _note(f"{first}; {count_of(first.rows, 'row')} of this column predicted as unseen")
+    echo(f"predictions: {output} ({count_of(len(rows), 'row')})")
 
 
 def _rule(thresholds: Path | None, bundle: "Bundle") -> "Rule | None":
@@ -204,6 +265,7 @@ def serve(
         float, typer.Option(help="Seconds for a request to arrive, and again for its response.")
     ] = Limits.timeout,
     thresholds: OtherThresholds = None,
+    allow_unseen: AllowUnseen = False,
     device: Device = "auto",
     allow_host: Annotated[
         list[str] | None,
@@ -243,7 +305,9 @@ def serve(
     with stoppable("stopped before the server started"):
         use_threads(threads)
         loaded = load_bundle(folder, allow_code=allow_code)
-        predictor = Predictor(loaded, _rule(thresholds, loaded), device_named(device))
+        predictor = Predictor(
+            loaded, _rule(thresholds, loaded), device_named(device), allow_unseen=allow_unseen
+        )
         sock = listen(host, port)
     echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
     app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))

@@ -27,7 +27,7 @@ from surefoot.cli.inputs import (
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
-from surefoot.text import count_of
+from surefoot.text import count_of, path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -186,7 +186,7 @@ def evaluate(
         from surefoot.cli.terminal import busy
         from surefoot.report.evaluation import Subject, write_report
 
-        sources = {side: str(path) for side, path in paths.items()}
+        sources = {side: path_text(path) for side, path in paths.items()}
         with busy("drawing the report"):
             page = write_report(Subject(summary, predictions, fitted, sources), report)
         echo(f"report: {page}", err=True)

@@ -75,12 +75,12 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
 
 
 def task_files(task: str) -> list[Path]:
-    """The files that describe a task given as a TOML file: this file, and its manifest."""
+    """The files that describe a task given as a TOML file: this file, its manifest and its vectors."""
     if not task.lower().endswith(".toml"):
         return []
     from surefoot.tasks.description import read_description
 
-    return [Path(task), read_description(Path(task)).manifest]
+    return [Path(task), *read_description(Path(task)).files()]
 
 
 def read(path: Path, group_by: str | None) -> "Predictions":
@@ -160,26 +160,16 @@ def streaming_engine(name: EngineName, address: str | None, workers: int | None)
 
 def run_folder(store: "Store", name: str) -> Path:
     """The folder of an experiment that was run, by its name in a store or by its path."""
-    folders = {folder.name: folder for folder in store.experiments()}
-    if name in folders:
-        return folders[name]
-    if (Path(name) / "plans.json").is_file():
-        return Path(name)
-    have = ", ".join(folders) or "none yet"
-    raise InputError(f"no experiment {name!r} was run in {store.root}; have: {have}")
+    from surefoot.experiments.workflow import run_folder as found
+
+    return found(store, name)
 
 
 def device_named(name: str) -> str:
     """The device; `auto` is a GPU where torch finds one."""
-    import torch
+    from surefoot.workers.local import device_named as named
 
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise InputError(f"device is {name!r}; allowed: auto, cpu, cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda', and torch finds none here; allowed: auto, cpu")
-    return name
+    return named(name)
 
 
 def value_of(text: str) -> tuple[str, Any]:

@@ -11,8 +11,9 @@ import typer
 from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import replacing
+from surefoot.io import all_or_none
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -89,16 +90,17 @@ def monitor(
         if history is not None:
             past = stack.enter_context(opened(history, alpha=alpha, reference=name))
             budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
+        stack.enter_context(all_or_none())
         check = check_shift(before, after, budget=budget, bound=bound)
         if past is not None:
-            past = past.added(check, reference=name, source=str(current))
+            past = past.added(check, reference=name, source=path_text(current))
         verdict, table = monitor_verdict(check), monitor_table(check)
         document = _document(check, verdict)
         if output is not None:
-            sources = {"reference": str(reference), "current": str(current)}
-            page, checks = stack.enter_context(replacing(output)), () if past is None else past.checks
+            sources = {"reference": path_text(reference), "current": path_text(current)}
+            checks = () if past is None else past.checks
             with busy("drawing the page"):
-                write_monitor_page(check, verdict, table, before, after, checks, sources, page)
+                write_monitor_page(check, verdict, table, before, after, checks, sources, output)
         if past is not None:
             past.write()
     _note_novelty(before, after)

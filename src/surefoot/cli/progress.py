@@ -230,11 +230,11 @@ def describe_not_worse(rungs: "Sequence[Sequence[Entry]]") -> list[str]:
 
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
     """One row per network."""
-    from surefoot.store.files import State
+    from surefoot.store.files import EPOCH, State
 
     rows = []
     for network in networks:
-        epochs = [entry for entry in network.log if "epoch" in entry]
+        epochs = [entry for entry in network.log if {"phase", *EPOCH} <= entry.keys()]
         last = epochs[-1] if epochs else {}
         at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
         loss = f"{last['loss']:.4f}" if last else ""

@@ -1,11 +1,10 @@
 """`surefoot run`, `surefoot report` and `surefoot compare`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,26 +12,17 @@ from surefoot.cli.inputs import (
     Cache,
     Device,
     StoreFolder,
-    device_named,
     refuse_missing,
-    run_folder,
     stoppable,
     value_of,
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
-from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.cli.progress import Log
     from surefoot.experiments.changes import ExperimentChange
-    from surefoot.experiments.experiment import Experiment, Part
-    from surefoot.experiments.plan import Plan
-    from surefoot.recipes.recipe import Spec
-    from surefoot.store.store import Store
-    from surefoot.workers.jobs import Event, WorkOrder
-    from surefoot.workers.ray import Cluster
+    from surefoot.experiments.workflow import Progress
 
 Sets = Annotated[
     list[str] | None,
@@ -42,7 +32,7 @@ Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
-ENGINES = ("local", "ray")
+QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
     str | None,
@@ -85,177 +75,44 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
-    from surefoot.cli.progress import Log
-    from surefoot.cli.terminal import busy
-    from surefoot.experiments.run import open_folder, plans_for, resolved
+    from surefoot.experiments.workflow import train
 
     with stoppable():
-        chosen = resolved(_chosen_experiment(experiment, values, method, oracle, root, weights))
-        training = _training_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
-        plans = plans_for(chosen)
-        opened = _open_store(store, cache)
-        with busy("verifying the networks in the store"):
-            opened.store.verify(plan.spec(job) for plan in plans for job in plan.jobs())
-        folder = open_folder(chosen, plans, opened.store)
-        _print_remarks(chosen, plans)
-        log = Log()
-        with training as trainer:
-            for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
-                of_all = f"task {index} of {len(plans)}, " if len(plans) > 1 else ""
-                _train(part, plan, opened, cache, trainer, log, title=f"{of_all}{plan.task}")
+        progress = _progress()
+        trained = train(
+            experiment,
+            values=dict(value_of(text) for text in values or ()),
+            methods=method,
+            oracle=oracle,
+            root=root,
+            weights=weights,
+            store=store,
+            cache=cache,
+            device=device,
+            workers=workers,
+            engine=engine,
+            address=address,
+            cpus_per_network=cpus_per_network,
+            gpus_per_network=gpus_per_network,
+            progress=progress,
+        )
         if train_only:
-            command = f"'surefoot report {folder.name} --store {opened.store.root}'"
+            command = f"'surefoot report {trained.folder.name} --store {trained.opened.store.root}'"
             echo(f"trained; {command} writes the report")
+        elif experiment == QUICKSTART:
+            _report_briefly(trained.folder)
         else:
-            _report(folder, opened.store)
-        opened.send(folder)
+            _report(trained.folder)
+        trained.opened.send(trained.folder, replace(progress, note=echo))
 
 
-def _chosen_experiment(
-    name: str,
-    values: list[str] | None,
-    method: list[str] | None,
-    oracle: bool,
-    root: Path | None,
-    weights: Path | None,
-) -> "Experiment":
-    """The experiment of that name or file with values replaced."""
-    from surefoot.experiments.experiment import experiment_named, overridden
-    from surefoot.experiments.methods import METHODS
+def _progress() -> "Progress":
+    """Remarks, spinners and bars on standard error."""
+    from surefoot.cli.progress import Log, watch
+    from surefoot.cli.terminal import busy
+    from surefoot.experiments.workflow import Progress
 
-    given: dict[str, Any] = dict(value_of(text) for text in values or ())
-    for key, value in (("root", root), ("weights", weights)):
-        if value is not None:
-            given[key] = str(value)
-    if method:
-        given["methods"] = list(method)
-    chosen = overridden(experiment_named(name), given)
-    if oracle:
-        added = tuple(each.name for each in METHODS if each.oracle and each.name not in chosen.methods)
-        chosen = replace(chosen, methods=(*chosen.methods, *added))
-    return chosen
-
-
-@dataclass(frozen=True)
-class _Trainer:
-    """How networks are trained: the device, and the engine's function."""
-
-    device: str
-    execute: Callable[["WorkOrder", Callable[["Event"], None]], None]
-
-
-def _training_engine(
-    name: str,
-    device: str,
-    workers: int | None,
-    address: str | None,
-    cpus: float | None,
-    gpus: float | None,
-) -> AbstractContextManager[_Trainer]:
-    """The engine of that name; a cluster is connected to when there is something to train."""
-    if name not in ENGINES:
-        raise InputError(f"unknown engine {name!r}; have: {', '.join(ENGINES)}")
-    if name == "ray":
-        if device not in ("auto", "cpu", "cuda"):  # whether there is a GPU depends on the nodes
-            raise InputError(f"device is {device!r}; allowed: auto, cpu, cuda")
-        from surefoot.ray_cluster import load_ray
-        from surefoot.workers.ray import Cluster
-
-        given = {} if cpus is None else {"cpus": cpus}
-        cluster = Cluster(address=address, gpus=gpus, most=workers, **given)
-        load_ray(address)  # a missing installation is reported before anything is planned
-        return _on_ray(cluster, device)
-    options = {"--address": address, "--cpus-per-network": cpus, "--gpus-per-network": gpus}
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: --engine ray")
-    from surefoot.workers.local import default_workers, execute
-
-    chosen = device_named(device)
-    count = workers or default_workers(chosen)
-    return nullcontext(
-        _Trainer(chosen, lambda order, on_event: execute(order, workers=count, on_event=on_event))
-    )
-
-
-@contextmanager
-def _on_ray(cluster: "Cluster", device: str) -> Iterator[_Trainer]:
-    from surefoot.workers.ray import engine
-
-    with engine(cluster) as execute:
-        yield _Trainer(device, execute)
-
-
-@dataclass(frozen=True)
-class _OpenedStore:
-    """A store, and the URL that it is a copy of, if it is one."""
-
-    store: "Store"
-    url: str | None = None
-
-    def sync(self, specs: "Sequence[Spec]") -> None:
-        """Copy these networks both ways between the copy and the URL."""
-        if self.url is not None:
-            from surefoot.cli.terminal import busy
-            from surefoot.store.remote import Remote
-
-            with busy(f"comparing {count_of(len(specs), 'network')} with {self.url}"):
-                Remote(self.url).sync(specs, self.store)
-
-    def send(self, folder: Path) -> None:
-        """Upload an experiment's folder."""
-        if self.url is not None:
-            from surefoot.store.remote import Remote
-
-            Remote(self.url).send_folder(folder, self.store)
-            echo(f"all results are in {self.url}; the copy on this machine: {self.store.root}")
-
-
-def _open_store(location: str, cache: Path | None) -> _OpenedStore:
-    """A store in a folder, or this machine's copy of a store at a URL."""
-    from surefoot.images.cache import default_cache
-    from surefoot.store.remote import Remote, is_url
-    from surefoot.store.store import Store
-
-    if not is_url(location):
-        return _OpenedStore(Store(Path(location)))
-    remote = Remote(location)
-    with remote.marked():  # fails before the hours of training where it cannot be written to
-        return _OpenedStore(remote.local_copy(cache or default_cache()), location)
-
-
-def _print_remarks(experiment: "Experiment", plans: "tuple[Plan, ...]") -> None:
-    """Print what a user should know before the hours of training."""
-    for part, plan in zip(experiment.parts, plans, strict=True):
-        for reason in dict.fromkeys(plan.skipped):
-            echo(f"{plan.task}: {reason}", err=True)
-        if part.paper is not None and part.recipe.pretrained is None:
-            echo(
-                f"{plan.task}: without --weights the networks start from random weights, unlike the paper's",
-                err=True,
-            )
-
-
-def _train(
-    part: "Part",
-    plan: "Plan",
-    opened: _OpenedStore,
-    cache: Path | None,
-    trainer: _Trainer,
-    log: "Log",
-    *,
-    title: str,
-) -> None:
-    from surefoot.cli.progress import watch
-    from surefoot.experiments.run import order_for
-
-    specs = [plan.spec(job) for job in plan.jobs()]
-    opened.sync(specs)
-    order = order_for(part, plan, store=opened.store, cache=cache, device=trainer.device, remote=opened.url)
-    with watch(order, title=title, done_before=len(specs) - len(order.jobs), log=log) as on_event:
-        trainer.execute(order, on_event)
-    if order.jobs:
-        opened.sync(specs)
+    return Progress(lambda text: echo(text, err=True), busy, partial(watch, log=Log()))
 
 
 def report(
@@ -286,10 +143,7 @@ def report(
         raise InputError(
             f"--paper and --output are for scores, a .csv file; got the experiment {experiment!r}"
         )
-    from surefoot.store.store import Store
-
-    folder = run_folder(Store(store), experiment)
-    _report(folder, Store.containing(folder), values, method)
+    _report(experiment, store, values, method)
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
@@ -305,39 +159,42 @@ def _report_scores(path: Path, method: list[str] | None, paper: str | None, outp
 
 
 def _report(
-    folder: Path, store: "Store", values: list[str] | None = None, method: list[str] | None = None
+    experiment: str | Path,
+    store: Path = Path("runs"),
+    values: list[str] | None = None,
+    method: list[str] | None = None,
 ) -> None:
     from surefoot.cli.terminal import busy, print_method_tables
-    from surefoot.experiments.run import read_folder, study
-    from surefoot.report.study import write_study
+    from surefoot.experiments.workflow import load_study
 
-    experiment, plans = _narrowed(*read_folder(folder), values, method)
+    given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
-        written = write_study(study(experiment, plans, store), folder)
+        study = load_study(experiment, store=store, values=given, methods=method)
+        assert study.folder is not None
+        from surefoot.report.study import write_study  # after what may be refused: it imports torch
+
+        written = write_study(study, study.folder)
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
         echo(sentence)
     echo(f"report: {written.page}")
 
 
-def _narrowed(
-    experiment: "Experiment", plans: "tuple[Plan, ...]", values: list[str] | None, method: list[str] | None
-) -> tuple["Experiment", "tuple[Plan, ...]"]:
-    """With other metrics, resamples, methods or budget than it was run with; the networks stay the same."""
-    from surefoot.experiments.experiment import overridden
-    from surefoot.experiments.run import with_methods
+def _report_briefly(folder: Path) -> None:
+    """Write the report; print a short table, three sentences, and what to try next."""
+    from surefoot.cli.terminal import busy, print_method_tables
+    from surefoot.experiments.workflow import load_study
+    from surefoot.report.brief import brief_table, brief_verdict, next_steps
+    from surefoot.report.study import write_study
 
-    given = dict(value_of(text) for text in values or ())
-    allowed = ("methods", "metrics", "resamples", "budget")
-    for name in given:
-        if name not in allowed:
-            raise InputError(f"a report cannot change {name!r}; it can change: {', '.join(allowed)}")
-    changed = overridden(experiment, given | ({"methods": method} if method else {}))
-    if "budget" in given:
-        plans = tuple(plan.with_budget(given["budget"]) for plan in plans)
-    if changed.methods == experiment.methods:
-        return changed, plans
-    return with_methods(changed, plans, changed.methods)
+    with busy("scoring, resampling and drawing"):
+        written = write_study(load_study(folder), folder)
+    store = folder.parent.parent
+    for part in written.parts:
+        print_method_tables([brief_table(part)])
+        option = "" if store == Path("runs") else f" --store {store}"
+        echo("", *brief_verdict(part), "", f"report: {written.page}", "")
+        echo(*next_steps(part, folder.name, option))
 
 
 class Format(StrEnum):
@@ -366,15 +223,11 @@ def compare(
     ] = Format.TABLE,
 ) -> None:
     """What changed between two runs: their values, and each method's numbers with intervals."""
-    from surefoot.store.store import Store
-
-    folders = [run_folder(Store(store), name) for name in (before, after)]
     from surefoot.cli.terminal import busy
-    from surefoot.experiments.changes import experiment_change, open_run
+    from surefoot.experiments.workflow import compare as compared
 
-    runs = [open_run(folder) for folder in folders]
     with busy("scoring and resampling"):
-        change = experiment_change(*runs, resamples=resamples)
+        change = compared(before, after, store=store, resamples=resamples)
     _print_change(change, output_format)
 
 

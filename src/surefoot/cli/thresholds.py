@@ -1,6 +1,5 @@
 """`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,8 @@ import typer
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import replacing
+from surefoot.io import all_or_none
+from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
@@ -81,17 +81,16 @@ def thresholds(
         echo(_unreachable(chosen, used.n), err=True)
         raise typer.Exit(1)
     elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
-    sources = {name: str(path) for name, path in paths.items()}
+    sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
 
     verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
-    with ExitStack() as stack:  # the page takes its place when the thresholds are written
+    with all_or_none():
         if html is not None:
             from surefoot.report.thresholds import write_thresholds_page
 
-            stack.enter_context(busy("drawing the page"))
-            page = stack.enter_context(replacing(html))
-            write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, page)
+            with busy("drawing the page"):
+                write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, html)
         save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
     covers_enough = _print(chosen, verdict, table, min_coverage)
     echo(f"thresholds: {output}", err=True)

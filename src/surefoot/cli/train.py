@@ -20,7 +20,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import replacing, write_toml
+from surefoot.io import all_or_none, replacing, write_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
 
@@ -246,8 +246,9 @@ def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: P
     print_long_tables([table])  # first, so that the result is not lost if the file cannot be written
     winner = rungs[-1][0].candidate
     comment = "\n".join([to_markdown([table]).rstrip(), "", f"best: {winner.name}", *remarks])
-    with replacing(trials) as temporary:  # which takes its place when the recipe is written
-        temporary.write_text(trials_csv(rungs), encoding="utf-8")
+    with all_or_none():
+        with replacing(trials) as temporary:
+            temporary.write_text(trials_csv(rungs), encoding="utf-8")
         write_toml(recipe_document(winner, base), output, comment=comment)
     echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
     for line in remarks:

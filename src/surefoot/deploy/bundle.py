@@ -25,6 +25,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
+from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
@@ -34,6 +35,7 @@ from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe
+from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.text import count_of
 from surefoot.training.augment import MEAN, SPREAD
 from surefoot.training.data import images_from
@@ -97,6 +99,7 @@ def preprocessing_from(document: Any) -> Preprocessing:
 
 
 FORMAT = 1
+LISTED_COLUMNS = 8
 FIXED_ROWS = 2  # of fixed numbers that are predicted when a bundle is read
 LARGEST_INPUT = 2**26  # numbers in one sample: they are allocated when a bundle is read
 FIXED_LIMIT = 1e-3  # of a probability, between versions and machines
@@ -117,12 +120,13 @@ class Bundle:
     kind: LabelKind
     class_names: tuple[str, ...]
     shape: tuple[int, ...]  # of one preprocessed sample
-    preprocessing: Preprocessing | None  # None: samples are points, which need none
+    preprocessing: Preprocessing | None  # None: samples are vectors
     networks: nn.ModuleList
     calibration: Calibration | None
     novelty: Novelty
     thresholds: Rule | None
     familiar: Familiar | None  # None: written before bundles had it
+    encoding: Encoding | None = None  # from the rows of a table to vectors; None: there is no table
 
     @cached_property
     def model(self) -> CalibratedNetworks:
@@ -145,7 +149,7 @@ class Bundle:
         a little.
         """
         if self.preprocessing is None:
-            raise InputError(f"{self.name} takes points of shape {self.shape}, not images")
+            raise InputError(f"{self.name} takes {self.taken}, not images")
         if isinstance(image, Image):
             pixels = self.preprocessing.of_image(image)
         elif isinstance(image, str | Path):
@@ -155,6 +159,30 @@ class Bundle:
         if isinstance(pixels, str):
             raise InputError(f"{'the image' if isinstance(image, Image) else image} cannot be read: {pixels}")
         return pixels
+
+    @property
+    def taken(self) -> str:
+        """What it takes, for messages."""
+        if self.preprocessing is not None:
+            return "images"
+        if self.encoding is None:
+            return f"points of shape {self.shape}"
+        names = [each.column for each in self.encoding.features]
+        listed = ", ".join(names[:LISTED_COLUMNS]) + (", ..." if len(names) > LISTED_COLUMNS else "")
+        return f"rows with {listed}"
+
+    def preprocess_rows(self, rows: Any, *, allow_unseen: bool = False) -> Tensor:
+        """The networks' inputs (n, *shape) from the rows of a table.
+
+        Rows are a list of mappings, a pyarrow Table, a mapping of columns, or a pandas DataFrame. Values that
+        training never had (a category, a missing number) are refused unless `allow_unseen`.
+        """
+        if self.encoding is None:
+            raise InputError(f"{self.name} takes {self.taken}, not rows of a table")
+        raw = rows_of_python(self.encoding, rows)
+        if not allow_unseen:
+            self.encoding.refuse_unseen(raw)
+        return torch.from_numpy(self.encoding.encode(raw))
 
     def predict(self, samples: Samples) -> Predictions:
         """Calibrated predictions of preprocessed samples, with their novelty, in one pass."""
@@ -262,6 +290,9 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         raise InputError(
             f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
         )
+    encoding = encoding_from(about["features"]) if about.get("features") is not None else None
+    if encoding is not None and shape != (encoding.width,):
+        raise InputError(f"input has shape {shape}, and the features make {encoding.width} numbers")
     thresholds = None
     if THRESHOLDS in about["files"]:
         thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
@@ -276,6 +307,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
         thresholds=thresholds,
         familiar=None if familiar is None else familiar_from(familiar),
+        encoding=encoding,
     )
     _check_parts(bundle)
     return bundle

@@ -18,6 +18,7 @@ from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.model import CalibratedModule, probabilities_of
 from surefoot.errors import InputError
 from surefoot.io import replacing
+from surefoot.tasks.features import Encoding
 
 BATCHES = (1, 3, 8)
 TRACED = 2  # rows while the graph is traced; its batch may be any other
@@ -96,9 +97,14 @@ def facts_of(bundle: Bundle) -> dict[str, str]:
         "kind": str(bundle.kind),
         "class_names": json.dumps(bundle.class_names, ensure_ascii=False),
         "preprocessing": json.dumps(about["preprocessing"]),
+        **({} if bundle.encoding is None else {"features": _features(bundle.encoding)}),
         "temperature": "none" if fitted is None else "; ".join(fitted.lines()),
         "outputs": "probabilities: calibrated; logits: calibrated, their softmax (or sigmoid) is the former",
     }
+
+
+def _features(encoding: Encoding) -> str:
+    return json.dumps(encoding.as_dict(), ensure_ascii=False)
 
 
 def compared(graph: Graph, exported: Callable[[Tensor], Outputs], shape: tuple[int, ...]) -> Parity:

@@ -32,6 +32,7 @@ from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
+from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
@@ -40,10 +41,21 @@ from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
+FIRST_LAYERS = {
+    "mlp": "hidden.0.linear.weight",
+    "linear": "output.weight",
+    "residual-mlp": "first.weight",
+}
 CHANNELS = 3  # images are decoded to red, green and blue
 NOVELTY_MEANING = (
     "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
     "mean over members"
+)
+
+
+FEATURES_MEANING = (
+    "of a number (x - mean) / deviation, 0 where it is missing, and 1 where it is missing, else 0; of a "
+    "category a 1 among its values, or at the end for any other; of a vector its numbers"
 )
 
 
@@ -60,6 +72,9 @@ def model_card(
     """Markdown; text from users' files is escaped, our own needs no escaping."""
     shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
     given = f"points, {shape} numbers each, not preprocessed"
+    if about.get("features") is not None:
+        columns = ", ".join(_plain(each["column"]) for each in about["features"])
+        given = f"rows of a table, as {shape} numbers; {FEATURES_MEANING}; columns: {columns}"
     if prepared is not None:
         sizes = [f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view")]
         given = f"images, as {shape}: {prepared['definition']}, with {', '.join(sizes)}"
@@ -156,6 +171,13 @@ def _use(about: Mapping[str, Any]) -> list[str]:
         "",
         'bundle = surefoot.load_bundle("DIR")',
     ]
+    if about.get("features") is not None:
+        code += [
+            "rows = bundle.preprocess_rows(table)  # a pandas DataFrame, a pyarrow Table, a list of mappings",
+            "probabilities = bundle.probabilities(rows)  # (n, classes)",
+            "```",
+        ]
+        return ["```sh", "surefoot predict DIR rows.csv -o out.csv", "```", "", *code]
     if about["preprocessing"] is None:
         code += ["probabilities = bundle.probabilities(points)  # (n, classes)", "```"]
         return code
@@ -245,6 +267,12 @@ def write_bundle(
         selected = _run(chosen, run)
         if selected.calibration is not None:
             selected.calibration.module()  # refuses a calibration that cannot be bundled
+        if Split.TEST_FAMILIAR not in selected.outputs:
+            lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
+            raise InputError(
+                f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
+                f"{recovery(lost)}"
+            )
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(
@@ -300,6 +328,8 @@ def _self_check(chosen: Chosen, selected: MethodRun, folder: Path) -> dict[str, 
             raise InputError(remark)
         root = chosen.part.root
         task = task_named(chosen.part.task, root=None if root is None else Path(root))
+        if task.encoding != bundle.encoding:
+            raise InputError("the task's table is not the one that was trained on")
         rows = rows_of(task, selected, bundle.preprocessing)
     except InputError as error:  # the store is enough to write a bundle; the data may be elsewhere
         return fixed | {"checked": {"rows": 0, "reason": str(error)}}
@@ -350,8 +380,9 @@ def _about(chosen: Chosen, selected: MethodRun, shape: tuple[int, ...], run: int
         "run": run,
         "kind": str(plan.kind),
         "class_names": list(plan.class_names),
-        "input": {"name": "images" if len(shape) == 3 else "points", "shape": list(shape)},
+        "input": {"name": _input_name(plan, shape), "shape": list(shape)},
         "preprocessing": preprocessing.as_dict() if len(shape) == 3 else None,
+        **({} if plan.encoding is None else {"features": plan.encoding.as_dict()}),
         "networks": [
             {"recipe": spec.recipe.as_dict(), "seed": spec.seed, "key": spec.key} for spec in selected.specs
         ],
@@ -359,10 +390,19 @@ def _about(chosen: Chosen, selected: MethodRun, shape: tuple[int, ...], run: int
     }
 
 
+def _input_name(plan: Plan, shape: tuple[int, ...]) -> str:
+    """Of an exported graph."""
+    if plan.encoding is not None:
+        return "vectors"
+    return "images" if len(shape) == 3 else "points"
+
+
 def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
-    """Of the networks' input: images, except for a perceptron whose first layer has another width."""
+    """Of the networks' input: images, except where a first layer that takes vectors has another width."""
+    if plan.encoding is not None:
+        return (plan.encoding.width,)
     image = (CHANNELS, plan.recipe.view, plan.recipe.view)
-    first = weights.get("hidden.0.linear.weight") if plan.recipe.network == "mlp" else None
+    first = weights.get(FIRST_LAYERS.get(plan.recipe.network, ""))
     return image if first is None or first.shape[1] == math.prod(image) else (int(first.shape[1]),)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import fisher_exact, ks_2samp, rankdata
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration
@@ -26,10 +26,11 @@ from surefoot.intervals import (
     few_samples_factor,
 )
 from surefoot.io import ClaimedError, locked, parse_json, read_text, replacing
-from surefoot.novelty import energy
+from surefoot.novelty import average_ranks, energy
 from surefoot.predictions.logits import chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 FEW_ROWS = 50
 LEAST_RANGE = 1e-6  # an energy that varies by less is constant: the logits were made from probabilities
@@ -89,7 +90,7 @@ class AlphaBudget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Result):
     """One comparison of current predictions with the reference."""
 
     n_reference: int
@@ -211,7 +212,11 @@ def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
 
 
 def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding:
-    test: Any = ks_2samp(reference, current)
+    from scipy.stats import ks_2samp  # takes most of a second to import
+
+    with warnings.catch_warnings():  # where its exact p is a rounding error above 1, it is approximated
+        warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
+        test: Any = ks_2samp(reference, current)
     return Finding(
         name=name,
         reference=float(reference.mean()),
@@ -225,6 +230,8 @@ def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding
 
 
 def _coverage(reference: Array, current: Array) -> Finding:
+    from scipy.stats import fisher_exact
+
     sides = [Proportion.of(int(side.sum()), len(side)) for side in (reference, current)]
     before, now = (Interval(side.value, side.low, side.high) for side in sides)
     table = np.array([[side.k, side.n - side.k] for side in sides])
@@ -255,10 +262,10 @@ def _holm(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def _probability_above(reference: Array, current: Array) -> Interval:
     """P(current > reference), ties half, with DeLong's interval (Biometrics 1988)."""
     n, m = len(reference), len(current)
-    ranks = rankdata(np.concatenate([reference, current]))
+    ranks = average_ranks(np.concatenate([reference, current]))
     # The share of the other side's rows that are below each row.
-    below_current = (ranks[n:] - rankdata(current)) / n
-    below_reference = (ranks[:n] - rankdata(reference)) / m
+    below_current = (ranks[n:] - average_ranks(current)) / n
+    below_reference = (ranks[:n] - average_ranks(reference)) / m
     value = float(below_current.mean())
     return _normal_interval(value, [below_current, below_reference], (0.0, 1.0))
 

@@ -1,4 +1,4 @@
-"""Predictions of image files, written as a table while the images are read."""
+"""Predictions of image files, or of the rows of tables, written as a table batch by batch."""
 
 import glob
 import os
@@ -23,7 +23,8 @@ from surefoot.io import real_path, replacing
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import spreadsheet_table
+from surefoot.predictions.tables import arrow_file, spreadsheet_table
+from surefoot.tasks.features import RawColumns, Unseen
 from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
@@ -75,11 +76,10 @@ def predict_files(
     """
     if bundle.preprocessing is None:
         raise InputError(
-            f"the bundle ({bundle.name}) takes points of shape {bundle.shape}, not images; use "
+            f"the bundle ({bundle.name}) takes {bundle.taken}, not images; use "
             "surefoot.load_bundle and its probabilities"
         )
-    if output.suffix.lower() not in FORMATS:
-        raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
+    _refuse_format(output)
     if any(path.endswith(output.name) and real_path(path) == real_path(output) for path in paths):
         raise InputError(f"the output {output} is among the images; allowed: another file")
     bundle.to(device)
@@ -95,19 +95,58 @@ def predict_files(
     return PredictedFiles(len(paths), tuple(unreadable))
 
 
+def _refuse_format(output: Path) -> None:
+    if output.suffix.lower() not in FORMATS:
+        raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
+
+
+def predict_rows(
+    bundle: Bundle,
+    rows: RawColumns,
+    output: Path,
+    *,
+    allow_unseen: bool = False,
+    thresholds: Rule | None = None,
+    probabilities: bool = False,
+    device: str = "cpu",
+    tick: Callable[[int], None] = lambda _: None,
+) -> list[Unseen]:
+    """Write a row for each row of a table, by its number from 0; returns values that training never had.
+
+    Those are refused unless `allow_unseen`, and nothing is then written.
+    """
+    assert bundle.encoding is not None
+    _refuse_format(output)
+    if not allow_unseen:
+        bundle.encoding.refuse_unseen(rows)
+    bundle.to(device)
+    table = Table(bundle, thresholds or bundle.thresholds, probabilities, key="row")
+    with replacing(output) as temporary, _writer(temporary, table.schema, output.suffix.lower()) as write:
+        for start in range(0, len(rows), ROWS_IN_A_GROUP):
+            part = rows[start : start + ROWS_IN_A_GROUP]
+            views = torch.from_numpy(bundle.encoding.encode(part))
+            numbers = [str(start + row) for row in range(len(part))]
+            found = table.rows(numbers, list(views), torch.device(device))
+            write(pa.table(found | {"row": list(map(int, numbers))}, schema=table.schema))
+            tick(len(part))
+    return bundle.encoding.unseen(rows)
+
+
 @dataclass(frozen=True)
 class Table:
-    """The columns and their values."""
+    """The columns and their values; the first, `key`, is a path, or the number of a row."""
 
     bundle: Bundle
     thresholds: Rule | None
     probabilities: bool
+    key: str = "path"
 
     @property
     def schema(self) -> pa.Schema:
         """Their names and types."""
         number, text = pa.float64(), pa.string()
-        columns = [("path", text), ("label", text), ("confidence", number), ("entropy", number)]
+        first = (self.key, text if self.key == "path" else pa.int64())
+        columns = [first, ("label", text), ("confidence", number), ("entropy", number)]
         columns += [("novelty", number)]
         columns += [("decision", text)] if self.thresholds is not None else []
         columns += (
@@ -119,7 +158,7 @@ class Table:
         """A row for each path; in place of a view there may be the reason why it could not be read."""
         readable = [i for i, view in enumerate(views) if not isinstance(view, str)]
         rows: Rows = {name: [None] * len(paths) for name in self.schema.names}
-        rows["path"] = [os.fsencode(path).decode(errors="replace") for path in paths]
+        rows[self.key] = [os.fsencode(path).decode(errors="replace") for path in paths]
         rows["error"] = [view if isinstance(view, str) else None for view in views]
         if readable:
             batch = torch.stack([view for view in views if isinstance(view, Tensor)])
@@ -186,8 +225,12 @@ def _grouped(
 def _writer(path: Path, schema: pa.Schema, suffix: str) -> Iterator[Callable[[pa.Table], None]]:
     """A function that writes the table part by part."""
     if suffix == ".csv":
-        with pyarrow.csv.CSVWriter(path, spreadsheet_table(schema.empty_table()).schema) as csv:
+        header = spreadsheet_table(schema.empty_table()).schema
+        with arrow_file(path, "wb") as file, pyarrow.csv.CSVWriter(file, header) as csv:
             yield lambda table: csv.write_table(spreadsheet_table(table))
     else:
-        with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as parquet:
+        with (
+            arrow_file(path, "wb") as file,
+            pyarrow.parquet.ParquetWriter(file, schema, write_page_checksum=True) as parquet,
+        ):
             yield parquet.write_table

@@ -4,14 +4,13 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
@@ -23,6 +22,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 CANDIDATES = 20
 TARGET_ERROR = 0.01
@@ -85,7 +85,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(Result):
     """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it."""
 
     accept: float
@@ -98,6 +98,7 @@ class Thresholds:
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
 
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
@@ -122,7 +123,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class Unreachable(Result):
     """No threshold has the guarantee; the candidates have the bounds that hold instead."""
 
     guarantee: Guarantee
@@ -235,12 +236,14 @@ def _valid_cuts(score: Array, wrong: Bools, *, most: float, level: float) -> lis
 
 def _candidates(confidence: Array, wrong: Bools, level: float) -> tuple[Candidate, ...]:
     """Every candidate with the exact upper bound of its error; all bounds hold together."""
+    from scipy.special import betaincinv
+
     candidates = {}
     for cut in _cuts(confidence):
         above = confidence > cut
         n, k = int(above.sum()), int((above & wrong).sum())
         tail = (1 - level) / CANDIDATES
-        bound = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
+        bound = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
         accept = max(0.0, round(cut + STEP, DECIMALS))
         candidates[accept] = Candidate(accept, n / len(confidence), k, n, bound)
     return tuple(candidates.values())
@@ -264,11 +267,12 @@ def save_thresholds(
     thresholds: Thresholds,
     path: str | Path,
     *,
-    sources: Mapping[str, str],
-    elsewhere: Mapping[str, Mapping[str, Zone]],
+    sources: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
 ) -> None:
     """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
-    document = thresholds_document(thresholds, sources=sources, elsewhere=elsewhere)
+    measured = thresholds.measured if elsewhere is None else elsewhere
+    document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 

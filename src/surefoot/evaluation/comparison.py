@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import ttest_ind_from_stats
 
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
@@ -226,7 +225,12 @@ def t_test(mean: float, spread: Spread, other_mean: float, other_spread: Spread)
     (deviation, n), (other_deviation, other_n) = spread, other_spread
     if deviation == 0 == other_deviation:  # no variance at all: any difference is one
         return 0.0
-    return float(ttest_ind_from_stats(mean, deviation, n, other_mean, other_deviation, other_n).pvalue)
+    from scipy.special import stdtr
+
+    freedom = n + other_n - 2
+    variance = ((n - 1) * deviation**2 + (other_n - 1) * other_deviation**2) / freedom
+    t = (mean - other_mean) / math.sqrt(variance * (1 / n + 1 / other_n))
+    return float(2 * stdtr(freedom, -abs(t)))
 
 
 def over_networks(*methods: Mapping[Network, float]) -> StandardError:

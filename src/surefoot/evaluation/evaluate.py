@@ -39,17 +39,20 @@ def evaluate(
     unfamiliar: Predictions | None = None,
     *,
     calibration: Calibration | None = None,
-    metrics: Sequence[Metric] = METRICS,
+    metrics: Sequence[Metric | str] = METRICS,
     resamples: int = RESAMPLES,
     seed: int = 0,
     tick: Tick = silently,
 ) -> Evaluation:
     """Score one or two sets of predictions; `tick` is called with the number of resamples done.
 
+    `metrics` are entries of `METRICS`, or their names.
+
     Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
     and after.
     """
+    chosen = [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
     given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
     refuse_other_classifier(given)
     for side, predictions in given.items():
@@ -60,22 +63,22 @@ def evaluate(
     for index, (side, predictions) in enumerate(given.items()):
         versions = [predictions] if calibration is None else [calibration(predictions), predictions]
         rng = np.random.default_rng([seed, index])
-        spread[side] = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
-        scored = [_scores(p, metrics, r) for p, r in zip(versions, spread[side], strict=True)]
+        spread[side] = replicates(versions, chosen, resamples=resamples, rng=rng, tick=tick)
+        scored = [_scores(p, chosen, r) for p, r in zip(versions, spread[side], strict=True)]
         sides[side] = scored[0]
         if calibration is not None:
             uncalibrated[side] = scored[1]
-            change[side] = differences(metrics, scored, spread[side])
+            change[side] = differences(chosen, scored, spread[side])
     gap = {}
     if unfamiliar is not None:
         scored = [sides[side] for side in SIDES[::-1]]
-        gap = differences(metrics, scored, [spread[side][0] for side in SIDES[::-1]])
+        gap = differences(chosen, scored, [spread[side][0] for side in SIDES[::-1]])
         # The sides are independent: differences of proportions are exact.
         for name, ours in scored[0].metrics.items():
             theirs = scored[1].metrics[name]
             if ours.n and theirs.n:
                 gap[name] = _exact_difference(ours, theirs)
-    return Evaluation(tuple(metrics), resamples, sides, gap, uncalibrated, change)
+    return Evaluation(tuple(chosen), resamples, sides, gap, uncalibrated, change, given, calibration)
 
 
 def paired_differences(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,11 @@ from surefoot import __version__
 from surefoot.intervals import LEVEL, NAN
 from surefoot.metrics import Metric
 from surefoot.predictions.labels import LabelKind
+from surefoot.results import Result
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+    from surefoot.predictions.predictions import Predictions
 
 GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 SIDES = ("familiar", "unfamiliar")
@@ -60,7 +65,7 @@ class SetScores:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """Scores per side, their gap, and with a calibration the scores before it and the change."""
 
     metrics: tuple[Metric, ...]
@@ -69,6 +74,9 @@ class Evaluation:
     gap: Mapping[str, Score] = field(default_factory=dict)
     uncalibrated: Mapping[str, SetScores] = field(default_factory=dict)
     change: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)  # calibrated less uncalibrated
+    # What was evaluated, before calibration, by side; empty where it was streamed
+    predictions: "Mapping[str, Predictions]" = field(default_factory=dict, compare=False)
+    calibration: "Calibration | None" = field(default=None, compare=False)
 
 
 def evaluation_document(evaluation: Evaluation) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from surefoot.experiments.run import read_folder
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 
@@ -171,7 +172,7 @@ class TaskChange:
 
 
 @dataclass(frozen=True)
-class ExperimentChange:
+class ExperimentChange(Result):
     """All changes between two experiments."""
 
     before: Opened

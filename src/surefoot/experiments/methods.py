@@ -37,6 +37,8 @@ CHANGEABLE = (
     "dropout",
     *SHARPNESS_AWARE,
     "label_smoothing",
+    "feature_noise",
+    "feature_dropout",
     "mixup",
     "regmixup",
 )

@@ -9,6 +9,7 @@ from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe, Spec
+from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job
 
@@ -46,6 +47,7 @@ class Plan:
     recipe: Recipe
     methods: tuple[MethodPlan, ...]
     skipped: tuple[str, ...] = ()  # why a requested method does not apply
+    encoding: Encoding | None = None  # from the rows of a table to the networks' inputs
 
     def spec(self, job: Job) -> Spec:
         """The network that a job makes."""
@@ -98,6 +100,7 @@ class Plan:
                 for planned in self.methods
             ],
             "skipped": list(self.skipped),
+            **({} if self.encoding is None else {"features": self.encoding.as_dict()}),
         }
 
 
@@ -121,6 +124,7 @@ def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
         recipe=setup.recipe,
         methods=tuple(planned),
         skipped=tuple(reason for reason in reasons.values() if reason is not None),
+        encoding=setup.task.encoding,
     )
 
 
@@ -134,6 +138,9 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
     """The plan that `as_dict` gave."""
     try:
         recipes = {digest: recipe_from(values) for digest, values in document["recipes"].items()}
+        texts = (document["task"], document["task_identity"], *document["class_names"], *document["skipped"])
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("text in the task, its classes or what is skipped")
 
         def spec(short: Mapping[str, Any]) -> Spec:
             seed = int(short["seed"])
@@ -157,6 +164,7 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             plain,
             methods,
             tuple(document["skipped"]),
+            encoding_from(document["features"]) if "features" in document else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"not the plan of an experiment: missing or wrong {error}") from error

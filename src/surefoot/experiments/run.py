@@ -11,8 +11,9 @@ from surefoot.experiments.experiment import Experiment, Part, placed, read_exper
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
-from surefoot.io import make_folder, replacing
+from surefoot.io import make_folder, parse_json, replacing
 from surefoot.metrics import METRICS
+from surefoot.results import Result
 from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
@@ -38,11 +39,12 @@ class PartStudy:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Study(Result):
     """The result of an experiment."""
 
     experiment: Experiment
     parts: tuple[PartStudy, ...]
+    folder: Path | None = None  # of the experiment in the store
 
 
 def resolved(experiment: Experiment) -> Experiment:
@@ -143,10 +145,10 @@ def _read_values(folder: Path) -> Experiment:
 def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
     """The values and plans of an experiment that was run."""
     try:
-        plans = json.loads((folder / PLANS).read_text(encoding="utf-8"))
+        plans = parse_json((folder / PLANS).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"no experiment was run in {folder}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / PLANS} is damaged: {error}; {REPEAT}") from error
     experiment = _read_values(folder)
     if not isinstance(plans, list) or len(plans) != len(experiment.parts):

@@ -1,4 +1,4 @@
-"""The built-in architectures: ResNet, DenseNet-161 (both with torchvision's names) and the perceptron."""
+"""The built-in architectures: ResNet, DenseNet-161 (both with torchvision's names), and those for vectors."""
 
 from collections import OrderedDict
 from typing import ClassVar
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from surefoot.networks.network import HeadBuilder, Network
 
 DENSE_BOTTLENECK = 4  # outputs of a dense layer's 1x1 convolution, in growths
+RESIDUAL_BLOCKS = 3
 PERCEPTRON_DROPOUT = 0.2  # the paper gives no rate for the toy; this is the one rate it gives
 
 
@@ -250,6 +251,66 @@ class Perceptron(Network):
     def features(self, points: Tensor) -> Tensor:
         """The last hidden layer (n, width)."""
         x: Tensor = self.hidden(points.flatten(1))
+        return x
+
+
+class LinearClassifier(Network):
+    """Logistic regression: the head alone, on input of any shape (n, ...), flattened to (n, inputs)."""
+
+    head_name = "output"
+
+    def __init__(self, head: HeadBuilder, *, inputs: int = 2) -> None:
+        super().__init__()
+        self.output = head(inputs)
+
+    def features(self, points: Tensor) -> Tensor:
+        """The inputs."""
+        return points.flatten(1)
+
+
+class ResidualBlock(nn.Module):
+    """y = x + dropout(W relu(V bn(x)))."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.linear1 = nn.Linear(width, width)
+        self.relu = nn.ReLU()
+        self.linear2 = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.dropout(self.linear2(self.relu(self.linear1(self.norm(x)))))
+        return y
+
+
+class ResidualPerceptron(Network):
+    """A linear layer, residual blocks, BatchNorm, ReLU (Gorishniy et al., NeurIPS 2021): for tables.
+
+    Input of any shape (n, ...) is flattened to (n, inputs).
+    """
+
+    head_name = "output"
+
+    def __init__(
+        self,
+        head: HeadBuilder,
+        *,
+        inputs: int = 2,
+        width: int = 1024,
+        blocks: int = RESIDUAL_BLOCKS,
+        layer_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, width)
+        self.blocks = nn.Sequential(*(ResidualBlock(width, layer_dropout) for _ in range(blocks)))
+        self.norm = nn.BatchNorm1d(width)
+        self.relu = nn.ReLU()
+        self.output = head(width)
+
+    def features(self, points: Tensor) -> Tensor:
+        """The last activations (n, width)."""
+        x: Tensor = self.relu(self.norm(self.blocks(self.first(points.flatten(1)))))
         return x
 
 

@@ -8,7 +8,15 @@ from typing import Any
 from torch import Generator
 
 from surefoot.errors import InputError, is_whole, require
-from surefoot.networks.architectures import Perceptron, densenet161, resnet18, resnet34, resnet50
+from surefoot.networks.architectures import (
+    LinearClassifier,
+    Perceptron,
+    ResidualPerceptron,
+    densenet161,
+    resnet18,
+    resnet34,
+    resnet50,
+)
 from surefoot.networks.external import timm_network, torchvision_network, user_network
 from surefoot.networks.heads import HEADS
 from surefoot.networks.network import Network, materialise
@@ -17,6 +25,7 @@ from surefoot.registry import Registry
 HE = "He et al., CVPR 2016"
 HUANG = "Huang et al., CVPR 2017"
 LI = "Li & Hoiem, CVPR 2020"
+GORISHNIY = "Gorishniy et al., NeurIPS 2021"
 IMAGES = ("channels", "small_stem")
 
 
@@ -31,6 +40,11 @@ class Backbone:
     options: tuple[str, ...]
     reference: str
 
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether samples may be vectors; images are flattened to one."""
+        return "inputs" in self.options
+
 
 BACKBONES: Registry[Backbone] = Registry("network", (
     Backbone("resnet18", "ResNet-18", 512, resnet18, IMAGES, HE),
@@ -38,6 +52,9 @@ BACKBONES: Registry[Backbone] = Registry("network", (
     Backbone("resnet50", "ResNet-50", 2048, resnet50, IMAGES, HE),
     Backbone("densenet161", "DenseNet-161", 2208, densenet161, (*IMAGES, "layer_dropout"), HUANG),
     Backbone("mlp", "Perceptron, 3 x 1024", 1024, Perceptron, ("inputs", "hidden", "layer_dropout"), LI),
+    Backbone("linear", "Logistic regression", 2, LinearClassifier, ("inputs",), "Cox, JRSS B 1958"),
+    Backbone("residual-mlp", "Residual perceptron, 3 blocks", 1024, ResidualPerceptron,
+             ("inputs", "width", "blocks", "layer_dropout"), GORISHNIY),
 ), or_else=", timm:NAME, torchvision:NAME, package.module:function")  # fmt: skip
 
 
@@ -53,7 +70,7 @@ def build_network(
     """The network of that name on the CPU, with weights drawn from the generator alone.
 
     `head` is a name in HEADS, `head_dropout` the rate on the features before it; `options` are the
-    backbone's own (`channels`, `small_stem`, `layer_dropout`; for the perceptron `inputs`, `hidden`).
+    own of the backbone (`channels`, `small_stem`, `layer_dropout`; `inputs`, `hidden`, `width`, `blocks`).
 
     >>> import torch
     >>> network = build_network("mlp", 2, generator=torch.Generator().manual_seed(0), hidden=(8, 8))
@@ -118,5 +135,7 @@ OPTION_CHECKS: dict[str, Callable[[str, object], None]] = {
     "small_stem": lambda name, value: require(isinstance(value, bool), name, value, "True, False"),
     "layer_dropout": _check_rate,
     "inputs": _check_whole,
+    "width": _check_whole,
+    "blocks": _check_whole,
     "hidden": _check_widths,
 }

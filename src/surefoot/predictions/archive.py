@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, one_line, refuse_unknown
-from surefoot.io import refuse_larger_than_memory
+from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.text import bytes_text
 
 COMPRESSIONS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # and how much smaller they can make data

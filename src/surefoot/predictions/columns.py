@@ -16,7 +16,7 @@ from surefoot.io import parse_json
 from surefoot.predictions.labels import IGNORE
 
 METADATA = b"surefoot"
-PREDICT_COLUMNS = frozenset({"path", "label", "confidence", "entropy", "novelty", "error"})
+PREDICT_COLUMNS = frozenset({"label", "confidence", "entropy", "novelty", "error"})
 WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(\.0+)?")
 MOST_DIGITS = 15  # of a label: a float64 holds every whole number of so many digits
 NAMES_IN_ERRORS = 12  # class names that an error lists
@@ -52,7 +52,8 @@ def refuse_repeated(names: Sequence[str]) -> None:
 def is_predict_output(names: Sequence[str]) -> bool:
     """Whether a file with these columns is the output of `surefoot predict`, whose `label` is predicted."""
     others = ("logit", "labels", "label_")  # which it never writes
-    return PREDICT_COLUMNS.issubset(names) and not any(name.startswith(others) for name in names)
+    is_output = PREDICT_COLUMNS.issubset(names) and ("path" in names or "row" in names)
+    return is_output and not any(name.startswith(others) for name in names)
 
 
 def refuse_predict_output(names: Sequence[str]) -> None:
@@ -71,7 +72,8 @@ def scores_of_predict_output(table: pa.Table) -> pa.Table:
         )
     readable = table.filter(table["confidence"].is_valid())
     columns = [name for name in readable.column_names if name.startswith("prob_")]
-    return readable.select([*columns, "novelty"]).append_column("ids", readable["path"])
+    ids = readable["path"] if "path" in readable.column_names else readable["row"].cast(pa.string())
+    return readable.select([*columns, "novelty"]).append_column("ids", ids)
 
 
 def is_score(name: str) -> bool:
@@ -137,7 +139,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
             )
         return None, []
     if given == ["label"]:
-        return _class_indices(table["label"], names), given
+        return class_indices(table["label"], names), given
     if given == ["labels"]:
         return _lists(table, "labels"), given
     ordered = [f"label_{name}" for name in names or []]
@@ -148,7 +150,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
     return _numbers_per_class(table, ordered), ordered
 
 
-def _class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
+def class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     """Labels as class indices; names are looked up where the classes have names."""
     refuse_gaps(column, "label")
     if pa.types.is_nested(column.type):

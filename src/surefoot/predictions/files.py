@@ -28,7 +28,7 @@ from surefoot.predictions.columns import (
 )
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import decoding, read_csv, read_parquet, read_stream, write_csv
+from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
 
 SUFFIXES = (".npz", ".parquet", ".csv")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
@@ -42,7 +42,7 @@ def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -
             return _from_npz(file, unlabelled)
         table = _read_table(file)
         refuse_predict_output(table.column_names)
-        return _from_table(table, unlabelled)
+        return from_table(table, unlabelled)
 
 
 def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
@@ -54,7 +54,7 @@ def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
         table = _read_table(file)
         if is_predict_output(table.column_names):
             table = scores_of_predict_output(table)
-        return _from_table(table, unlabelled)
+        return from_table(table, unlabelled)
 
 
 def write_predictions(predictions: Predictions, path: str | Path) -> None:
@@ -74,7 +74,8 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         _refuse_unwritable(predictions, table, suffix)
         try:
             if suffix == ".parquet":
-                pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
+                with arrow_file(temporary, "wb") as file:
+                    pyarrow.parquet.write_table(table, file, write_page_checksum=True)
             else:
                 write_csv(table, temporary)
         except pa.ArrowException as error:
@@ -163,7 +164,7 @@ def _read_table(file: Path) -> pa.Table:
     return read_parquet(file) if file.suffix.lower() == ".parquet" else read_csv(file)
 
 
-def _from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
+def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     columns = read_columns(table)
     if columns.labels is None and unlabelled is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")

@@ -1,7 +1,7 @@
 """A classifier's outputs with the true labels."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from surefoot.errors import InputError
+from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
     NUMBERS_AT_ONCE,
@@ -72,31 +73,120 @@ class Predictions:
             raise InputError(f"novelty holds {where}; allowed: finite numbers")
 
     @staticmethod
-    def from_logits(logits: Any, labels: Any, **optional: Any) -> "Predictions":
+    def from_logits(
+        logits: Any,
+        labels: Any,
+        *,
+        kind: LabelKind | str | None = None,
+        class_names: Sequence[str] | None = None,
+        groups: Any = None,
+        ids: Any = None,
+        novelty: Any = None,
+        attributes: pa.Table | Mapping[str, Any] | None = None,
+    ) -> "Predictions":
         """From logits of shape (n, classes) or (members, n, classes); (n,) or a last axis of 1 is binary.
 
-        `labels` of shape (n,) are class indices; of shape (n, classes) they are 0 / 1 / -100 (ignored), and
-        the logits are then one sigmoid each. Without labels, give None and `kind`. Logits on a GPU stay
-        there: metrics and temperatures are computed there, and `cpu` gives a copy for everything else.
-        Optional: class_names, groups, ids, novelty, attributes.
+        `labels` of shape (n,) are class indices, or names among `class_names`; of shape (n, classes) they
+        are 0 / 1 / -100 (ignored), and the logits are then one sigmoid each. Without labels, give None and
+        `kind`. Logits on a GPU stay there: metrics and temperatures are computed there, and `cpu` gives a
+        copy for everything else.
 
         >>> Predictions.from_logits([1.5, -0.5], labels=[1, 0]).logits  # one logit: the log odds of class 1
         tensor([[[ 0.0000,  1.5000],
                  [ 0.0000, -0.5000]]], dtype=torch.float64)
         """
+        rest = (labels, kind, class_names, groups, ids, novelty, attributes)
         if isinstance(logits, Tensor) and logits.device.type != "cpu":
-            zeros = np.broadcast_to(np.float32(0), tuple(logits.shape))  # which take no memory
-            return _build("logit", zeros, labels, on_device=logits.detach(), **optional)
-        return _build("logit", as_floats("logits", _as_numpy(logits)), labels, **optional)
+            zeros = np.broadcast_to(np.float32(0), tuple(logits.shape))  # of that shape, without its memory
+            return _build("logit", zeros, *rest, on_device=logits.detach())
+        return _build("logit", as_floats("logits", _as_numpy(logits)), *rest)
 
     @staticmethod
-    def from_probs(probs: Any, labels: Any, **optional: Any) -> "Predictions":
+    def from_probs(
+        probs: Any,
+        labels: Any,
+        *,
+        kind: LabelKind | str | None = None,
+        class_names: Sequence[str] | None = None,
+        groups: Any = None,
+        ids: Any = None,
+        novelty: Any = None,
+        attributes: pa.Table | Mapping[str, Any] | None = None,
+    ) -> "Predictions":
         """From probabilities, shaped and labelled as in `from_logits`.
 
         A probability of exactly 0 has no logarithm; it is read as the smallest positive normal number of
         its type (1.2e-38 for float32, 2.2e-308 for float64).
         """
-        return _build("prob", as_floats("probs", _as_numpy(probs)), labels, **optional)
+        scores = as_floats("probs", _as_numpy(probs))
+        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes)
+
+    @staticmethod
+    def from_frame(
+        frame: Any,
+        *,
+        logits: str | Sequence[str] | None = None,
+        probs: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        groups: str | None = None,
+        ids: str | None = None,
+        novelty: str | None = None,
+        kind: LabelKind | str | None = None,
+    ) -> "Predictions":
+        """From a table: pandas, polars, pyarrow, or a Hugging Face dataset; arguments are columns' names.
+
+        `logits` or `probs` is a column for each class, or one column of lists (or of one number: binary).
+        `label` holds class names or indices; several columns of 0 / 1, in the order of the classes, are many
+        labels. The classes are called as their columns, without `logit_` or `prob_`, unless `class_names` are
+        given. Without any of these names, columns are read as in a file: `logit_<class>`, `label`, ... All
+        other columns become `attributes`, so that `grouped_by` finds them.
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"cat": [2.0, -1.0], "dog": [0.5, 0.1], "truth": ["cat", "dog"]})
+        >>> Predictions.from_frame(frame, logits=["cat", "dog"], label="truth").labels
+        tensor([0, 1])
+        """
+        from surefoot.predictions.frames import read_frame
+
+        columns = {"logit": logits, "prob": probs, "label": label}
+        keys = {"groups": groups, "ids": ids, "novelty": novelty}
+        return read_frame(frame, columns, keys, class_names, None if kind is None else LabelKind(kind))
+
+    @staticmethod
+    def from_batches(batches: Iterable[Any], **optional: Any) -> "Predictions":
+        """From any iterable of (logits, labels), such as a generator that runs a model over a loader.
+
+        Batches are logits (n, classes), or (n,) for binary; further arguments are those of `from_logits`.
+
+        >>> Predictions.from_batches(([[z, 0.0]], [0]) for z in (1.0, 2.0))
+        Predictions(one_label, members=1, n=2, classes=2)
+        """
+        logits, labels = [], []
+        for batch in batches:
+            if not isinstance(batch, list | tuple) or len(batch) != 2:
+                got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
+                raise InputError(f"a batch is {got}; allowed: (logits, labels)")
+            scores, truth = as_floats("logits", _as_numpy(batch[0])), np.asarray(_as_numpy(batch[1]))
+            if len(scores) != len(truth):
+                raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
+            logits.append(scores)
+            labels.append(truth)
+        if not logits:
+            raise InputError("no batches; needed: at least one")
+        return Predictions.from_logits(np.concatenate(logits), np.concatenate(labels), **optional)
+
+    @staticmethod
+    def from_prediction_output(output: Any, **optional: Any) -> "Predictions":
+        """From what `Trainer.predict` of Hugging Face returns; further arguments are those of `from_logits`.
+
+        Where the model returns more than its logits, they are the first.
+        """
+        logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
+        if logits is None or labels is None:
+            missing = "predictions" if logits is None else "label_ids"
+            raise InputError(f"a {type(output).__name__} without {missing}; needed: a PredictionOutput")
+        return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property
     def members(self) -> int:
@@ -224,24 +314,24 @@ def _build(
     scale: str,
     scores: Floats,
     labels: Any,
+    kind: LabelKind | str | None,
+    class_names: Sequence[str] | None,
+    groups: Any,
+    ids: Any,
+    novelty: Any,
+    attributes: pa.Table | Mapping[str, Any] | None,
     *,
-    kind: LabelKind | None = None,
-    class_names: Sequence[str] | None = None,
-    groups: Any = None,
-    ids: Any = None,
-    novelty: Any = None,
-    attributes: pa.Table | Mapping[str, Any] | None = None,
     on_device: Tensor | None = None,
 ) -> Predictions:
-    logits, truth, kind = as_predictions(
-        scale, scores, None if labels is None else as_labels(_as_numpy(labels)), kind
-    )
+    known = None if kind is None else LabelKind(kind)
+    truth = None if labels is None else _label_indices(_as_numpy(labels), class_names)
+    logits, truth, known = as_predictions(scale, scores, truth, known)
     if novelty is not None:
         novelty = torch.from_numpy(as_floats("novelty", _as_numpy(novelty)).astype(np.float64))
     return Predictions(
         logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
         labels=_as_tensor(truth) if on_device is None else _as_tensor(truth).to(on_device.device),
-        kind=kind,
+        kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", _as_numpy(groups)),
         ids=None if ids is None else as_keys("ids", _as_numpy(ids)),
@@ -258,6 +348,22 @@ def _shaped(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
     if logits.shape[2] < shape[2]:
         logits = torch.cat([torch.zeros_like(logits), logits], dim=2)
     return logits
+
+
+def _label_indices(labels: Any, class_names: Sequence[str] | None) -> NDArray[np.integer]:
+    """Labels as numbers; names are looked up among the class names, as in a file."""
+    try:
+        array = np.asarray(labels)
+    except ValueError:
+        return as_labels(labels)  # which says what is wrong
+    if array.dtype.kind not in "UOT" or not any(isinstance(each, str) for each in array.flat):
+        return as_labels(labels)
+    if class_names is None:
+        raise InputError("labels are text, and no classes are named; needed: class_names, or class indices")
+    if array.ndim != 1:
+        raise InputError(f"labels are text of shape {array.shape}; allowed: one name for each row")
+    texts = [None if each is None or each != each else str(each) for each in array.tolist()]
+    return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), [str(name) for name in class_names]))
 
 
 def _as_numpy(values: Any) -> Any:

@@ -4,19 +4,22 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 """
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
 from surefoot.errors import InputError, one_line
-from surefoot.io import refuse_larger_than_memory
+from surefoot.predictions.memory import limited_memory, refuse_larger_than_memory
 from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_text
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
@@ -53,14 +56,22 @@ def validated(rows: Rows) -> Rows:
 
 def read_parquet(file: Path) -> pa.Table:
     """A parquet file, whose checksums are verified where it has any."""
-    with decoding(".parquet data"):
-        with pyarrow.parquet.ParquetFile(file) as opened:
+    from pyarrow import parquet  # slow to import
+
+    with decoding(".parquet data"), limited_memory():
+        with parquet.ParquetFile(arrow_file(file)) as opened:
             refuse_announced(opened.metadata, range(opened.metadata.num_row_groups))
-        table = pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
+        with arrow_file(file) as source:
+            table = parquet.read_table(source, partitioning=None, page_checksum_verification=True)
         return validated(table)
 
 
-def refuse_announced(metadata: pyarrow.parquet.FileMetaData, groups: Iterable[int]) -> None:
+def arrow_file(path: str | Path, mode: str = "rb") -> pa.OSFile:
+    """A file for Arrow to read or write, which takes a path only if it is UTF-8."""
+    return pa.OSFile(os.fsencode(path), mode)
+
+
+def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> None:
     """Raise if row groups would not fit into memory: a few bytes can stand for billions of equal values."""
     total = 0
     for group in map(metadata.row_group, groups):
@@ -71,7 +82,7 @@ def refuse_announced(metadata: pyarrow.parquet.FileMetaData, groups: Iterable[in
 
 def read_stream(data: Any) -> pa.Table:
     """The table in the bytes of an Arrow stream."""
-    with decoding("an Arrow stream"), pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+    with decoding("an Arrow stream"), limited_memory(), pa.ipc.open_stream(pa.py_buffer(data)) as stream:
         return validated(stream.read_all())
 
 
@@ -79,7 +90,10 @@ def read_csv(file: Path) -> pa.Table:
     """A csv file: names without the spaces around them, and text as `write_csv` was given it."""
     with decoding(".csv data"):
         names = csv_names(file)
-        table = pyarrow.csv.read_csv(file, parse_options=CSV_PARSING, convert_options=csv_options(names))
+        with arrow_file(file) as source:
+            table = pyarrow.csv.read_csv(
+                source, parse_options=CSV_PARSING, convert_options=csv_options(names)
+            )
         return from_csv(table)
 
 
@@ -114,7 +128,8 @@ def from_csv(table: pa.Table) -> pa.Table:
 
 def write_csv(table: pa.Table, path: Path) -> None:
     """A csv file in which no cell is a formula for a spreadsheet; `read_csv` gives the text back exactly."""
-    pyarrow.csv.write_csv(spreadsheet_table(table), path)
+    with arrow_file(path, "wb") as file:
+        pyarrow.csv.write_csv(spreadsheet_table(table), file)
 
 
 def spreadsheet_table(table: pa.Table) -> pa.Table:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import refuse_larger_than_memory
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1

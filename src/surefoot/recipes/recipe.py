@@ -62,7 +62,7 @@ class Recipe:
     view: int = 224  # side of the network's inputs, in pixels
     resize: int = 256  # short side that the test crop is taken from; also what images are decoded to
     augmentation: str = "inception"  # or "strong", or "none"
-    width: int = 1024  # of the mlp's hidden layers
+    width: int = 1024  # of the hidden layers of mlp and residual-mlp
     dropout: float = 0.0
     schedule: str = "step"  # a tenth of the rate for the last quarter; or "cosine": down to 0, step by step
     sharpness: float = 0.0  # rho of sharpness-aware minimisation: the radius of its step uphill; 0: none
@@ -70,6 +70,8 @@ class Recipe:
     label_smoothing: float = 0.0  # the share of a label that is spread evenly over the classes
     mixup: float = 0.0  # alpha of the Beta distribution of the mixing shares; 0: none
     regmixup: float = 0.0  # the same, mixed images being added to the others instead of replacing them
+    feature_noise: float = 0.0  # deviation of Gaussian noise on vectors in training; 0: none
+    feature_dropout: float = 0.0  # the share of a vector's features that are unknown in training; 0: none
     protocol: Protocol = Protocol.PAPER
     variant: VariantValues | None = None  # None: plain training on labels
 
@@ -89,9 +91,9 @@ class Recipe:
         for name, least in at_least.items():
             require_whole(name, getattr(self, name), least)
         require_number("learning_rate", self.learning_rate, lambda v: 0 < v < math.inf, "a positive number")
-        for name in ("momentum", "dropout", "weight_average", "label_smoothing"):
+        for name in ("momentum", "dropout", "weight_average", "label_smoothing", "feature_dropout"):
             require_number(name, getattr(self, name), lambda v: 0 <= v < 1, "at least 0 and below 1")
-        for name in ("weight_decay", "sharpness", "mixup", "regmixup"):
+        for name in ("weight_decay", "sharpness", "mixup", "regmixup", "feature_noise"):
             require_number(name, getattr(self, name), lambda v: 0 <= v < math.inf, "at least 0")
         if self.mixup and self.regmixup:
             raise InputError(f"mixup is {self.mixup:g} and regmixup {self.regmixup:g}; allowed: one of them")

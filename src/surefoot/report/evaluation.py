@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from markupsafe import Markup
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
-from surefoot.errors import InputError
 from surefoot.evaluation.scores import evaluation_document
-from surefoot.io import replacing
+from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
 from surefoot.pages import template_named
+from surefoot.plots import curves
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import curves, figures
+from surefoot.report import figures
 from surefoot.report.summary import Summary, score_text
 from surefoot.report.tables import Table, to_html
 from surefoot.text import number_text, signed_text
@@ -46,13 +45,11 @@ def write_report(subject: Subject, directory: str | Path) -> Path:
         document["calibration"] = calibration_document(subject.calibration)
     document["figures"] = _plain(curves_of)
     texts = {"report.json": json.dumps(document, indent=1), "report.html": page(subject, curves_of)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {directory}: {error.strerror}") from error
-    with ExitStack() as stack:  # both files are complete before either takes its place
+    with all_or_none():
+        make_folder(folder)
         for name, text in texts.items():
-            stack.enter_context(replacing(folder / name)).write_text(text, encoding="utf-8")
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
     return folder / "report.html"
 
 
@@ -138,10 +135,10 @@ def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for side, reliability in data["reliability"].items():
         yield (
             f"Reliability, {side}",
-            figures.reliability_figure(side, reliability, before.get(side)),
+            figures.reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
-            "overconfident. The grey band is where the bins of a calibrated model would fall by chance; bars "
-            "are exact 95% intervals.",
+            "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
+            "exact 95% intervals. At the foot: the distribution of the confidence.",
         )
     yield (
         "Confidence",

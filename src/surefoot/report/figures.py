@@ -11,20 +11,27 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from surefoot.evaluation.comparison import MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion
 from surefoot.metrics import nll
-from surefoot.report.curves import (
+from surefoot.plots import (
+    draw_histogram,
+    draw_reliability,
+    draw_risk_coverage,
+    draw_temperature_path,
+    finish_risk_coverage,
+    mark_keys,
+    write_temperatures,
+)
+from surefoot.plots.curves import (
     BAND_COVERAGES,
-    DOTS,
     Histogram,
     Reliability,
     RiskCoverage,
     TemperatureCurve,
-    check_methods,
     e99_bars,
     method_curve,
     risk_band,
@@ -34,23 +41,23 @@ from surefoot.report.style import (
     COLOURS,
     GREY,
     INK,
-    LINES,
-    MARKERS,
     SMALL,
-    STYLE,
     WIDTH,
     MethodStyle,
     Picture,
+    check_methods,
     finished,
     key_below,
     label_ends,
     lay_out,
     line_key,
     method_styles,
+    methods_style,
     percent_ticks,
     place_labels,
     plain_text,
     point_key,
+    side_style,
     svg_of,
 )
 from surefoot.text import short_number
@@ -65,103 +72,56 @@ COSTS = (  # of MethodRuns: the field, the factor to the axis's unit, the label
 )
 
 
-def reliability_figure(side: str, calibrated: Reliability, before: Reliability | None) -> str:
-    """Accuracy against confidence, ten equal-mass bins, counts below, the noise band around the diagonal."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 5.0), layout="constrained")
-        upper, lower = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
-        bins = calibrated
-        order = sorted(range(len(bins.number)), key=lambda i: bins.confidence[i])
-        sorted_confidence = [bins.confidence[i] for i in order]
-        upper.plot([0, 1], [0, 1], color=GREY, linewidth=1)
-        upper.fill_between(
-            sorted_confidence,
-            [bins.band_low[i] for i in order],
-            [bins.band_high[i] for i in order],
-            color=GREY,
-            alpha=0.3,
-            linewidth=0,
-            label="if calibrated, 95%",
-        )
+def reliability_figure(
+    side: str, calibrated: Reliability, before: Reliability | None, confidence: Histogram
+) -> str:
+    """Accuracy against confidence, ten equal-mass bins, the confidences at the foot, the noise band."""
+    with rc_context(side_style(side)):
+        figure, axes = _one_axes()
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         if before is not None:
             label = "before calibration"
-            upper.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
-        down = [max(0.0, a - low) for a, low in zip(bins.accuracy, bins.low, strict=True)]
-        up = [max(0.0, high - a) for a, high in zip(bins.accuracy, bins.high, strict=True)]
-        upper.errorbar(
-            bins.confidence,
-            bins.accuracy,
-            yerr=(down, up),
-            fmt=MARKERS[side],
-            color=COLOURS[side],
-            capsize=2,
-            label=side,
-        )
-        lowest = min(value for each in (bins, before) if each is not None for value in each.confidence)
-        upper.set(ylabel="accuracy", xlim=(max(0.0, lowest - 0.03), 1.01), ylim=(-0.02, 1.02))
-        figure.legend(loc="outside upper left", ncols=3, fontsize=9, columnspacing=1, handletextpad=0.4)
-        lower.vlines(bins.confidence, 0, bins.number, color=COLOURS[side], linewidth=4)
-        lower.set(xlabel="confidence", ylabel="count", ylim=(0, max(bins.number) * 1.1))
-        lower.set_title(f"n = {sum(bins.number):,.0f} in {len(bins.number)} bins", loc="left", fontsize=9)
+            axes.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
+        draw_reliability(axes, calibrated, confidence, side)
+        axes.set(xlabel="confidence", ylabel="accuracy")
+        axes.set_title(f"n = {sum(calibrated.number):,.0f}", loc="left", fontsize=9)
+        axes.legend(loc="upper left", fontsize=9)
         return svg_of(figure, f"reliability-{side}", f"Reliability diagram, {side}")
 
 
 def histogram_figure(sides: Mapping[str, Histogram]) -> str:
     """The share of predictions at each confidence."""
-    with rc_context(STYLE):
+    with rc_context(side_style(*sides)):
         figure, axes = _one_axes()
         for side, histogram in sides.items():
-            axes.stairs(
-                histogram.share,
-                histogram.edges,
-                color=COLOURS[side],
-                linestyle=LINES[side],
-                linewidth=2,
-                label=side,
-            )
+            draw_histogram(axes, histogram, side)
         axes.set(xlabel="confidence", ylabel="share of predictions")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         axes.legend(loc="upper left")
         return svg_of(figure, "histogram", "Histogram of confidences")
 
 
 def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
     """The error rate when only the most confident share is accepted."""
-    with rc_context(STYLE):
+    with rc_context(side_style(*sides)):
         figure, axes = _one_axes()
         for side, curve in sides.items():
-            style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": side}
-            axes.plot(curve.coverage, curve.risk, **style)
-        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.set(xlim=(0, 1), ylim=(0, None))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-        axes.legend(loc="upper left")
+            draw_risk_coverage(axes, curve, side)
+        finish_risk_coverage(axes)
+        axes.legend(loc="best")
         return svg_of(figure, "risk-coverage", "Risk against coverage")
 
 
 def temperature_figure(curve: TemperatureCurve) -> str:
     """NLL on both sides while T varies: triangle uncalibrated, X calibrated, dots from T = 2 by 0.25."""
-    with rc_context(STYLE):
+    with rc_context(side_style("familiar")):
         figure, axes = _one_axes()
-        axes.plot(curve.familiar, curve.unfamiliar, color=GREY, linewidth=1.5)
-        dots = [i for i, t in enumerate(curve.temperature) if t >= 2 and t * 4 == round(t * 4)]
-        points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
-        axes.plot(*points, "o", color=GREY, markersize=3.5, label="T = 2, 2.25, ...")
-        one = curve.temperature.index(1.0)
-        here = curve.familiar[one], curve.unfamiliar[one]
-        axes.plot(*here, "^", color=COLOURS["unfamiliar"], markersize=10, label="uncalibrated, T = 1")
-        if curve.fitted is not None:
-            fitted, *point = curve.fitted
-            label = f"calibrated, T = {fitted:.2f}"
-            axes.plot(*point, "X", color=COLOURS["familiar"], markersize=10, label=label)
-        for i, t in enumerate(curve.temperature):
-            if t in (0.5, 2, 4, 8):
-                place = curve.familiar[i], curve.unfamiliar[i]
-                offset: Any = {"xytext": (5, 5), "textcoords": "offset points"}
-                axes.annotate(f"{t:g}", place, color=GREY, fontsize=9, **offset)
+        draw_temperature_path(axes, curve, "")
+        write_temperatures(axes, curve)
         axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
-        axes.legend(loc="best")
+        keys = mark_keys(calibrated=curve.fitted is not None)
+        if curve.fitted is not None:
+            keys[1].set_label(f"calibrated, T = {curve.fitted[0]:.2f}")
+        axes.legend(handles=keys, loc="best")
         return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
 
 
@@ -201,31 +161,13 @@ def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
     check_methods(methods)
     curves = {method.name: method_curve(method.runs[0]) for method in methods}
     styles = method_styles(len(methods))
-    with rc_context(SMALL):
+    with rc_context(methods_style(len(methods))):
         figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
         axes = figure.subplots()
-        for method, style in zip(methods, styles, strict=True):
-            curve = curves[method.name]
-            axes.plot(curve.familiar, curve.unfamiliar, alpha=0.8, **style.of_line)
-            dots = [i for i, temperature in enumerate(curve.temperature) if temperature in DOTS]
-            points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
-            axes.plot(*points, ".", color=style.colour, markersize=4)
-            mark: Any = {
-                "color": style.colour,
-                "markersize": 9,
-                "markeredgecolor": INK,
-                "markeredgewidth": 0.6,
-            }
-            axes.plot(*curve.uncalibrated, "^", **mark)
-            if curve.calibrated is not None:
-                axes.plot(*curve.calibrated, "X", **mark)
+        for method in methods:
+            draw_temperature_path(axes, curves[method.name], "", edge=INK)
         axes.set(xlabel="NLL on familiar data, nats", ylabel="NLL on unfamiliar data, nats")
-        marks: Any = {"linestyle": "none", "color": INK}
-        marked = [
-            Line2D([], [], marker="^", markersize=8, label="uncalibrated, T = 1", **marks),
-            Line2D([], [], marker="X", markersize=8, label="calibrated on validation data", **marks),
-            Line2D([], [], marker=".", markersize=5, label="T = 2, 2.25, ..., at most 6", **marks),
-        ]
+        marked = mark_keys(calibrated=True, color=INK)
         axes.legend(handles=marked, loc="best")
         key_below(figure, [line_key(style, m.label) for m, style in zip(methods, styles, strict=True)])
         title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
@@ -240,7 +182,7 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
     """The error rate when only the most confident share is accepted; bands where there are several runs."""
     check_methods(methods)
     styles = method_styles(len(methods))
-    with rc_context(SMALL):
+    with rc_context(methods_style(len(methods))):
         figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
         panels: Any = figure.subplots(1, 2)
         ends = {
@@ -290,10 +232,8 @@ def _risk_line(axes: Axes, method: MethodRuns, style: MethodStyle, side: str) ->
     if len([outcomes for outcomes in runs if outcomes.total]) > 1:
         low, high = risk_band(runs)
         axes.fill_between(BAND_COVERAGES, low, high, color=style.colour, alpha=0.15, linewidth=0)
-    if not curve.coverage:
-        return None
-    axes.plot(curve.coverage, curve.risk, **style.of_line)
-    return curve.coverage[-1], curve.risk[-1]
+    draw_risk_coverage(axes, curve, "")
+    return (curve.coverage[-1], curve.risk[-1]) if curve.coverage else None
 
 
 def cost_picture(methods: Sequence[MethodRuns]) -> Picture:

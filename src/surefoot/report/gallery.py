@@ -17,7 +17,7 @@ from PIL import Image
 from surefoot.errors import InputError
 from surefoot.experiments.run import PartStudy
 from surefoot.images.cache import read_pixels
-from surefoot.images.decode import Size
+from surefoot.images.decode import Fit, Size, decode
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import SMALL, WIDTH, finished, plain_text
@@ -204,7 +204,7 @@ def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:
         samples = _samples(part)
     except InputError as error:
         return Gallery(absent=f"No pictures, as the images are not available any more: {error}")
-    if not isinstance(samples.inputs, ImageFiles) and samples.inputs.ndim < 3:
+    if not isinstance(samples.inputs, ImageFiles) and samples.inputs.ndim < 3 and samples.pictures is None:
         return None
     ids = (samples.ids if predictions.ids is None else predictions.ids).astype(str).tolist()
     row_of = {name: row for row, name in enumerate(samples.ids.tolist())}
@@ -233,5 +233,7 @@ def _pixels(samples: Samples, row: int) -> Pixels | None:
     if isinstance(samples.inputs, ImageFiles):
         pixels = read_pixels(str(samples.inputs.file(row)), Size(THUMBNAIL))
         return None if isinstance(pixels, str) else pixels
+    if samples.pictures is not None:
+        return decode(samples.pictures[row], Size(THUMBNAIL, Fit.AS_IT_IS))
     pixels = np.asarray(samples.inputs[row], dtype=np.uint8)
     return np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels

@@ -19,17 +19,15 @@ from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
 from surefoot.metrics.proper import CLIP
-from surefoot.predictions.predictions import Predictions
-from surefoot.report.curves import (
+from surefoot.plots import draw_reliability, draw_strokes
+from surefoot.plots.curves import (
     ConfidenceBins,
-    Histogram,
-    Reliability,
-    check_methods,
     confidence_bins,
     histogram,
     lowest_confidence,
     reliability,
 )
+from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import (
     COLOURS,
     GREY,
@@ -39,10 +37,12 @@ from surefoot.report.style import (
     SMALL,
     WIDTH,
     Picture,
+    check_methods,
     finished,
     key_below,
     percent_ticks,
     plain_text,
+    side_cycle,
 )
 from surefoot.tasks.task import Split, Task
 from surefoot.tasks.toy import GRID, load_toy
@@ -50,7 +50,6 @@ from surefoot.text import short_number
 
 ACROSS = 3  # methods side by side in the figure of errors by confidence
 PAIRS = 2  # and in the reliability diagrams, which have two panels each
-COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 
 Map = NDArray[np.float64]
 
@@ -114,7 +113,10 @@ def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
             for place, side in enumerate(SIDES):
                 axes = panels.flat[2 * index + place]
                 outcomes = method.runs[0].sides[side].outcomes
-                _reliability_panel(axes, reliability(outcomes), histogram(outcomes, lowest), side)
+                axes.set_prop_cycle(side_cycle(side))
+                counts = histogram(outcomes, lowest)
+                draw_reliability(axes, reliability(outcomes), counts, side, markersize=4)
+                axes.set_yticks([0, 0.5, 1])
                 name = plain_text(method.label, 38) if place == 0 else ""
                 axes.set_title(f"{name}\n{side}, n = {outcomes.total:,.0f}", loc="left", fontsize=8.5)
         for axes in panels[:, 0]:
@@ -123,8 +125,8 @@ def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
             panels.flat[index].tick_params(labelbottom=True)
             panels.flat[index].set_xlabel("confidence")
         band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
-        counts = Patch(color=GREY, alpha=0.8, label="counts by confidence")
-        key_below(figure, [*(_side_key(side) for side in SIDES), band, counts], columns=4)
+        shares = Patch(color=GREY, alpha=0.4, linewidth=0, label="confidences")
+        key_below(figure, [*(_side_key(side) for side in SIDES), band, shares], columns=4)
         title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
         return finished(figure, "reliability-methods", title)
 
@@ -154,7 +156,7 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
     for (side, bins), nudge in zip(sides.items(), (-0.08, 0.08), strict=True):
         points = [(x + nudge, p) for x, p in zip(_middles(bins), bins.errors, strict=True) if p.n]
         places = [x for x, _ in points]
-        _vertical_strokes(
+        draw_strokes(
             axes, places, [p.low for _, p in points], [p.high for _, p in points], COLOURS[side], 0.8
         )
         axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **_side_style(side))
@@ -170,7 +172,7 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
     edges = sides["familiar"].edges
     for (side, bins), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
         counts = [max(p.n, 0.1) for p in bins.errors]
-        _vertical_strokes(axes, _middles(bins) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
+        draw_strokes(axes, _middles(bins) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
     axes.set_yscale("log")
     axes.set(xlim=(0, len(edges) - 1), ylim=(0.5, max(2, 2 * most)))
     axes.set_xticks(range(len(edges)), [f"{edge:g}".removeprefix("0") or "0" for edge in edges], fontsize=8)
@@ -180,28 +182,6 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
     axes.tick_params(labelleft=first)
     if first:
         axes.set_ylabel("predictions")
-
-
-def _reliability_panel(axes: Axes, bins: Reliability, counts: Histogram, side: str) -> None:
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
-    axes.set(xlim=(counts.edges[0] - 0.02, 1.02), ylim=(-0.02, 1.02))
-    axes.set_yticks([0, 0.5, 1])
-    if not bins.number:
-        return
-    heights = np.asarray(counts.share) * COUNT_SHARE / max(counts.share)
-    axes.stairs(heights, counts.edges, color=GREY, fill=True, alpha=0.8)
-    order = np.argsort(bins.confidence)
-    x, low, high = (np.asarray(values)[order] for values in (bins.confidence, bins.band_low, bins.band_high))
-    axes.fill_between(x, low, high, color=GREY, alpha=0.3, linewidth=0)
-    _vertical_strokes(axes, bins.confidence, bins.low, bins.high, COLOURS[side], 0.8)
-    axes.plot(bins.confidence, bins.accuracy, MARKERS[side], color=COLOURS[side], markersize=4)
-
-
-def _vertical_strokes(axes: Axes, x: Any, low: Any, high: Any, colour: str, width: float) -> None:
-    """Vertical strokes as one line with gaps: a tenth of the SVG size of separate lines."""
-    gap = np.full(len(x), np.nan)
-    across, up = np.column_stack([x, x, gap]).ravel(), np.column_stack([low, high, gap]).ravel()
-    axes.plot(across, up, color=colour, linewidth=width, solid_capstyle="butt")
 
 
 @dataclass(frozen=True, eq=False)

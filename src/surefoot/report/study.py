@@ -15,7 +15,7 @@ from surefoot.calibrators import save_calibration
 from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study
-from surefoot.io import make_folder, replacing, toml_text
+from surefoot.io import all_or_none, make_folder, replacing, toml_text
 from surefoot.pages import template_named
 from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
@@ -99,8 +99,13 @@ def part_reports(study: Study) -> tuple[PartReport, ...]:
 @one_thread()
 def write_study(study: Study, folder: Path) -> StudyReport:
     """Write `report.html`, `report.json`, tables, figures and calibrations into a folder."""
-    make_folder(folder)
     parts = part_reports(study)
+    with all_or_none():
+        return _write_report(study.experiment, parts, folder)
+
+
+def _write_report(experiment: Experiment, parts: tuple[PartReport, ...], folder: Path) -> StudyReport:
+    make_folder(folder)
     figures = {}
     for part in parts:
         write_part_tables(part, folder / "tables")
@@ -111,7 +116,6 @@ def write_study(study: Study, folder: Path) -> StudyReport:
                     file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
                     save_calibration(run.calibration, folder / "calibrations" / file)
         figures[part.name] = _write_figures(part, folder / "figures")
-    experiment = study.experiment
     # By name where the experiment is built in, else from the resolved file in the report's folder.
     name = experiment.name if experiment in EXPERIMENTS else "experiment.toml"
     about = {

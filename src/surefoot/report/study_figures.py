@@ -11,7 +11,7 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
 from surefoot.metrics import nll
-from surefoot.report.curves import single_temperature
+from surefoot.plots.curves import single_temperature
 from surefoot.report.figures import cost_picture, e99_picture, risk_coverage_picture, temperature_picture
 from surefoot.report.panels import ToyRow, confidence_picture, reliability_picture, toy_picture
 from surefoot.report.style import LETTERS, Picture

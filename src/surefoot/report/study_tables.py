@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError
@@ -20,8 +19,8 @@ from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import PAPER_TASKS
 from surefoot.experiments.results import described, without_absent_lenders
 from surefoot.experiments.run import PartStudy, Study
-from surefoot.intervals import LEVEL
-from surefoot.io import make_folder, replacing
+from surefoot.intervals import LEVEL, quantile_of
+from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
 from surefoot.metrics.proper import CLIP
 from surefoot.predictions.outcomes import Array, Index
@@ -81,11 +80,12 @@ def write_table_files(tables: Sequence[Table], folder: Path, name: str) -> list[
 
 def write_texts(texts: Mapping[str, str], folder: Path, name: str) -> list[Path]:
     """Files `folder/<name>-<ending>`, by the ending of their names; their paths."""
-    make_folder(folder)
     paths = [folder / f"{name}-{ending}" for ending in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    with all_or_none():
+        make_folder(folder)
+        for path, text in zip(paths, texts.values(), strict=True):
+            with replacing(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
     return paths
 
 
@@ -136,7 +136,7 @@ def mean_score(values: Array, row: Index) -> Score:
         return Score(mean)
     excess = np.bincount(place, values - mean)
     error = math.sqrt(rows / (rows - 1) * float(excess @ excess)) / len(values)
-    reach = float(student.ppf((1 + LEVEL) / 2, rows - 1)) * error
+    reach = quantile_of(rows - 1) * error
     return Score(mean, max(0.0, mean - reach), mean + reach)
 
 

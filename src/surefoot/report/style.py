@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -21,6 +22,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
+
+from surefoot.errors import InputError
+from surefoot.evaluation.comparison import MethodRuns
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
@@ -164,6 +168,34 @@ def method_styles(count: int) -> tuple[MethodStyle, ...]:
         )
         for index in range(count)
     )
+
+
+def check_methods(methods: Sequence[MethodRuns]) -> None:
+    """At least one method, not more than there are letters to label them, no name twice."""
+    if not 1 <= len(methods) <= len(LETTERS):
+        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
+    names = [method.name for method in methods]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"method {twice[0]!r} is given more than once; allowed: each name once")
+
+
+def side_cycle(*sides: str) -> Any:
+    """The styles of the sides, in this order, for axes on which `surefoot.plots` draws them."""
+    properties: dict[str, Any] = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
+    return cycler(**{name: [of[side] for side in sides] for name, of in properties.items()})
+
+
+def side_style(*sides: str) -> Any:
+    """The style of a figure whose curves are of these sides, in this order."""
+    return STYLE | {"axes.prop_cycle": side_cycle(*sides), "lines.linewidth": 2}
+
+
+def methods_style(count: int) -> Any:
+    """The style of a figure with a curve for each of so many methods."""
+    styles = method_styles(count)
+    cycle = cycler(color=[style.colour for style in styles], linestyle=[style.line for style in styles])
+    return SMALL | {"axes.prop_cycle": cycle, "lines.linewidth": 1.6}
 
 
 def line_key(style: MethodStyle, title: str) -> Line2D:

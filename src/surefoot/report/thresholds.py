@@ -15,8 +15,8 @@ from surefoot.deploy.thresholds import Thresholds, Zone
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.pages import template_named
+from surefoot.plots.curves import risk_coverage
 from surefoot.predictions.predictions import Predictions
-from surefoot.report.curves import risk_coverage
 from surefoot.report.style import COLOURS, GREY, INK, LINES, STYLE, svg_of
 from surefoot.report.tables import Table, to_html
 from surefoot.text import count_of, percent_range

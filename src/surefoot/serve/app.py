@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from markupsafe import Markup
@@ -39,7 +39,9 @@ from surefoot.runtime import usable_cores
 from surefoot.serve.batching import LARGE, Batcher, PredictionError, Predictor
 from surefoot.serve.hosts import Hosts
 from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
-from surefoot.serve.uploads import Upload, read_uploads
+from surefoot.serve.uploads import Upload, read_rows_body, read_uploads
+
+T = TypeVar("T")
 
 PATHS = ("/", "/predict", "/health", "/metrics")
 LISTED_CLASSES = 30  # on the page
@@ -68,7 +70,7 @@ class Page:
     def of(bundle: Bundle, thresholds: Rule | None, limits: Limits) -> "Page":
         """The page of a bundle; all text of the bundle is escaped."""
         style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
-        script = (TEMPLATES / "serve.js").read_text(encoding="utf-8")
+        script = "" if bundle.encoding else (TEMPLATES / "serve.js").read_text(encoding="utf-8")
         html = template_named("serve.html").render(
             bundle=bundle,
             thresholds=thresholds,
@@ -163,23 +165,42 @@ class Service:
             await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
 
     async def predict(self, request: Request) -> Response:
-        """Label, confidence, entropy, novelty, verdict, decision and probabilities of every image."""
+        """Label, confidence, entropy, novelty, verdict, decision and probabilities of every image or row."""
+        loop = asyncio.get_running_loop()
+        keys: list[dict[str, Any]]
         with self.capacity.request() as memory:
-            try:
-                async with asyncio.timeout(self.limits.timeout):
-                    uploads = await read_uploads(request, self.limits, memory)
-            except TimeoutError:
-                late = f"the request did not arrive within {self.limits.timeout:g} s"
-                raise RefusedError(408, late) from None
-            with self.capacity.queued(len(uploads)):
-                try:
-                    async with asyncio.timeout(self.limits.timeout):
-                        outcomes = await asyncio.gather(*(self._outcome(upload) for upload in uploads))
-                except TimeoutError:
-                    late = f"there was no prediction within {self.limits.timeout:g} s"
-                    raise RefusedError(504, late) from None
+            if self.predictor.bundle.encoding is None:
+                uploads = await self._received(read_uploads(request, self.limits, memory))
+                keys = [{"name": upload.name} for upload in uploads]
+                with self.capacity.queued(len(uploads)):
+                    outcomes = await self._answered([self._outcome(upload) for upload in uploads])
+            else:
+                kind, data = await self._received(read_rows_body(request, self.limits, memory))
+                most = self.limits.max_images
+                inputs = await loop.run_in_executor(self.decoders, self.predictor.rows, kind, data, most)
+                keys = [{"row": row} for row in range(len(inputs))]
+                with self.capacity.queued(len(inputs)):
+                    outcomes = await self._answered([self._predicted(each) for each in inputs])
         self._count(outcomes)
-        return await asyncio.get_running_loop().run_in_executor(None, predict_response, uploads, outcomes)
+        return await loop.run_in_executor(None, predict_response, keys, outcomes)
+
+    async def _received(self, reading: Awaitable[T]) -> T:
+        """What is read from a request, if it arrives in time."""
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await reading
+        except TimeoutError:
+            late = f"the request did not arrive within {self.limits.timeout:g} s"
+            raise RefusedError(408, late) from None
+
+    async def _answered(self, outcomes: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
+        """The outcomes, if they are there in time."""
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await asyncio.gather(*outcomes)
+        except TimeoutError:
+            late = f"there was no prediction within {self.limits.timeout:g} s"
+            raise RefusedError(504, late) from None
 
     async def _outcome(self, upload: Upload) -> Outcome:
         if upload.refused is not None:
@@ -188,10 +209,11 @@ class Service:
         image = await loop.run_in_executor(self.decoders, preprocess, upload.data, min(LARGE, most))
         if isinstance(image, RefusedError) and image.status == 413 and most > LARGE:
             image = await loop.run_in_executor(self.large_decoder, preprocess, upload.data, most)
-        if isinstance(image, RefusedError):
-            return image
+        return image if isinstance(image, RefusedError) else await self._predicted(image)
+
+    async def _predicted(self, sample: Tensor) -> Outcome:
         try:
-            return await asyncio.wrap_future(self.batcher.submit(image))
+            return await asyncio.wrap_future(self.batcher.submit(sample))
         except PredictionError:
             return RefusedError(500, "the prediction failed; see the server's log")
 
@@ -260,21 +282,24 @@ def build_app(predictor: Predictor, limits: Limits, hosts: Hosts) -> ASGIApp:
     return CountingApp(app, service.counts, hosts)
 
 
-def predict_response(uploads: Sequence[Upload], outcomes: Sequence[Outcome]) -> Response:
-    """The prediction or error of each image; where there are only errors, the request has failed."""
+def predict_response(keys: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome]) -> Response:
+    """The prediction or error of each image or row; where there are only errors, the request has failed.
+
+    `keys` say which it is.
+    """
     refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
     if len(outcomes) == len(refused) == 1:
         return json_response(refused[0].status, {"error": refused[0].sentence})
     documents = [
         {
-            "name": upload.name,
+            **key,
             **(
                 {"error": outcome.sentence, "status": outcome.status}
                 if isinstance(outcome, RefusedError)
                 else outcome
             ),
         }
-        for upload, outcome in zip(uploads, outcomes, strict=True)
+        for key, outcome in zip(keys, outcomes, strict=True)
     ]
     if len(refused) < len(outcomes):
         return json_response(200, {"predictions": documents})

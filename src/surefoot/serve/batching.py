@@ -14,6 +14,7 @@ from torch import Tensor
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.decision import Rule
 from surefoot.deploy.predict import Table
+from surefoot.deploy.rows import CSV, rows_of_csv, rows_of_json
 from surefoot.errors import InputError
 from surefoot.images.cache import reason_of
 from surefoot.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode
@@ -116,11 +117,14 @@ def use_threads(number: int | None) -> None:
 
 
 class Predictor:
-    """A bundle on its device: image bytes to inputs, inputs to predictions."""
+    """A bundle on its device: image bytes or rows to inputs, inputs to predictions."""
 
-    def __init__(self, bundle: Bundle, thresholds: Rule | None, device: str) -> None:
-        if bundle.preprocessing is None:
-            raise InputError(f"the bundle ({bundle.name}) takes points of shape {bundle.shape}, not images")
+    def __init__(
+        self, bundle: Bundle, thresholds: Rule | None, device: str, *, allow_unseen: bool = False
+    ) -> None:
+        if bundle.preprocessing is None and bundle.encoding is None:
+            raise InputError(f"the bundle ({bundle.name}) takes {bundle.taken}, not images")
+        self.allow_unseen = allow_unseen
         self.bundle = bundle.to(device)
         self.preprocessing = bundle.preprocessing
         self.device = torch.device(device)
@@ -131,6 +135,7 @@ class Predictor:
         """The networks' input from an image file's bytes; too many pixels are refused before decoding."""
         if not data:
             return RefusedError(422, "the image is empty")
+        assert self.preprocessing is not None
         try:
             pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels, formats=KINDS)
             return self.preprocessing.of_pixels(pixels)
@@ -142,6 +147,20 @@ class Predictor:
             return RefusedError(413, f"the image has {too_many}; allowed: {most:,} pixels")
         except UNREADABLE as error:
             return RefusedError(400, f"the image cannot be read: {reason_of(error)}")
+
+    def rows(self, kind: str, data: bytes | bytearray, most: int) -> list[Tensor]:
+        """The networks' inputs from the rows in the body of a request; RefusedError where one is wrong."""
+        encoding = self.bundle.encoding
+        assert encoding is not None
+        try:
+            raw = (rows_of_csv if kind == CSV else rows_of_json)(encoding, bytes(data))
+            if len(raw) > most:
+                raise RefusedError(413, f"the request has {len(raw):,} rows; allowed: {most:,}")
+            if not self.allow_unseen:
+                encoding.refuse_unseen(raw)
+            return list(torch.from_numpy(encoding.encode(raw)))
+        except InputError as error:
+            raise RefusedError(422, str(error)) from error
 
     def predict(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """The predictions of one forward pass, as JSON values."""

@@ -6,11 +6,14 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from surefoot.deploy.rows import CSV, JSON
 from surefoot.serve.limits import Limits, RefusedError, RequestMemory
 from surefoot.text import count_of
 
 FORM, RAW = "multipart/form-data", ("image/", "application/octet-stream")
 HOW = f"allowed: {FORM} with files in it, or one image as image/jpeg, image/png and so on"
+ROWS = (JSON, CSV)
+HOW_ROWS = f"allowed: {JSON} with a list of objects, or {CSV}"
 OTHER_FIELDS = 100  # of a form, besides its images
 LONGEST = 200  # characters of a client's text that are sent back
 
@@ -47,7 +50,37 @@ async def read_uploads(request: Request, limits: Limits, memory: RequestMemory) 
     return uploads
 
 
-async def _feed(request: Request, reader: "Form | Raw", limits: Limits) -> None:
+async def read_rows_body(request: Request, limits: Limits, memory: RequestMemory) -> tuple[str, bytearray]:
+    """The type and the bytes of a request with rows; its bytes are counted in `memory`."""
+    kind = parse_options_header(request.headers.get("content-type", ""))[0].decode("latin-1")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise RefusedError(415, "the request is compressed; allowed: no content encoding")
+    if kind not in ROWS:
+        raise RefusedError(415, f"the request is {_printable(kind.encode()) or 'of no type'}; {HOW_ROWS}")
+    reader = Body(memory)
+    await _feed(request, reader, limits)
+    if not reader.data:
+        raise RefusedError(422, f"the request has no rows in it; {HOW_ROWS}")
+    return kind, reader.data
+
+
+class Body:
+    """A body of rows, as it arrived."""
+
+    def __init__(self, memory: RequestMemory) -> None:
+        self.memory = memory
+        self.data = bytearray()
+
+    def write(self, chunk: bytes) -> None:
+        """Add a chunk of the body."""
+        self.memory.add(len(chunk))
+        self.data += chunk
+
+    def close(self) -> None:
+        """End of the body."""
+
+
+async def _feed(request: Request, reader: "Form | Raw | Body", limits: Limits) -> None:
     too_large = RefusedError(
         413, f"the request is larger than {limits.max_bytes:,} bytes, which is the most allowed"
     )

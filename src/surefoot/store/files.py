@@ -2,10 +2,10 @@
 
 import hashlib
 import io
-import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,11 +15,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_locked, replacing, sha256_of
+from surefoot.io import digest_of, is_locked, parse_json, replacing, sha256_of
 
 DONE = "done.json"
 SPEC = "spec.json"
 LOG = "log.jsonl"
+EPOCH = ("epoch", "epochs", "loss", "seconds")  # the numbers of a log's entries
+PREDICTION = ("predicted", "prediction_seconds")
 DIGESTS = "sha256"  # in done.json: of each file of weights, by name
 
 
@@ -80,7 +82,7 @@ def stored_network(target: Path, locks: Path) -> StoredNetwork | None:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object that describes a network."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
             raise ValueError("not a JSON object")
     except OSError as error:
@@ -140,14 +142,20 @@ def _verify(path: Path, digest: str) -> None:
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The log's entries; a line cut short by a kill is skipped."""
+    """The log's entries; a line cut short by a kill, or damaged, is skipped."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+        with suppress(ValueError, RecursionError):
+            if _is_entry(entry := parse_json(line)):
+                yield entry
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether it has values by name, and numbers where they are needed."""
+    if not isinstance(entry, dict):
+        return False
+    return all(isinstance(entry[name], int | float) for name in (*EPOCH, *PREDICTION) if name in entry)
 
 
 def _described(folder: Path, state: State, seconds: float | None) -> StoredNetwork:

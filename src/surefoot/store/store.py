@@ -136,7 +136,12 @@ class Store:
 
     def facts(self, spec: Spec) -> dict[str, Any]:
         """How a finished network was trained: versions, device, seconds."""
-        return read_document(self._finished(spec) / DONE)
+        path = self._finished(spec) / DONE
+        facts = read_document(path)
+        for name in ("seconds", "seconds_per_sample"):
+            if not isinstance(facts.get(name, 0.0), int | float):
+                raise damaged(path, f"{name} is not a number")
+        return facts
 
     def weights_file(self, spec: Spec) -> Path:
         """The file of a finished network's weights."""

@@ -19,10 +19,12 @@ from surefoot.predictions.columns import (
     scores_in,
 )
 from surefoot.predictions.labels import refuse_other_classifier
+from surefoot.predictions.memory import limited_memory
 from surefoot.predictions.paths import STREAMED
 from surefoot.predictions.tables import (
     CSV_PARSING,
     READ_AHEAD,
+    arrow_file,
     csv_name,
     csv_names,
     csv_options,
@@ -98,7 +100,7 @@ def batches(part: Part, shape: Shape) -> Iterator[Batch]:
 
 
 def _row_groups(file: Path) -> list[Part]:
-    with pyarrow.parquet.ParquetFile(file) as opened:
+    with pyarrow.parquet.ParquetFile(arrow_file(file)) as opened:
         for group in range(opened.num_row_groups):
             refuse_announced(opened.metadata, [group])
         sizes = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
@@ -118,7 +120,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     tables = _parquet(part, rows) if part.groups else _csv(part)
     while True:
         try:
-            with decoding("data"):
+            with decoding("data"), limited_memory():
                 table = next(tables, None)
         except InputError as error:
             raise InputError(f"{part.path}: {error}") from error
@@ -131,7 +133,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
 
 def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
     with pyarrow.parquet.ParquetFile(
-        part.path, buffer_size=READ_AHEAD, pre_buffer=False, page_checksum_verification=True
+        arrow_file(part.path), buffer_size=READ_AHEAD, pre_buffer=False, page_checksum_verification=True
     ) as file:
         schema = file.schema_arrow
         refuse_repeated(schema.names)
@@ -152,7 +154,7 @@ def _csv(part: Part) -> Iterator[pa.Table]:
     # A column of scores is float64 even if its first values are whole numbers.
     options = csv_options(names, numbers=[name for name in names if is_score(csv_name(name))])
     with pyarrow.csv.open_csv(
-        part.path, read_options=reading, parse_options=CSV_PARSING, convert_options=options
+        arrow_file(part.path), read_options=reading, parse_options=CSV_PARSING, convert_options=options
     ) as file:
         for batch in file:
             yield from_csv(pa.Table.from_batches([batch]))

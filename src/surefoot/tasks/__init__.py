@@ -11,11 +11,12 @@ from surefoot.tasks.layouts import Layout, TaskEntry
 from surefoot.tasks.letters import LETTERS
 from surefoot.tasks.manifest import load_task, write_resolved
 from surefoot.tasks.objects import OBJECTS
+from surefoot.tasks.pets import PETS
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task, refuse_shared_content
 from surefoot.tasks.toy import TOY
 
 TASKS: Registry[TaskEntry] = Registry(
-    "task", (TOY, LETTERS, GENDER, CAT_DOG, ANIMALS, OBJECTS), or_else=", or a .toml file"
+    "task", (TOY, LETTERS, PETS, GENDER, CAT_DOG, ANIMALS, OBJECTS), or_else=", or a .toml file"
 )
 
 

@@ -14,6 +14,7 @@ from surefoot.images.cache import reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, decode, in_parallel
 from surefoot.io import read_regular
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.tasks.features import Vector
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
 
@@ -26,6 +27,10 @@ NEAR = BANDS - 1  # bits: two hashes that differ in no more agree in at least on
 MOST_VALUES = 12  # of an attribute that are counted one by one
 SHARES_DIFFER = 0.05  # least difference of a label's share that is reported, if it is significant
 SIGNIFICANT = 0.001  # divided by the number of labels (Bonferroni)
+NEAR_ROWS = 0.05  # of the usual distance of neighbours
+LEAST_DIMENSIONS = 4  # of numbers: with fewer, near rows are frequent
+PROJECTED = 12  # components
+ROWS_COMPARED = 256  # whose nearest neighbours give the usual distance
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 
 
@@ -66,7 +71,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
         *_missing(task),
         *_different_shares(task),
         *_repeated(task, prints),
-        *_similar(task, prints),
+        *(_similar(task, prints) if task.encoding is None else (*_near_rows(task), *_unseen(task))),
     ]
     return sorted(findings, key=lambda finding: not finding.serious)
 
@@ -236,8 +241,12 @@ def _shared(task: Task, prints: Fingerprints) -> Iterator[Finding]:
                 text = f"{_name(task, one, first[one])} = {_name(task, other, first[other])}"
                 pairs[one, other].append(text)
     for (one, other), named in _in_order(pairs):
-        sentence = f"{count_of(len(named), 'picture')} in both {one} and {other}: a leak"
-        yield Finding("leak", sentence, tuple(named), True)
+        what = f"{count_of(len(named), _noun(task))} in both {one} and {other}"
+        if may_be_equal_by_chance(task, prints):
+            sentence = f"{what}: copies of one sample, which leak, or samples whose features are equal"
+            yield Finding("equal_rows", sentence, tuple(named))
+        else:
+            yield Finding("leak", f"{what}: a leak", tuple(named), True)
 
 
 def _missing(task: Task) -> Iterator[Finding]:
@@ -249,7 +258,8 @@ def _missing(task: Task) -> Iterator[Finding]:
         if split not in task.splits:
             yield Finding("empty_split", f"no samples in {split}", serious=True)
     if Split.UNLABELLED not in task.splits:
-        yield Finding("no_unlabelled", "no unlabelled images: G-distillation needs some, nothing else does")
+        noun = "images" if task.encoding is None else "rows"
+        yield Finding("no_unlabelled", f"no unlabelled {noun}: G-distillation needs some, nothing else does")
     for split in (Split.VAL, *TESTED):
         if split in task.splits:
             counts = task.class_counts(split)
@@ -300,7 +310,7 @@ def _repeated(task: Task, prints: Fingerprints) -> Iterator[Finding]:
             if len(copies) > 1:
                 named.append(" = ".join(str(task.splits[split].ids[row]) for _, row in copies))
         if named:
-            sentence = f"{count_of(len(named), 'picture')} more than once in {split}"
+            sentence = f"{count_of(len(named), _noun(task))} more than once in {split}"
             yield Finding("repeated", sentence, tuple(named))
 
 
@@ -323,6 +333,82 @@ def _similar(task: Task, prints: Fingerprints) -> Iterator[Finding]:
     for (one, other), named in _in_order(pairs):
         sentence = f"{count_of(len(named), 'pair')} of pictures that look alike in {one} and {other}"
         yield Finding("look_alike", sentence, tuple(named))
+
+
+def may_be_equal_by_chance(task: Task, prints: Fingerprints) -> bool:
+    """Whether equal rows need not be copies: columns may be few and coarse, so that train has equal rows."""
+    if task.encoding is None or any(isinstance(each, Vector) for each in task.encoding.features):
+        return False
+    train = prints[Split.TRAIN]
+    return len({each.content for each in train}) < len(train)
+
+
+def _noun(task: Task) -> str:
+    return "picture" if task.encoding is None else "row"
+
+
+def _near_rows(task: Task) -> Iterator[Finding]:
+    """Different rows of two splits, much nearer than neighbours usually are: for a person to look at."""
+    values = np.concatenate([np.asarray(each.inputs, np.float64) for each in task.splits.values()])
+    rows = [(split, row) for split, each in task.splits.items() for row in range(len(each))]
+    sides = np.asarray([list(Split).index(split) for split, _ in rows])
+    _, row_of = np.unique(values, axis=0, return_inverse=True)
+    first = np.unique(np.stack([row_of.ravel(), sides]), axis=1, return_index=True)[1]  # of equal rows
+    values, sides, rows = values[first], sides[first], [rows[each] for each in first]
+    assert task.encoding is not None
+    pairs: Pairs = defaultdict(list)
+    if task.encoding.continuous().sum() >= LEAST_DIMENSIONS:
+        train = np.asarray(task.splits[Split.TRAIN].inputs, np.float64)
+        for left, right in near_rows(values, sides, NEAR_ROWS * usual_distance(train)):
+            (one, row), (other, other_row) = rows[left], rows[right]
+            pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, other_row)}")
+    for (one, other), named in _in_order(pairs):
+        sentence = f"{count_of(len(named), 'pair')} of nearly equal rows in {one} and {other}"
+        yield Finding("look_alike", sentence, tuple(named))
+
+
+def usual_distance(values: NDArray[np.float64]) -> float:
+    """The median distance of a row to the nearest other one, estimated from some rows."""
+    unique = np.unique(values, axis=0)
+    some = unique[np.unique(np.linspace(0, len(unique) - 1, ROWS_COMPARED).astype(np.int64))]
+    if len(unique) < 2:
+        return 0.0
+    squares = (some**2).sum(axis=1)[:, None] - 2 * some @ unique.T + (unique**2).sum(axis=1)
+    return float(np.median(np.sqrt(np.maximum(np.partition(squares, 1, axis=1)[:, 1], 0))))
+
+
+def near_rows(values: NDArray[np.float64], sides: NDArray[np.int64], most: float) -> list[tuple[int, int]]:
+    """Pairs of different rows from different sides whose distance is at most `most`, by side.
+
+    Only rows that are near in their first principal components are compared in full: a distance is never
+    smaller than that of the projections.
+    """
+    from scipy.spatial import cKDTree  # takes a fifth of a second to import
+
+    centred = values - values.mean(axis=0)
+    some = centred[np.linspace(0, len(centred) - 1, min(len(centred), 2000)).astype(np.int64)]
+    directions = np.linalg.svd(some, full_matrices=False)[2][:PROJECTED]
+    pairs = cKDTree(centred @ directions.T).query_pairs(most * (1 + 1e-9), output_type="ndarray")
+    pairs = pairs[sides[pairs[:, 0]] != sides[pairs[:, 1]]]
+    found = []
+    for part in np.array_split(pairs, len(pairs) // 10_000 + 1):
+        distances = np.linalg.norm(values[part[:, 0]] - values[part[:, 1]], axis=1)
+        found.append(part[(distances > 0) & (distances <= most)])
+    near = np.concatenate(found)
+    swapped = sides[near[:, 0]] > sides[near[:, 1]]
+    near[swapped] = near[swapped][:, ::-1]
+    return sorted(map(tuple, near.tolist()))
+
+
+def _unseen(task: Task) -> Iterator[Finding]:
+    """Values that no training row has, in other splits."""
+    assert task.encoding is not None
+    for split in (split for split in task.splits if split is not Split.TRAIN):
+        counts = task.encoding.unseen_inputs(np.asarray(task.splits[split].inputs))
+        if counts:
+            listed = tuple(f"{column}: {count_of(count, 'row')}" for column, count in counts.items())
+            sentence = f"{split} has values that train never has, in {count_of(len(counts), 'column')}"
+            yield Finding("unseen_values", sentence, listed)
 
 
 def _by_content(prints: Fingerprints) -> dict[str, list[tuple[Split, int]]]:

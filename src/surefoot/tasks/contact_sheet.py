@@ -33,6 +33,10 @@ def write_contact_sheet(task: Task, path: str | Path, *, seed: int = 0) -> None:
         raise InputError(f"{path}: unknown file type {Path(path).suffix!r}; have: .png")
     inputs = task.splits[Split.TRAIN].inputs
     are_points = not isinstance(inputs, ImageFiles) and inputs.ndim == 2
+    if are_points and (task.encoding is not None or inputs.shape[1] != 2):  # type: ignore[union-attr]
+        raise InputError(
+            f"task {task.name!r} has vectors; a contact sheet shows images, or points in a plane"
+        )
     sheet = _scatter_plot(task) if are_points else _sheet(task, seed)
     with replacing(path) as temporary:
         sheet.save(temporary, format="PNG")

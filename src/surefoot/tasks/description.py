@@ -152,31 +152,39 @@ def _column_type(kind: pa.DataType) -> str:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A folder of images without labels: all of them, or `limit` drawn at random."""
+    """A folder of images, or a table of rows, without labels: all of them, or `limit` drawn at random."""
 
-    images: Path
+    source: Path
     limit: int | None
     seed: int
+
+    def drawn(self, names: list[str]) -> list[str]:
+        """The names, or so many of them, sorted."""
+        if self.limit is None or self.limit >= len(names):
+            return sorted(names)
+        return sorted(
+            shuffled(sorted(names), random.Random(f"surefoot unlabelled {self.seed}"))[: self.limit]
+        )
 
 
 def unlabelled_samples(source: Unlabelled, kind: LabelKind, classes: int) -> Samples:
     """The images below the folder, in the order of their names."""
-    paths = image_paths_below(source.images)
-    if source.limit is not None and source.limit < len(paths):
-        drawn = shuffled(paths, random.Random(f"surefoot unlabelled {source.seed}"))
-        paths = sorted(drawn[: source.limit])
+    paths = source.drawn(image_paths_below(source.source))
     return Samples(
         ids=np.asarray([f"unlabelled/{path}" for path in paths], dtype=np.str_),
         labels=unlabelled_labels(len(paths), kind, classes),
-        inputs=ImageFiles(source.images, tuple(paths)),
+        inputs=ImageFiles(source.source, tuple(paths)),
     )
 
 
 TABLES = ("task", "familiar", "splits", "unlabelled")
 TEXT_KEYS = ("name", "manifest", "images", "label", "labels", "ignored", "path", "id", "groups", "identity")
-TASK_KEYS = (*TEXT_KEYS, "classes")
-SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", "repeated_pictures", "balance")
-UNLABELLED_KEYS = ("images", "limit", "seed")
+TASK_KEYS = (*TEXT_KEYS, "classes", "features", "categories")
+REPEATED = ("repeated_pictures", "repeated_rows")
+SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", *REPEATED, "balance")
+UNLABELLED_KEYS = ("images", "rows", "limit", "seed")
+BOTH = "both unlabelled.images and unlabelled.rows; allowed: one of the two"
+OF_IMAGES = ("images", "path")  # keys of [task] that a task of vectors has not
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,15 @@ class Resolved:
     column: str
 
 
+@dataclass(frozen=True)
+class FeatureColumns:
+    """Which columns are the features of a task of vectors; or the .npy file that holds them."""
+
+    names: tuple[str, ...]
+    categories: tuple[str, ...]  # of these, those that are categories although they look like numbers
+    array: Path | None  # names is then its stem
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """The content of a task's TOML file; its paths are already joined to its folder."""
@@ -216,9 +233,10 @@ class Description:
     label: str | None
     labels: str | None
     ignored: str | None
-    path: str
+    path: str | None  # None: the samples are vectors
     id: str | None
     groups: str | None
+    features: FeatureColumns | None
     classes: tuple[str, ...] | None
     identity: str | None
     familiar: tuple[Condition, ...]
@@ -230,11 +248,19 @@ class Description:
     def columns(self) -> list[str]:
         """The columns that the manifest must have, in addition to those of the conditions."""
         named = [self.path, self.label, self.labels, self.ignored, self.id, self.groups]
+        if self.features is not None:
+            named += self.features.categories
         if isinstance(self.splits, Resolved):
             named.append(self.splits.column)
         else:
             named += [getattr(self.splits, "column", None), self.splits.keep_together]
         return [name for name in named if name is not None]
+
+    def files(self) -> list[Path]:
+        """The files that it is read from, except the images."""
+        array = None if self.features is None else self.features.array
+        unlabelled = None if self.features is None or self.unlabelled is None else self.unlabelled.source
+        return [file for file in (self.manifest, array, unlabelled) if file is not None]
 
     def text_columns(self) -> list[str]:
         """Columns whose values are names and stay text as written, unless a condition compares numbers."""
@@ -268,8 +294,11 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         raise InputError("a [familiar] table and splits.resolved; allowed: one of the two")
     if not isinstance(rule, Resolved) and not familiar:
         raise InputError("no [familiar] table; needed: a condition, such as age = { at_least = 18 }")
-    duplicates = splits.get("repeated_pictures", "as_given")
-    one_of("splits.repeated_pictures", duplicates, ("as_given", "once"))
+    features = _features(task, folder)
+    _refuse_other_samples(features, task, splits)
+    key = REPEATED[0 if features is None else 1]
+    duplicates = splits.get(key, "as_given")
+    one_of(f"splits.{key}", duplicates, ("as_given", "once"))
     balance = splits.get("balance", "as_given")
     one_of("splits.balance", balance, ("as_given", "label"))
     if balance == "label" and texts["label"] is None:
@@ -281,17 +310,65 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         label=texts["label"],
         labels=texts["labels"],
         ignored=texts["ignored"],
-        path=texts["path"] or "path",
+        path=(texts["path"] or "path") if features is None else None,
         id=texts["id"],
         groups=texts["groups"],
+        features=features,
         classes=_classes(task),
         identity=texts["identity"],
         familiar=parse_conditions(familiar),
         splits=rule,
         drop_duplicates=duplicates == "once",
         balance=balance == "label",
-        unlabelled=_unlabelled(unlabelled, folder) if unlabelled else None,
+        unlabelled=_unlabelled(unlabelled, folder, "images" if features is None else "rows")
+        if unlabelled
+        else None,
     )
+
+
+def _features(task: Mapping[str, Any], folder: Path) -> FeatureColumns | None:
+    """The features of a task of vectors; None for one of images."""
+    value, categories = task.get("features"), _names(task, "categories")
+    if value is None:
+        if categories:
+            raise InputError("task.categories without task.features; needed: both, or neither")
+        return None
+    if isinstance(value, str) and value.lower().endswith(".npy"):
+        if categories:
+            raise InputError(f"task.categories with task.features = {value!r}; an array has no categories")
+        return FeatureColumns((Path(value).stem,), (), folder / value)
+    names = (value,) if isinstance(value, str) and value else _names(task, "features")
+    if not names:
+        raise InputError(
+            f"task.features is {value!r}; allowed: a column of lists, an .npy file, or a list of columns"
+        )
+    labels = {task.get(key) for key in ("label", "labels", "ignored")}
+    if label := next((name for name in names if name in labels), None):
+        raise InputError(f"column {label!r} is both a feature and the label; allowed: one of the two")
+    refuse_unknown("category", categories, names)
+    return FeatureColumns(names, categories, None)
+
+
+def _refuse_other_samples(
+    features: FeatureColumns | None, task: Mapping[str, Any], splits: Mapping[str, Any]
+) -> None:
+    """Refuse keys of images in a task of vectors, and the other way round."""
+    images, rows = REPEATED
+    if features is None and rows in splits:
+        raise InputError(f"splits.{rows} without task.features; for images: splits.{images}")
+    if features is not None:
+        for name, table, keys in (("task", task, OF_IMAGES), ("splits", splits, (images,))):
+            if key := next((key for key in keys if key in table), None):
+                other = f"; for rows: splits.{rows}" if name == "splits" else ""
+                raise InputError(f"{name}.{key} and task.features; allowed: images or features{other}")
+
+
+def _names(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = table.get(key, [])
+    names = value if isinstance(value, list) else [None]
+    valid = all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    require(valid, f"task.{key}", value, "a list of different columns")
+    return tuple(names)
 
 
 def _split_rule(table: Mapping[str, Any]) -> ByShare | ByColumn | Resolved:
@@ -316,13 +393,14 @@ def _split_rule(table: Mapping[str, Any]) -> ByShare | ByColumn | Resolved:
     return ByShare(val, test, seed, together)
 
 
-def _unlabelled(table: Mapping[str, Any], folder: Path) -> Unlabelled:
+def _unlabelled(table: Mapping[str, Any], folder: Path, key: str) -> Unlabelled:
     refuse_unknown("key of [unlabelled]", table, UNLABELLED_KEYS)
-    images = _text(table, "unlabelled", "images")
-    if images is None:
-        raise InputError("no unlabelled.images; needed: a folder")
+    source = _text(table, "unlabelled", key)
+    if source is None or {"images", "rows"} <= set(table):
+        needed = {"images": "a folder", "rows": "a table with the same features"}[key]
+        raise InputError(f"no unlabelled.{key}; needed: {needed}" if source is None else BOTH)
     limit, seed = (_whole(table, "unlabelled", key) for key in ("limit", "seed"))
-    return Unlabelled(folder / images, limit, seed or 0)
+    return Unlabelled(folder / source, limit, seed or 0)
 
 
 def _classes(task: Mapping[str, Any]) -> tuple[str, ...] | None:

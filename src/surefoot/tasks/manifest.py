@@ -1,12 +1,14 @@
-"""A user's task: a TOML file and a table with one path per row; and the resolved split written to files."""
+"""A user's task: a TOML file and a table with a row per sample; and the resolved split written to files."""
 
+import hashlib
+import io
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +16,12 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import refuse_special, replacing, write_toml
+from surefoot.io import read_regular, refuse_special, replacing, write_toml
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.tables import (
     CSV_PARSING,
+    arrow_file,
     decoding,
     from_csv,
     read_parquet,
@@ -26,12 +29,22 @@ from surefoot.predictions.tables import (
     write_csv,
 )
 from surefoot.predictions.validate import check_class_names
+from surefoot.tasks.columns import column_of, is_list, read_array
 from surefoot.tasks.description import (
     Description,
+    FeatureColumns,
     Resolved,
     read_description,
     rows_where,
     unlabelled_samples,
+)
+from surefoot.tasks.features import (
+    Category,
+    Encoding,
+    RawColumns,
+    Vector,
+    read_alike,
+    read_features,
 )
 from surefoot.tasks.split import (
     Assignment,
@@ -41,7 +54,7 @@ from surefoot.tasks.split import (
     drop_duplicates,
     without_contents,
 )
-from surefoot.tasks.task import ImageFiles, Samples, Split, Task
+from surefoot.tasks.task import ImageFiles, Samples, Split, Task, unlabelled_labels
 
 COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved split
 
@@ -49,7 +62,7 @@ COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved 
 def load_task(file: str | Path) -> Task:
     """The task that a TOML file describes. Its paths are relative to the file's folder."""
     description = read_description(Path(file))
-    table = _read_manifest(description.manifest, description.text_columns())
+    table = read_table(description.manifest, description.text_columns())
     try:
         if isinstance(description.splits, Resolved) and description.manifest.suffix.lower() == ".csv":
             table = from_csv(table)
@@ -71,6 +84,7 @@ def write_resolved(task: Task, path: str | Path) -> Path:
     roots = [each.inputs.root for each in task.splits.values() if isinstance(each.inputs, ImageFiles)]
     root = Path(os.path.commonpath(roots)) if roots else None
     tables = [_resolved_table(task, split, samples, root) for split, samples in task.splits.items()]
+    features = _write_features(task, target)
     with replacing(target) as temporary:
         write_csv(pa.concat_tables(tables, promote_options="permissive"), temporary)
     is_one_label = task.kind is LabelKind.ONE_LABEL
@@ -81,6 +95,7 @@ def write_resolved(task: Task, path: str | Path) -> Path:
         "label" if is_one_label else "labels": "label",
         "ignored": None if is_one_label else "ignored",
         "classes": list(task.class_names),
+        **features,
         "id": "id",
         "groups": "group",
         "identity": task.identity,
@@ -101,26 +116,31 @@ class Labels:
     strata: list[str]
 
 
-def _read_manifest(file: Path, text_columns: list[str]) -> pa.Table:
+def read_table(file: Path, text_columns: Sequence[str], number_columns: Sequence[str] = ()) -> pa.Table:
     """A csv or parquet table; an empty cell is a missing value, and names stay text as written."""
     with _naming(file), decoding("data"):
         if file.suffix.lower() not in (".csv", ".parquet"):
             raise InputError(f"unknown file type {file.suffix!r}; have: .csv, .parquet")
         refuse_special(file)
         if file.suffix.lower() == ".csv":
-            convert = pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(text_columns, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            )
-            table = pyarrow.csv.read_csv(file, convert_options=convert, parse_options=CSV_PARSING)
-            validated(table)
+            with arrow_file(file) as source:
+                table = csv_table(source, text_columns, number_columns)
         else:
             table = read_parquet(file)
         if not table.num_rows:
-            raise InputError("no rows; needed: a path per row")
+            raise InputError("no rows; needed: a row per sample")
     return table
+
+
+def csv_table(source: Any, text_columns: Sequence[str], number_columns: Sequence[str] = ()) -> pa.Table:
+    """A csv table; columns with numbers only become numbers, unless they are to be text."""
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(text_columns, pa.string()) | dict.fromkeys(number_columns, pa.float64()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    return validated(pyarrow.csv.read_csv(source, convert_options=convert, parse_options=CSV_PARSING))
 
 
 def _build(description: Description, table: pa.Table) -> Task:
@@ -128,7 +148,7 @@ def _build(description: Description, table: pa.Table) -> Task:
     for name in description.columns():
         if name not in have:
             raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
-    if not description.images.is_dir():
+    if description.features is None and not description.images.is_dir():
         raise InputError(f"the image root {description.images} is no folder; see task.images")
     labels = _read_labels(description, table)
     check_class_names(labels.names)
@@ -138,11 +158,18 @@ def _build(description: Description, table: pa.Table) -> Task:
     splits, remarks = assign(description.splits, table, familiar, ids=ids, strata=labels.strata)
     unlabelled = None
     if description.unlabelled is not None:
-        unlabelled = unlabelled_samples(description.unlabelled, labels.kind, len(labels.names))
+        inputs: Any = samples.inputs
+        if isinstance(inputs, RawColumns):
+            unlabelled = _unlabelled_rows(description, inputs, labels)
+        else:
+            unlabelled = unlabelled_samples(description.unlabelled, labels.kind, len(labels.names))
     if description.drop_duplicates:
         splits, unlabelled, left_out = _without_duplicates(samples, splits, unlabelled)
         if left_out:
-            remarks += (f"{left_out:,} files whose picture occurs elsewhere too are left out",)
+            what = (
+                "files whose picture occurs" if description.features is None else "rows whose features occur"
+            )
+            remarks += (f"{left_out:,} {what} elsewhere too are left out",)
     if description.balance and not isinstance(description.splits, Resolved):
         seed = description.splits.seed
         splits, more = balance_labels(splits, labels.strata, samples.groups, ids=ids, seed=seed)
@@ -157,40 +184,124 @@ def _build(description: Description, table: pa.Table) -> Task:
         splits=by_split if unlabelled is None else by_split | {Split.UNLABELLED: unlabelled},
         remarks=remarks,
     )
+    task = task if description.features is None else _encoded(task)
     if description.identity not in (None, task.identity):
         raise InputError(f"the split is {task.identity}, but task.identity is {description.identity}")
     return task
 
 
 def _all_samples(description: Description, table: pa.Table, labels: Labels) -> Samples:
-    """The samples of all rows, whatever their split."""
+    """The samples of all rows, whatever their split; vectors are not encoded yet."""
+    inputs: Any
+    if description.features is None:
+        inputs = _image_files(description, table)
+        names = list(inputs.paths)
+    else:
+        inputs = _features(description.features, table)
+        names = [f"row-{row:07d}" for row in range(table.num_rows)]
+    groups = None
+    if description.groups is not None:
+        values = table[description.groups].to_pylist()
+        groups = np.asarray(["" if value is None else str(value) for value in values])
+    used = {description.path, description.label, description.labels, description.ignored, description.id}
+    rest = [field.name for field in table.schema if field.name not in used and not is_list(field.type)]
+    return Samples(
+        ids=np.asarray(names if description.id is None else _texts(table, description.id), dtype=np.str_),
+        labels=labels.values,
+        inputs=inputs,
+        groups=groups,
+        attributes=table.select(rest) if rest else None,
+    )
+
+
+def _image_files(description: Description, table: pa.Table) -> ImageFiles:
+    assert description.path is not None
     paths = [PurePosixPath(path).as_posix() for path in _texts(table, description.path)]
     first: dict[str, int] = {}
     for row, path in enumerate(paths):
         if first.setdefault(path, row) != row:
             raise InputError(f"path {path!r} is in rows {first[path]} and {row}; allowed: one row per image")
-    ids = paths if description.id is None else _texts(table, description.id)
-    groups = None
-    if description.groups is not None:
-        values = table[description.groups].to_pylist()
-        groups = np.asarray(["" if value is None else str(value) for value in values])
-    used = (description.path, description.label, description.labels, description.ignored, description.id)
-    rest = [name for name in table.column_names if name not in used]
-    return Samples(
-        ids=np.asarray(ids, dtype=np.str_),
-        labels=labels.values,
-        inputs=ImageFiles(description.images, tuple(paths)),
-        groups=groups,
-        attributes=table.select(rest) if rest else None,
+    return ImageFiles(description.images, tuple(paths))
+
+
+def _features(given: FeatureColumns, table: pa.Table) -> RawColumns:
+    if given.array is None:
+        return read_features(table, given.names, given.categories)
+    with _naming(given.array):
+        values = read_array(given.array)
+        if len(values) != table.num_rows:
+            raise InputError(
+                f"the array has {len(values):,} rows; needed: {table.num_rows:,}, as the manifest"
+            )
+    return RawColumns({given.names[0]: values})
+
+
+def _unlabelled_rows(description: Description, alike: RawColumns, labels: Labels) -> Samples:
+    """The rows of a table, or of an array, that have the same features and no labels."""
+    source, given = description.unlabelled, description.features
+    assert source is not None
+    assert given is not None
+    attributes = None
+    with _naming(source.source):
+        if source.source.suffix.lower() == ".npy":
+            raw = _unlabelled_array(source.source, alike)
+            names = [f"row-{row:07d}" for row in range(len(raw))]
+        else:
+            numbers = [name for name, values in alike.columns.items() if values.dtype == np.float64]
+            texts = [name for name, values in alike.columns.items() if values.dtype == object]
+            table = read_table(source.source, [*texts, *filter(None, [description.id])], numbers)
+            raw = read_alike(table, alike)
+            names = [f"row-{row:07d}" for row in range(len(raw))]
+            if description.id is not None:
+                column_of(table, description.id)
+                names = _texts(table, description.id)
+            attributes = table.select(texts + numbers) if texts + numbers else None
+    row_of = {name: row for row, name in enumerate(names)}
+    drawn = source.drawn(list(row_of))
+    samples = Samples(
+        ids=np.asarray([f"{Split.UNLABELLED}/{name}" for name in names], dtype=np.str_),
+        labels=unlabelled_labels(len(names), labels.kind, len(labels.names)),
+        inputs=cast(Any, raw),
+        attributes=attributes,
+    )
+    return samples.take([row_of[name] for name in drawn])
+
+
+def _unlabelled_array(file: Path, alike: RawColumns) -> RawColumns:
+    (name, values), *others = alike.columns.items()
+    if others or values.ndim != 2:
+        raise InputError("an array for features that are columns; needed: a .csv or .parquet with them")
+    array = read_array(file)
+    Vector(name, values.shape[1]).encode(array)  # refuses another length
+    return RawColumns({name: array})
+
+
+def _encoded(task: Task) -> Task:
+    """The task with its rows encoded by what the training rows contain."""
+    raw: Mapping[Split, Any] = {split: samples.inputs for split, samples in task.splits.items()}
+    encoding = Encoding.fit(raw[Split.TRAIN])
+    ids = [i for samples in task.splits.values() for i in samples.ids.tolist()]
+    contents = dict(zip(ids, [content for each in raw.values() for content in each.contents()], strict=True))
+    digest = hashlib.sha256(raw[Split.TRAIN].description().encode())
+    for name in sorted(contents):
+        digest.update(contents[name].encode())
+    return replace(
+        task,
+        splits={
+            split: replace(samples, inputs=encoding.encode(raw[split]))
+            for split, samples in task.splits.items()
+        },
+        remarks=(encoding.sentence(), *task.remarks),
+        encoding=encoding,
+        contents=digest.hexdigest(),
     )
 
 
 def _without_duplicates(
     samples: Samples, splits: Assignment, unlabelled: Samples | None
 ) -> tuple[Assignment, Samples | None, int]:
-    """Every image in one row at most, none of them among the unlabelled, and the number left out."""
-    assert isinstance(samples.inputs, ImageFiles)
-    contents = contents_of(samples.inputs)
+    """Every image, or row, once at most, none of them among the unlabelled, and the number left out."""
+    contents = contents_of(samples)
     labels = [each.tobytes() for each in samples.labels]
     result = drop_duplicates(contents, splits, samples.ids.tolist(), labels)
     others = None if unlabelled is None else without_contents(unlabelled, set(contents))
@@ -278,6 +389,31 @@ def _naming(file: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
+
+
+def _write_features(task: Task, target: Path) -> dict[str, Any]:
+    """The keys of [task] for the features of a resolved split; an .npy is written where they are a vector."""
+    if task.encoding is None:
+        return {}
+    features = task.encoding.features
+    if task.encoding.only_vector is not None:
+        data = io.BytesIO()
+        np.save(data, np.concatenate([each.inputs for each in task.splits.values()]))
+        file = target.with_suffix(".npy")
+        if file.exists() and read_regular(file) != data.getvalue():
+            raise InputError(f"{file} exists with other vectors; allowed: another name for the split")
+        with replacing(file) as temporary:
+            temporary.write_bytes(data.getvalue())
+        return {"features": file.name}
+    vector = next((each.column for each in features if isinstance(each, Vector)), None)
+    reserved = next((each.column for each in features if each.column in COLUMNS), None)
+    if vector or reserved:
+        raise InputError(
+            f"feature {vector or reserved!r} cannot be in the resolved split: "
+            + ("a .csv has no lists" if vector else f"a column there is called so ({', '.join(COLUMNS)})")
+        )
+    categories = [each.column for each in features if isinstance(each, Category)]
+    return {"features": [each.column for each in features], "categories": categories or None}
 
 
 def _resolved_table(task: Task, split: Split, samples: Samples, root: Path | None) -> pa.Table:

@@ -13,6 +13,7 @@ from surefoot.errors import InputError
 from surefoot.images.cache import UNOPENED, content_of
 from surefoot.images.decode import in_parallel
 from surefoot.tasks.description import ByColumn, ByShare, Resolved
+from surefoot.tasks.features import RawColumns
 from surefoot.tasks.task import ImageFiles, Samples, Split, shuffled
 
 GIVEN = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST_FAMILIAR}
@@ -157,9 +158,13 @@ def _refuse_separated(column: str, keys: list[str], splits: Assignment) -> None:
             )
 
 
-def contents_of(images: ImageFiles) -> list[str]:
-    """The sha256 of every file; a unique text for each file that cannot be opened."""
-    contents = in_parallel(content_of, images.files())
+def contents_of(samples: Samples) -> list[str]:
+    """The sha256 of every file or row; a unique text for each file that cannot be opened."""
+    inputs: object = samples.inputs
+    if isinstance(inputs, RawColumns):
+        return inputs.contents()
+    assert isinstance(inputs, ImageFiles)
+    contents = in_parallel(content_of, inputs.files())
     return [f"{each}{row}" if each.startswith(UNOPENED) else each for row, each in enumerate(contents)]
 
 
@@ -243,7 +248,6 @@ def _balance_remark(split: Split, count: int, left_out: Mapping[str, int]) -> st
 
 
 def without_contents(samples: Samples, contents: set[str]) -> Samples:
-    """The samples whose file has none of these contents."""
-    assert isinstance(samples.inputs, ImageFiles)
-    own = contents_of(samples.inputs)
+    """The samples whose file, or row, has none of these contents."""
+    own = contents_of(samples)
     return samples.take([row for row, content in enumerate(own) if content not in contents])

@@ -20,6 +20,7 @@ from surefoot.errors import InputError
 from surefoot.images.cache import Decoded, Tick, decode_images, decode_readable_images
 from surefoot.images.decode import Size
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.tasks.features import Encoding, Vector
 from surefoot.text import count_of
 
 T = TypeVar("T")
@@ -141,9 +142,10 @@ class Samples:
     inputs: ImageFiles | NDArray[Any]
     groups: NDArray[np.str_] | None = None  # (n,) the subgroup: a breed, a subclass, a font
     attributes: pa.Table | None = None  # any further columns
+    pictures: NDArray[np.object_] | None = None  # (n,) of vectors: encoded images to show to people
 
     def __post_init__(self) -> None:
-        for name in ("labels", "inputs", "groups", "attributes"):
+        for name in ("labels", "inputs", "groups", "attributes", "pictures"):
             values = getattr(self, name)
             assert values is None or len(values) == len(self.ids), name
         names, counts = np.unique(self.ids, return_counts=True)
@@ -166,6 +168,7 @@ class Samples:
             inputs=inputs.take(index.tolist()) if isinstance(inputs, ImageFiles) else inputs[index],
             groups=None if self.groups is None else self.groups[index],
             attributes=None if self.attributes is None else self.attributes.take(index),
+            pictures=None if self.pictures is None else self.pictures[index],
         )
 
 
@@ -183,6 +186,8 @@ class Task:
     class_names: tuple[str, ...]
     splits: Mapping[Split, Samples]
     remarks: tuple[str, ...] = ()  # notes for people on how the splits were made
+    encoding: Encoding | None = None  # from the rows of a table to the inputs, which are vectors
+    contents: str = ""  # a hash of these rows; part of the identity
 
     def __post_init__(self) -> None:
         splits = {split: self.splits[split] for split in Split if len(self.splits.get(split, ()))}
@@ -253,18 +258,20 @@ class Task:
         """sha256 of the resolved split: kind, class names, and (split, id, labels, ignored, group) by id.
 
         The same on every machine and for any order of the manifest's rows. The content of the images is no
-        part of it: the cache of decoded images checks that.
+        part of it: the cache of decoded images checks that. The content of the rows of a table is.
         """
-        return self._digest(tuple(self.splits))
+        return self._digest(tuple(self.splits), self.contents)
 
     @cached_property
     def training_identity(self) -> str:
         """The same for train alone: the random numbers in training depend on nothing else."""
-        return self._digest((Split.TRAIN,))
+        return self._digest((Split.TRAIN,), "")
 
-    def _digest(self, splits: tuple[Split, ...]) -> str:
+    def _digest(self, splits: tuple[Split, ...], contents: str) -> str:
         digest = hashlib.sha256()
         digest.update(_line([str(self.kind), *self.class_names]))
+        if contents:
+            digest.update(_line(["features", contents]))
         for split in splits:
             samples = self.splits.get(split)
             if samples is None:
@@ -275,8 +282,10 @@ class Task:
         return digest.hexdigest()
 
 
-def refuse_shared_content(task: Task, contents: Mapping[Split, list[str]]) -> None:
-    """Raise if an unfamiliar image is also in train, val or unlabelled, by the hash of its file."""
+def refuse_shared_content(
+    task: Task, contents: Mapping[Split, list[str]], *, noun: str = "unfamiliar image"
+) -> None:
+    """Raise if an unfamiliar sample is also in train, val or unlabelled, by the hash of its content."""
     unfamiliar = contents.get(Split.TEST_UNFAMILIAR, [])
     row_of = {content: row for row, content in enumerate(unfamiliar) if content}  # "" cannot be opened
     for split in (Split.TRAIN, Split.VAL, Split.UNLABELLED):
@@ -284,10 +293,21 @@ def refuse_shared_content(task: Task, contents: Mapping[Split, list[str]]) -> No
         if shared:
             row, unfamiliar_row = shared[0]
             raise InputError(
-                f"{count_of(len(shared), 'unfamiliar image')} also in {split}, such as "
+                f"{count_of(len(shared), noun)} also in {split}, such as "
                 f"{task.splits[Split.TEST_UNFAMILIAR].ids[unfamiliar_row]} = {task.splits[split].ids[row]}; "
                 "allowed: none (see 'surefoot data check')"
             )
+
+
+def refuse_shared_rows(task: Task) -> None:
+    """The same for vectors of a user's task. Columns of a table may be equal by chance: not refused."""
+    if task.encoding is None or not any(isinstance(each, Vector) for each in task.encoding.features):
+        return
+    contents = {
+        split: [hashlib.sha256(row.tobytes()).hexdigest() for row in np.asarray(samples.inputs)]
+        for split, samples in task.splits.items()
+    }
+    refuse_shared_content(task, contents, noun="unfamiliar row")
 
 
 def unlabelled_labels(count: int, kind: LabelKind, classes: int) -> NDArray[np.int64]:

@@ -1,11 +1,12 @@
 """Samples on the training device: images or points, and views of them."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from surefoot.images.cache import Decoded
 from surefoot.images.decode import Size
 from surefoot.recipes.recipe import Recipe
-from surefoot.tasks.task import ImageFiles, Split, Task, decode_task
+from surefoot.tasks.features import Encoding
+from surefoot.tasks.task import ImageFiles, Split, Task, decode_task, refuse_shared_rows
 from surefoot.training.augment import (
     DRAWS,
     STRONG_DRAWS,
@@ -36,18 +38,60 @@ SHARE_OF_MEMORY = 0.4  # of a device's free memory for a split's pixels; larger 
 
 
 @dataclass(frozen=True, eq=False)
+class FeatureLayout:
+    """Which numbers of a vector make a feature, and how it looks where it is unknown: all (dimensions,)."""
+
+    positions: Tensor  # the feature that each number belongs to
+    continuous: Tensor  # whether it is a number, and not the mark of a category or of a missing value
+    blank: Tensor
+
+    @staticmethod
+    def of(encoding: Encoding) -> "FeatureLayout":
+        """Of the rows of a table."""
+        arrays = (encoding.positions(), encoding.continuous(), encoding.blank())
+        return FeatureLayout(*map(torch.from_numpy, arrays))
+
+    @staticmethod
+    def plain(dimensions: int) -> "FeatureLayout":
+        """Each number is a feature, and 0 where it is unknown."""
+        return FeatureLayout(
+            torch.arange(dimensions), torch.ones(dimensions, dtype=torch.bool), torch.zeros(dimensions)
+        )
+
+    def on(self, device: torch.device) -> "FeatureLayout":
+        """The same on a device."""
+        return FeatureLayout(self.positions.to(device), self.continuous.to(device), self.blank.to(device))
+
+
+@dataclass(frozen=True, eq=False)
 class Points:
-    """Samples without random views: vectors, or views of images computed once."""
+    """Samples that are vectors, or views of images computed once.
+
+    In training, `noise` is the deviation of Gaussian noise on their numbers, and `dropout` the share of
+    features that are made unknown. Without these there are no random views.
+    """
 
     values: Tensor  # (n, dimensions) or (n, channels, height, width), float32
-    has_random_views: ClassVar[bool] = False
+    noise: float = 0.0
+    dropout: float = 0.0
+    layout: FeatureLayout | None = None  # needed where one of them is not 0
 
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def has_random_views(self) -> bool:
+        """Whether epochs have different views."""
+        return bool(self.noise or self.dropout)
+
+    def for_recipe(self, recipe: Recipe) -> "Points":
+        """With the recipe's noise and dropout of features."""
+        return replace(self, noise=recipe.feature_noise, dropout=recipe.feature_dropout)
+
     def on(self, device: torch.device) -> "Points":
         """The same samples on a device."""
-        return Points(self.values.to(device))
+        layout = None if self.layout is None else self.layout.on(device)
+        return replace(self, values=self.values.to(device), layout=layout)
 
     def with_fixed_views(self) -> "Points":
         """The views of every epoch, computed once."""
@@ -55,19 +99,36 @@ class Points:
 
     def take(self, rows: Tensor) -> "Points":
         """The named rows."""
-        return Points(self.values[rows])
+        return replace(self, values=self.values[rows])
 
     def fetch(self, rows: Tensor, device: torch.device) -> Tensor:
         """The raw samples of the named rows, on the device."""
         return self.values[rows.to(self.values.device)].to(device)
 
-    def draws(self, steps: int, batch: int, _random: torch.Generator) -> Tensor:
-        """The random numbers of an epoch's views: none."""
-        return torch.empty(steps, 0, batch)
+    def draws(self, steps: int, batch: int, random: torch.Generator) -> Tensor:
+        """The random numbers of an epoch's views: (steps, numbers, batch), drawn on the host."""
+        numbers = 0
+        if self.has_random_views:
+            assert self.layout is not None
+            features = int(self.layout.positions[-1]) + 1
+            numbers = (len(self.layout.blank) if self.noise else 0) + (features if self.dropout else 0)
+        return torch.rand(steps, numbers, batch, generator=random)
 
-    def training_views(self, raw: Tensor, _rows: Tensor, _draws: Tensor) -> Tensor:
-        """The network's inputs in training."""
-        return raw
+    def training_views(self, raw: Tensor, _rows: Tensor, draws: Tensor) -> Tensor:
+        """The vectors with noise on their numbers, then with some of their features unknown."""
+        if not self.has_random_views:
+            return raw
+        assert self.layout is not None
+        views = raw
+        if self.noise:
+            uniform, draws = draws[: raw.shape[1]].T, draws[raw.shape[1] :]
+            limit = 1 - torch.finfo(torch.float32).eps
+            normal = math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-limit, limit))
+            views = torch.where(self.layout.continuous, views + self.noise * normal, views)
+        if self.dropout:
+            unknown = (self.dropout > draws.T)[:, self.layout.positions]
+            views = torch.where(unknown, self.layout.blank, views)
+        return views
 
     def test_views(self, raw: Tensor, _rows: Tensor) -> Tensor:  # noqa: PT019  no fixture
         """The network's inputs in testing."""
@@ -92,6 +153,10 @@ class Images:
     def has_random_views(self) -> bool:
         """Whether epochs have different views."""
         return self.augmentation != "none"
+
+    def for_recipe(self, recipe: Recipe) -> "Images":
+        """With the recipe's augmentation."""
+        return replace(self, augmentation=recipe.augmentation)
 
     def on(self, device: torch.device) -> "Images":
         """On the device where they fit; else pinned on the host, to be streamed."""
@@ -156,7 +221,7 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
     images = [part for part in parts if isinstance(part, Images)]
     if points:
         assert not images, "points and images in one task"
-        return Points(torch.cat([part.values for part in points]))
+        return replace(points[0], values=torch.cat([part.values for part in points]))
     pixels = [part.pixels for part in images]
     height, width = (max(part.shape[axis] for part in pixels) for axis in (2, 3))
     padded = [F.pad(part, (0, width - part.shape[3], 0, height - part.shape[2])) for part in pixels]
@@ -243,15 +308,22 @@ def _fused(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return cast(Callable[..., Tensor], torch.compile(make, dynamic=False))
 
 
+def _points(values: NDArray[Any], task: Task) -> Points:
+    encoding = task.encoding
+    layout = FeatureLayout.plain(values.shape[1]) if encoding is None else FeatureLayout.of(encoding)
+    return Points(torch.from_numpy(values).float(), layout=layout)
+
+
 def task_inputs(
     task: Task, recipe: Recipe, *, cache: Path, tick: Callable[[int], None] | None = None
 ) -> Mapping[Split, Inputs]:
     """Every split's samples: images decoded to the recipe's size, arrays as they are."""
     decoded = decode_task(task, Size(recipe.resize), cache=cache, tick=tick)
+    refuse_shared_rows(task)
     inputs: dict[Split, Inputs] = {}
     for split, samples in task.splits.items():
         if not isinstance(samples.inputs, ImageFiles) and samples.inputs.ndim == 2:
-            inputs[split] = Points(torch.from_numpy(samples.inputs).float())
+            inputs[split] = _points(samples.inputs, task).for_recipe(recipe)
             continue
         images = decoded[split] if isinstance(samples.inputs, ImageFiles) else samples.inputs
         inputs[split] = images_from(

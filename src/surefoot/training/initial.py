@@ -84,9 +84,14 @@ def weights_digest(path: Path) -> str:
 def network_options(recipe: Recipe, shape: tuple[int, ...]) -> dict[str, Any]:
     """The arguments of `build_network` besides name and classes, for samples of that shape."""
     options: dict[str, Any] = {}
+    inputs = math.prod(shape)
     if recipe.network == "mlp":
         hidden = (recipe.width,) * 3
-        options = {"inputs": math.prod(shape), "hidden": hidden, "layer_dropout": recipe.dropout}
+        options = {"inputs": inputs, "hidden": hidden, "layer_dropout": recipe.dropout}
+    elif recipe.network == "residual-mlp":
+        options = {"inputs": inputs, "width": recipe.width, "layer_dropout": recipe.dropout}
+    elif recipe.network == "linear":
+        options = {"inputs": inputs, "head_dropout": recipe.dropout}
     elif ":" not in recipe.network:
         small_stem = recipe.stem == "small"
         options = {"channels": shape[0], "small_stem": small_stem, "head_dropout": recipe.dropout}
@@ -96,14 +101,23 @@ def network_options(recipe: Recipe, shape: tuple[int, ...]) -> dict[str, Any]:
 def _shape(recipe: Recipe, task: Task, samples: Inputs) -> tuple[int, ...]:
     """The shape of a sample as the network gets it."""
     if not isinstance(samples, Points):
+        for name in ("feature_noise", "feature_dropout"):
+            if value := getattr(recipe, name):
+                raise InputError(f"{name} is {value:g}, and task {task.name!r} has images; allowed: 0")
         return (samples.pixels.shape[1], recipe.view, recipe.view)
-    if recipe.network != "mlp":
-        if ":" not in recipe.network:
-            BACKBONES.named(recipe.network)  # refuses an unknown one by name
+    source, colon, _ = recipe.network.partition(":")
+    takes_images = source in ("timm", "torchvision") if colon else not _takes_vectors(recipe.network)
+    if takes_images:
+        allowed = ", ".join(each.name for each in BACKBONES if each.takes_vectors)
         raise InputError(
-            f"network {recipe.network!r} takes images, and task {task.name!r} has points; allowed: mlp"
+            f"network {recipe.network!r} takes images, and task {task.name!r} has vectors; allowed: "
+            f"{allowed}, package.module:function"
         )
     return tuple(samples.values.shape[1:])
+
+
+def _takes_vectors(network: str) -> bool:
+    return BACKBONES.named(network).takes_vectors  # refuses an unknown one by name
 
 
 def right_weights(digest: str, path: Path | None) -> Path:

@@ -41,10 +41,10 @@ class Bayesian(Variant):
         """A head with a variance; dropout before it, or in every layer where the whole network is sampled."""
         if self.sampled == "head":
             return {"head": "gaussian", "head_dropout": self.dropout}
-        if network not in ("mlp", "densenet161"):
+        if network not in ("mlp", "residual-mlp", "densenet161"):
             raise InputError(
                 f"network {network!r} has no dropout in its layers; allowed with sampled = 'network': "
-                "densenet161, mlp"
+                "densenet161, mlp, residual-mlp"
             )
         before_head = 0.0 if network == "mlp" else self.dropout  # the mlp's last layer has its own
         return {"head": "gaussian", "head_dropout": before_head, "layer_dropout": self.dropout}

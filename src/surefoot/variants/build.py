@@ -19,7 +19,7 @@ from surefoot.runtime import derive_seed
 from surefoot.store.draft import Draft
 from surefoot.store.store import Store
 from surefoot.tasks.task import Samples, Split, Task
-from surefoot.training.data import Images, Inputs, joined
+from surefoot.training.data import Inputs, joined
 from surefoot.training.initial import drawn_network, initial_network
 from surefoot.training.loop import Hooks, Progress, Unlabelled, train
 from surefoot.training.predict import predict
@@ -72,10 +72,7 @@ class TaskContext:
 
     def for_recipe(self, recipe: Recipe) -> "TaskContext":
         """With the recipe's own augmentation and unlabelled samples: networks of one order may differ."""
-        inputs = {
-            split: replace(each, augmentation=recipe.augmentation) if isinstance(each, Images) else each
-            for split, each in self.inputs.items()
-        }
+        inputs = {split: each.for_recipe(recipe) for split, each in self.inputs.items()}
         if (rows := variant_of(recipe).unlabelled_rows(self.task)) is None or not rows.any():
             return replace(self, inputs=inputs)
         unlabelled = self.task.splits[Split.UNLABELLED].take(rows)

@@ -163,6 +163,8 @@ class Distilled(Variant):
             "weights": training.phase.weights,
             "teachers": [build.store.facts(teacher) for teacher in build.spec.needs()],
         }
+        if recipe.feature_noise or recipe.feature_dropout:
+            key["features"] = [recipe.feature_noise, recipe.feature_dropout]
         if ensemble.temperatures is not None:
             key["temperatures"] = ensemble.temperatures.tolist()
         seed = derive_seed(task.training_identity, "lessons", split)

@@ -28,6 +28,19 @@ sys.exit(bool(failed or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), dev
 """
 
 
+def device_named(name: str) -> str:
+    """The device; `auto` is a GPU where torch finds one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; allowed: auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', and torch finds none here; allowed: auto, cpu")
+    return name
+
+
 def default_workers(device: str) -> int:
     """One process per core on a CPU; a few on a GPU, which one network cannot fill (docs/log.md)."""
     cores = usable_cores()

@@ -157,8 +157,12 @@ def stored_novelty(
 
 
 def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listener = Listener()) -> None:  # noqa: B008
-    """Build a network, or the rest of it; `ClaimedError` if another process is building it."""
+    """Build a network, or the rest of it; `ClaimedError` if another process is building it.
+
+    Of a network that is done, the weights are verified.
+    """
     if store.is_done(spec):
+        store.verify([spec])
         return
     for teacher in spec.needs():
         if not store.is_done(teacher):

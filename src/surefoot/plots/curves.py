@@ -7,20 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from surefoot.calibrators import Calibration
-from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.intervals import Proportion, clopper_pearson
+from surefoot.intervals import Proportion, binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
 from surefoot.metrics.proper import CLIP
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Outcomes
 from surefoot.predictions.predictions import Predictions
-from surefoot.report.style import LETTERS
 
 Numbers = tuple[float, ...]
 
@@ -79,6 +76,17 @@ class TemperatureCurve:
     rows: int  # used, of the larger side
     fitted: tuple[float, float, float] | None  # T and the NLL of both sides there
 
+    @property
+    def uncalibrated(self) -> tuple[float, float]:
+        """The NLL of both sides at T = 1."""
+        one = self.temperature.index(1.0)
+        return self.familiar[one], self.unfamiliar[one]
+
+    @property
+    def calibrated(self) -> tuple[float, float] | None:
+        """The NLL of both sides at the fitted T."""
+        return None if self.fitted is None else self.fitted[1:]
+
 
 @dataclass(frozen=True)
 class ClassScores:
@@ -100,8 +108,8 @@ def reliability(outcomes: Outcomes) -> Reliability:
         accuracy=_numbers(accuracy),
         low=tuple(low for low, _ in ends),
         high=tuple(high for _, high in ends),
-        band_low=_numbers(binom.ppf(0.025, number, confidence) / number),
-        band_high=_numbers(binom.ppf(0.975, number, confidence) / number),
+        band_low=_numbers(binomial_quantile(0.025, number, confidence) / number),
+        band_high=_numbers(binomial_quantile(0.975, number, confidence) / number),
     )
 
 
@@ -143,7 +151,9 @@ def temperature_curve(
     )
 
 
-def nll_by_temperature(predictions: Predictions, temperatures: Sequence[float]) -> list[float]:
+def nll_by_temperature(
+    predictions: Predictions, temperatures: Sequence[float], *, clip: tuple[float, float] = CLIP
+) -> list[float]:
     """The metric `nll` with the averaged logits divided by each T; only p(true) is computed."""
     one = predictions.average()
     logits, labels = one.logits[0].double(), one.labels
@@ -158,7 +168,7 @@ def nll_by_temperature(predictions: Predictions, temperatures: Sequence[float]) 
     else:
         signed = torch.where(labels == 1, logits, -logits)[known]
         logs = [torch.nn.functional.logsigmoid(signed / t) for t in temperatures]
-    low, high = np.log(CLIP)
+    low, high = (math.log(end) if end else -math.inf for end in clip)
     return [float(-log_p.clamp(low, high).mean()) for log_p in logs]
 
 
@@ -210,16 +220,6 @@ class MethodCurve:
     unfamiliar: tuple[float, ...]
     uncalibrated: tuple[float, float]
     calibrated: tuple[float, float] | None
-
-
-def check_methods(methods: Sequence[MethodRuns]) -> None:
-    """At least one method, not more than there are letters to label them, no name twice."""
-    if not 1 <= len(methods) <= len(LETTERS):
-        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
-    names = [method.name for method in methods]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"method {twice[0]!r} is given more than once; allowed: each name once")
 
 
 def lowest_confidence(predictions: Predictions) -> float:

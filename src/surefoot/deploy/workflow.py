@@ -1,0 +1,95 @@
+"""Thresholds and shift detection from predictions in memory: what the commands do, as functions."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from surefoot.calibrators import Calibration, fit_calibration
+from surefoot.deploy import thresholds as choosing
+from surefoot.deploy.monitor import AlphaBudget, Check, check_shift, fingerprint, opened, scores_of
+from surefoot.deploy.thresholds import (
+    LEVEL,
+    REJECT_ERROR,
+    TARGET_ERROR,
+    Guarantee,
+    Thresholds,
+    Unreachable,
+    split_rows,
+)
+from surefoot.errors import InputError, require
+from surefoot.predictions.labels import IGNORE, refuse_other_classifier
+from surefoot.predictions.predictions import Predictions
+
+
+def choose_thresholds(
+    val: Predictions,
+    *,
+    target_error: float = TARGET_ERROR,
+    reject_error: float = REJECT_ERROR,
+    level: float = LEVEL,
+    familiar_test: Predictions | None = None,
+    unfamiliar: Predictions | None = None,
+    calibration: Calibration | None = None,
+    split: float | None = None,
+    seed: int = 0,
+    for_class: str | None = None,
+) -> Thresholds | Unreachable:
+    """The lowest confidence to accept and the highest to reject, with a guarantee on data like `val`.
+
+    With probability `level` over the draw of `val`, at most `target_error` of the accepted predictions are
+    wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
+    `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
+    `val`, and chooses on the rest. `Unreachable` says which error can be guaranteed instead.
+    """
+    if calibration is not None and split is not None:
+        raise InputError("both calibration and split; allowed: one of the two")
+    require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
+    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
+    given = {name: predictions for name, predictions in others.items() if predictions is not None}
+    refuse_other_classifier({"val": val, **given})
+    if split is not None:
+        first, val = split_rows(val, split, seed)
+        calibration = fit_calibration("temperature", first)
+    guarantee = Guarantee(target_error, reject_error, level)
+    chosen = choosing.choose_thresholds(val, guarantee, calibration=calibration, for_class=for_class)
+    if isinstance(chosen, Unreachable):
+        return chosen
+    return replace(chosen, measured={name: chosen.zones_of(each) for name, each in given.items()})
+
+
+def monitor(
+    reference: Predictions,
+    current: Predictions,
+    *,
+    calibration: Calibration | None = None,
+    thresholds: Thresholds | None = None,
+    alpha: float = 0.05,
+    bound: float | None = None,
+    history: str | Path | None = None,
+    source: str = "",
+) -> Check:
+    """Compare predictions with a familiar reference: has the data shifted? Labels of `current` are not used.
+
+    `alpha` is the probability of any false alarm, over all checks of the `history`, a file that is needed if
+    you check more than once; `source` names the current data there. `bound`: alarm only if the estimated
+    accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
+    and their calibration is used.
+    """
+    require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
+    require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
+    if thresholds is not None and thresholds.calibration is not None:
+        if calibration is not None:
+            raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
+        calibration = thresholds.calibration
+    unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
+    refuse_other_classifier({"reference": reference, "current": unlabelled})
+    before, after = (
+        scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
+    )
+    if history is None:
+        return check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+    name = fingerprint(before)
+    with opened(Path(history), alpha=alpha, reference=name) as past:  # locked: no budget is spent twice
+        budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
+        check = check_shift(before, after, budget=budget, bound=bound)
+        past.added(check, reference=name, source=source).write()
+        return check

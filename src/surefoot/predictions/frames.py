@@ -1,0 +1,105 @@
+"""Predictions from a table in memory: pandas, polars, pyarrow, Hugging Face datasets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from surefoot.errors import InputError, one_line, refuse_unknown
+from surefoot.predictions.columns import METADATA
+from surefoot.predictions.files import from_table
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
+
+INDEX = "__index_level_"  # how pandas calls its index in Arrow
+Columns = str | Sequence[str] | None
+
+
+def read_frame(
+    frame: Any,
+    columns: Mapping[str, Columns],
+    keys: Mapping[str, str | None],
+    class_names: Sequence[str] | None,
+    kind: LabelKind | None,
+) -> Predictions:
+    """The columns under their names in a predictions file, then read as one.
+
+    `columns` are those of the scores, on the scale `logit` or `prob`, and the label's.
+    """
+    table = as_table(frame)
+    given = {name: value for name, value in columns.items() if value is not None}
+    if "logit" in given and "prob" in given:
+        raise InputError("both logits and probs; allowed: one of the two")
+    scale = next((name for name in ("logit", "prob") if name in given), None)
+    if scale is None and "label" in given:
+        raise InputError("label without logits or probs; needed: their columns")
+    used = [*_names(given.values()), *_names(keys.values())]
+    refuse_unknown("column", used, table.column_names)
+    repeated = next((name for name in used if used.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"column {repeated!r} is given twice; allowed: once")
+    renamed = {name: key for key, name in keys.items() if name is not None}
+    if scale is None:
+        if class_names is not None:
+            raise InputError("class_names without logits or probs; needed: their columns")
+        return from_table(table.rename_columns([renamed.get(n, n) for n in table.column_names]), kind)
+    renamed |= _names_in_a_file(table, scale, given[scale], given.get("label"), class_names)
+    needed = table.select(used).rename_columns([renamed[name] for name in used])
+    if class_names is not None:
+        stored = json.dumps({"class_names": [str(name) for name in class_names]})
+        needed = needed.replace_schema_metadata({METADATA: stored})
+    rest = [name for name in table.column_names if name not in used]
+    return replace(from_table(needed, kind), attributes=table.select(rest) if rest else None)
+
+
+def as_table(frame: Any) -> pa.Table:
+    """Any table as an Arrow table, without the index of pandas."""
+    try:
+        if hasattr(frame, "with_format"):  # a Hugging Face dataset, whose rows may be a selection
+            table = frame.with_format("arrow")[:]
+        elif hasattr(frame, "__arrow_c_stream__") or isinstance(frame, Mapping):
+            table = pa.table(frame)
+        else:
+            table = pa.Table.from_pandas(frame)
+    except (AttributeError, TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(
+            f"a {type(frame).__name__} is not a table ({one_line(error)}); allowed: a DataFrame of pandas or "
+            "polars, a table of pyarrow, a Hugging Face dataset"
+        ) from error
+    columns = [name for name in table.column_names if not name.startswith(INDEX)]
+    return table.select(columns).replace_schema_metadata(None)
+
+
+def _names_in_a_file(
+    table: pa.Table, scale: str, scores: Columns, label: Columns, class_names: Sequence[str] | None
+) -> dict[str, str]:
+    """The names that the columns of scores and labels have in a predictions file."""
+    names = class_names
+    if isinstance(scores, str):
+        renamed = {scores: f"{scale}s" if _has_lists(table, scores) else scale}
+    else:
+        columns = list(scores or ())
+        names = class_names or [name.removeprefix(f"{scale}_") for name in columns]
+        if len(names) != len(columns):
+            raise InputError(f"{len(names)} class names for {len(columns)} columns; must be as many")
+        renamed = {column: f"{scale}_{name}" for column, name in zip(columns, names, strict=True)}
+    if isinstance(label, str):
+        renamed[label] = "labels" if _has_lists(table, label) else "label"
+    elif label is not None:
+        if isinstance(scores, str) or names is None or len(names) != len(label):
+            got = "no column for each class" if isinstance(scores, str) else f"{len(names or ())} classes"
+            raise InputError(f"{len(label)} label columns and {got}; must be as many")
+        renamed |= {column: f"label_{name}" for column, name in zip(label, names, strict=True)}
+    return renamed
+
+
+def _has_lists(table: pa.Table, column: str) -> bool:
+    return bool(pa.types.is_nested(table.schema.field(column).type))
+
+
+def _names(columns: Any) -> list[str]:
+    return [
+        name for each in columns if each is not None for name in ([each] if isinstance(each, str) else each)
+    ]

@@ -1,0 +1,117 @@
+"""The end of the quickstart in the terminal: a short table, three sentences, and what to try next."""
+
+import math
+
+from surefoot.evaluation.compare import DECIDING
+from surefoot.evaluation.comparison import MethodRuns
+from surefoot.evaluation.scores import SIDES
+from surefoot.report.choice import E99, percent_less
+from surefoot.report.study import PartReport
+from surefoot.report.tables import Column, Section, Table, TableCell
+from surefoot.text import count_of
+
+MOST_ROWS = 8
+FEW = 30  # predictions, of which no error rate is given
+FAMILIAR, UNFAMILIAR = SIDES
+ERROR = "label_error"
+WITH_T = "single-t"
+NOTES = (
+    "F: familiar test data, U: unfamiliar; lower is better. E99: the error among predictions with more than "
+    "99% confidence.",
+    "Bold: the best, or not significantly worse (t-test over runs, 5%).",
+)
+NEXT = (
+    "What to try next:",
+    "  your own predictions: surefoot evaluate familiar.parquet unfamiliar.parquet   (README.md)",
+    "  the tables with other metrics: surefoot report {run}{store} --set metrics=nll,ece,aurc",
+    "  the best method as one folder, to predict with: surefoot bundle {run} {method}{store} -o my-bundle",
+    "  your own images or embeddings as a task: docs/tasks.md",
+)
+
+
+def brief_table(part: PartReport) -> Table:
+    """At most eight methods: those with the highest unfamiliar NLL are left out, but never the baseline."""
+    comparison = part.study.comparison
+    methods = [method for method in comparison.methods if method.runs]
+    side = UNFAMILIAR if UNFAMILIAR in comparison.sides else FAMILIAR
+    needed = {comparison.baseline, part.recommended}
+    order = sorted(methods, key=lambda m: (m.name not in needed, _mean(m, side, DECIDING)))
+    shown = [method for method in methods if method in order[:MOST_ROWS]]
+    places = [
+        (name, each, side)
+        for name, each in (("NLL", DECIDING), ("Error", ERROR), ("E99", E99))
+        for side in comparison.sides
+        if (side, each) in methods[0].cells
+    ]
+    rows = tuple(
+        (TableCell(method.title), *(_cell(method, side, metric) for _, metric, side in places))
+        for method in shown
+    )
+    columns = [Column("method", align="left")]
+    columns += [Column(side[0].upper(), name) for name, _, side in places]
+    left_out = len(methods) - len(shown)
+    more = (f"{left_out} more methods are in the report.",) if left_out else ()
+    return Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), NOTES + more)
+
+
+def _cell(method: MethodRuns, side: str, metric: str) -> TableCell:
+    cell = method.cells[side, metric]
+    if math.isnan(cell.mean):
+        return TableCell("none")
+    text = f"{cell.mean:.3f}" if metric == DECIDING else f"{cell.mean:.1%}"
+    return TableCell(text, bold=cell.bold)
+
+
+def _mean(method: MethodRuns, side: str, metric: str) -> float:
+    cell = method.cells.get((side, metric))
+    return math.inf if cell is None or math.isnan(cell.mean) else cell.mean
+
+
+def brief_verdict(part: PartReport) -> list[str]:
+    """Three sentences: the problem, the best method and its price, and what one network can do.
+
+    The verdict of the page where there is no unfamiliar data, or nothing is better than the baseline.
+    """
+    comparison, choice = part.study.comparison, part.choice
+    methods = {method.name: method for method in comparison.methods if method.runs}
+    single, scaled = methods.get(comparison.baseline or ""), methods.get(WITH_T)
+    if choice is None or single is None or scaled is None or choice.chosen in (single, scaled):
+        return part.verdict
+    before, after, cheap = (_mean(m, choice.side, DECIDING) for m in (single, choice.chosen, scaled))
+    wrong = [_mean(single, side, E99) for side in (UNFAMILIAR, FAMILIAR)]
+    if choice.side != UNFAMILIAR or not all(map(math.isfinite, (before, after, cheap, *wrong))):
+        return part.verdict
+    share = (before - cheap) / (before - after)
+    return [
+        "A single network is overconfident on unfamiliar data: of its predictions with more than 99% "
+        f"confidence {wrong[0]:.0%} are wrong there, and {wrong[1]:.0%} on familiar data.",
+        f"Best is {choice.chosen.title}: unfamiliar NLL {after:.2f} instead of {before:.2f} "
+        f"({percent_less(before, after)}), and {_confident(choice.chosen)}{_price(choice.chosen, single)}.",
+        f"One network with a temperature ({scaled.title}) gets {share:.0%} of that gain (NLL {cheap:.2f}) "
+        "and costs nothing more; its errors are the same, only its confidence is lower.",
+    ]
+
+
+def _confident(method: MethodRuns) -> str:
+    """How many of its unfamiliar predictions have more than 99% confidence, and are wrong."""
+    cell = method.cells[UNFAMILIAR, E99]
+    if math.isnan(cell.mean):
+        return "it is never that confident"
+    if cell.count is not None and cell.count[1] < FEW:
+        wrong, count = cell.count
+        return f"it is that confident only {count_of(count, 'time')}, {wrong} of them wrong"
+    return f"of such predictions {cell.mean:.0%} are wrong"
+
+
+def _price(method: MethodRuns, single: MethodRuns) -> str:
+    pairs = (
+        ("training", method.seconds_training, single.seconds_training),
+        ("prediction time", method.seconds_per_sample, single.seconds_per_sample),
+    )
+    times = [f"{cost / one:.0f} times the {what}" for what, cost, one in pairs if cost and one]
+    return f"; it costs {' and '.join(times)} of one network" if times else ""
+
+
+def next_steps(part: PartReport, run: str, store: str = "") -> list[str]:
+    """Commands for a run of that name; `store` is the option of its store, if it is not the default one."""
+    return [line.format(run=run, method=part.recommended or "single", store=store) for line in NEXT]

@@ -1,0 +1,144 @@
+"""Columns of a table as arrays: numbers, text, vectors. What cannot be used is refused, with its row."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from surefoot.errors import InputError, is_numeric
+from surefoot.io import refuse_special
+from surefoot.predictions.tables import decoding
+
+NAMED = 12  # columns that a message lists
+Raw = NDArray[Any]  # (n,) float64 with NaN where missing; (n,) text with None; (n, length) float32
+
+
+def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column by name, without the encoding of a dictionary."""
+    if name not in table.column_names:
+        have = ", ".join(table.column_names[:NAMED]) + (", ..." if table.num_columns > NAMED else "")
+        raise InputError(f"no column {name!r}; have: {have}")
+    column = table[name]
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column's values are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_numeric_type(kind: pa.DataType) -> bool:
+    """Whether a column's values are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
+    """Float64, NaN where a number is missing."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if not is_numeric_type(column.type):
+        row = int(np.flatnonzero(~np.asarray(column.is_null()))[0]) if column.null_count < len(column) else 0
+        raise InputError(
+            f"column {name!r} is {short(column[row].as_py())} in row {row}; allowed: a number, or an empty "
+            "cell where it is missing"
+        )
+    values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan), dtype=np.float64)
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values))[0])
+        raise InputError(f"column {name!r} is infinite in row {row}; allowed: finite numbers")
+    return values
+
+
+def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
+    """Text, None where it is missing; whole numbers are written without a point."""
+    if not (
+        _is_text(column.type)
+        or is_numeric_type(column.type)
+        or pa.types.is_boolean(column.type)
+        or pa.types.is_null(column.type)
+    ):
+        raise InputError(
+            f"column {name!r} holds {column.type} values; allowed as features: numbers, text, true or "
+            "false, lists of numbers"
+        )
+    return np.asarray([text_of(value) for value in column.to_pylist()], dtype=object)
+
+
+def text_of(value: Any) -> str | None:
+    if value is None or value == "" or value != value:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def refuse_numbers_as_text(texts: Raw, name: str) -> None:
+    """Raise where most values of a column of text are numbers: one that is not made all of them text."""
+    known = [(row, text) for row, text in enumerate(texts.tolist()) if text is not None]
+    others = [(row, text) for row, text in known if not is_numeric(text)]
+    if known and len(others) < len(known) / 2:
+        row, text = others[0] if others else known[0]
+        raise InputError(
+            f"column {name!r} is {text!r} in row {row}, and most of its values are numbers; allowed: numbers "
+            f'with empty cells where they are missing, or categories = ["{name}"]'
+        )
+
+
+def vectors_in(column: pa.ChunkedArray, name: str) -> Raw:
+    """Float32 (n, length) of a column of lists."""
+    if not is_list(column.type):
+        raise InputError(
+            f"column {name!r} holds {column.type} values; needed: lists of numbers, all of one length"
+        )
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), -1))
+    if (lengths < 1).any():
+        row = int(np.flatnonzero(lengths < 1)[0])
+        raise InputError(f"column {name!r} is empty in row {row}; allowed: a vector in every row")
+    different = np.flatnonzero(lengths != lengths[:1])
+    if len(different):
+        raise InputError(
+            f"column {name!r} has {lengths[0]:,} numbers in row 0 and {lengths[different[0]]:,} in row "
+            f"{different[0]}; allowed: vectors of one length"
+        )
+    inner = pc.list_flatten(column)
+    if not is_numeric_type(inner.type):
+        raise InputError(f"column {name!r} holds lists of {inner.type}; allowed: lists of numbers")
+    numbers = np.asarray(pc.fill_null(inner.cast(pa.float32(), safe=False), np.nan), dtype=np.float32)
+    values = numbers.reshape(len(lengths), -1)
+    _refuse_not_finite(values, name)
+    return values
+
+
+def _refuse_not_finite(values: Raw, name: str) -> None:
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(wrong):
+        bad = values[wrong[0]][~np.isfinite(values[wrong[0]])][0]
+        got = "NaN or an empty value" if np.isnan(bad) else "an infinite number"
+        raise InputError(f"the vector in {name!r} has {got} in row {wrong[0]}; allowed: finite numbers")
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def read_array(file: Path) -> NDArray[np.float32]:
+    """An array (n, length) of finite numbers in an .npy file."""
+    with decoding("an array"):
+        refuse_special(file)
+        values = np.load(file, allow_pickle=False)
+        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "fiu":
+            got = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else "no array"
+            raise InputError(f"the array is {got}; needed: numbers of shape (rows, length)")
+        if not values.shape[1]:
+            raise InputError("the vectors have 0 numbers; needed: one or more")
+    result = values.astype(np.float32)
+    _refuse_not_finite(result, file.name)
+    return result

@@ -1,0 +1,59 @@
+"""Cat or dog from frozen embeddings of photographs that are in the package; some breeds are unfamiliar."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from surefoot.predictions.labels import LabelKind
+from surefoot.tasks.layouts import TaskEntry
+from surefoot.tasks.task import Samples, Split, Task, unlabelled_labels
+
+FILE = Path(__file__).parent / "pets_data" / "pets.parquet"  # its README.md has the terms: CC BY-SA 4.0
+CLASS_NAMES = ("dog", "cat")
+COLUMNS = ("id", "split", "label", "breed", "embedding", "thumbnail")
+
+
+def load_pets() -> Task:
+    """Oxford-IIIT Pets in the authors' split, as vectors of 512 numbers, by breed.
+
+    The unlabelled vectors are of mixtures and patches of training photographs.
+    """
+    from pyarrow import parquet  # slow to import
+
+    table = parquet.read_table(FILE)
+    assert tuple(table.column_names) == COLUMNS
+    splits = np.asarray(table["split"].to_pylist())
+    return Task(
+        name="pets",
+        kind=LabelKind.ONE_LABEL,
+        class_names=CLASS_NAMES,
+        splits={split: _samples(split, table.take(np.flatnonzero(splits == split))) for split in Split},
+        remarks=("Oxford-IIIT Pets, CC BY-SA 4.0: Parkhi et al., CVPR 2012",),
+    )
+
+
+def _samples(split: Split, table: pa.Table) -> Samples:
+    ids = [f"{split}/{name}" if split is Split.UNLABELLED else name for name in table["id"].to_pylist()]
+    vectors = table["embedding"].combine_chunks()
+    width = len(vectors.values) // len(vectors)
+    assert (np.diff(np.asarray(vectors.offsets)) == width).all()
+    labels = unlabelled_labels(len(ids), LabelKind.ONE_LABEL, len(CLASS_NAMES))
+    if split is not Split.UNLABELLED:
+        labels = np.asarray([CLASS_NAMES.index(name) for name in table["label"].to_pylist()], dtype=np.int64)
+    pictures = np.asarray(table["thumbnail"].to_pylist(), dtype=np.object_)
+    return Samples(
+        ids=np.asarray(ids, dtype=np.str_),
+        labels=labels,
+        inputs=vectors.flatten().to_numpy().reshape(-1, width).astype(np.float32),
+        groups=np.asarray([name or "" for name in table["breed"].to_pylist()], dtype=np.str_),
+        pictures=None if None in pictures else pictures,
+    )
+
+
+PETS = TaskEntry(
+    "pets",
+    "Pets",
+    "cat or dog, frozen embeddings of photographs; eight breeds are unfamiliar",
+    lambda *_: load_pets(),
+)

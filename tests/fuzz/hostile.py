@@ -1,0 +1,166 @@
+"""Cases of damaged and hostile predictions, files that are none, and options."""
+
+import json
+
+import numpy as np
+
+from tests.fuzz import inputs, oracle
+from tests.fuzz.inputs import damaged, draw, write
+from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, Step
+from tests.fuzz.valid import temperature, wrong_score
+
+
+def _reading_commands(place, rng, path):
+    """A command that reads this file."""
+    other = place / "other.npz"
+    drawn = draw(rng, many=False, members=1, n=12, classes=3)
+    np.savez(other, logits=drawn.logits, labels=drawn.labels)
+    (place / "c.json").write_text(json.dumps(temperature(1.5, drawn)))
+    out = place / f"out{rng.choice(SUFFIXES)}"
+    json_out = place / "out.json"
+    choice = int(rng.integers(11))
+    few = ("--resamples", 0, "--metric", "nll", "--metric", "ece")
+    commands = [
+        ("evaluate", path, *few, "--format", "json"),
+        ("evaluate", path, *few, "--stream"),
+        ("evaluate", other, path, *few),
+        ("evaluate", path, *few[2:], "--resamples", 3, "--group-by", "site", "--format", "csv"),
+        ("evaluate", path, "--resamples", 0, "--calibration", place / "c.json"),
+        ("calibrate", path, "-o", json_out),
+        ("calibrate", path, "-o", json_out, "--stream"),
+        ("calibrate", path, "-o", json_out, "--method", "novelty"),
+        ("apply", place / "c.json", path, "-o", out),
+        ("thresholds", path, "--target-error", 0.5, "-o", json_out),
+        ("monitor", other, path) if rng.random() < 0.5 else ("monitor", path, path),
+    ]
+    return Step(commands[choice], ANY, may_fail=True, writes=(out, json_out))
+
+
+def predictions_damaged(place, rng):
+    """A predictions file with damaged bytes, or with damage below right checksums."""
+    drawn = draw(rng, n=int(rng.choice([1, 8, 40])), classes=int(rng.integers(2, 5)))
+    suffix = str(
+        rng.choice([".npz", ".npz", ".parquet", ".csv"] if len(drawn.logits) == 1 else [".npz", ".parquet"])
+    )
+    path = place / f"in{suffix}"
+    read = write(drawn, path, rng, probs=rng.random() < 0.2)
+    data = path.read_bytes()
+    if suffix == ".npz" and rng.random() < 0.6:
+        path.write_bytes(inputs.rewritten_npz(data, rng))
+        yield _reading_commands(place, rng, path)
+        return
+    path.write_bytes(damaged(data, rng))
+    if suffix == ".npz" and rng.random() < 0.3:  # a zip has checksums: damage is noticed, or harmless
+        names = ("--metric", "nll", "--metric", "label_error")
+        check = _checksummed(read)
+        yield Step(("evaluate", path, "--resamples", 0, "--format", "json", *names), EITHER, check)
+        return
+    yield _reading_commands(place, rng, path)
+
+
+def _checksummed(drawn):
+    def check(stdout):
+        found = json.loads(stdout)["familiar"]["metrics"]
+        wanted = oracle.scores(drawn.logits, drawn.labels)
+        for name in ("nll", "label_error"):
+            wrong = wrong_score(name, found[name], wanted[name], drawn, stream=False)
+            if wrong:
+                return wrong
+        return None
+
+    return check
+
+
+def predictions_odd(place, rng):
+    """Well-formed files of any type, shape and value."""
+    suffix = str(rng.choice(SUFFIXES))
+    path = place / f"in{suffix}"
+    (inputs.odd_npz if suffix == ".npz" else inputs.odd_table)(path, rng)
+    yield _reading_commands(place, rng, path)
+
+
+def labels_that_wrap(place, rng):
+    """Labels that a narrower type would turn into valid ones: refused."""
+    n, classes = int(rng.integers(1, 6)), int(rng.integers(2, 5))
+    logits = rng.standard_normal((n, classes))
+    value, kind = [
+        (156, "u1"), (2**64 - 100, "u8"), (2**32 - 100, "u4"), (2**16 - 100, "u2"), (156, "i8"), (256, "i8"), (2**64 - 1, "u8"),
+        (2**32, "i8"), (2**63, "u8"), (-356, "i8"), (2**53 + 2.0, "f8"), (1.5, "f8"), (np.nan, "f8"), (-1, "i8"), (1e300, "f8"),
+        (2**64 - 100.0, "f8"), (1e30, "g"), (2**63, "g"),
+    ][int(rng.integers(18))]  # fmt: skip
+    labels = rng.integers(0, 2, (n, classes) if rng.random() < 0.4 else n).astype(kind)
+    labels.reshape(-1)[int(rng.integers(labels.size))] = np.array([value]).astype(kind)[0]
+    path = place / "in.npz"
+    np.savez(path, logits=logits, labels=labels)
+    yield Step(("evaluate", path, "--resamples", 0), REFUSED)
+
+
+def special_files(place, rng):
+    """FIFOs, folders, sockets, devices, loops and missing files, as any input or output."""
+    drawn = draw(rng, many=False, members=1, n=5, classes=3)
+    good, fitted = place / "good.npz", place / "c.json"
+    np.savez(good, logits=drawn.logits, labels=drawn.labels)
+    fitted.write_text(json.dumps(temperature(2.0, drawn)))
+    suffix = str(rng.choice([".npz", ".parquet", ".csv", ".json", ".toml", ""]))
+    odd = place / f"odd{suffix}"
+    inputs.special_file(odd, rng)
+    commands = [
+        ("evaluate", odd), ("evaluate", good, odd), ("evaluate", odd, "--stream"), ("evaluate", good, "--calibration", odd),
+        ("calibrate", odd, "-o", place / "o.json"), ("calibrate", good, "-o", odd), ("apply", odd, good, "-o", place / "o.npz"),
+        ("apply", fitted, odd, "-o", place / "o.npz"), ("apply", fitted, good, "-o", odd), ("thresholds", odd),
+        ("thresholds", good, "-o", odd, "--target-error", 0.9), ("thresholds", good, "--calibration", odd), ("monitor", good, odd),
+        ("monitor", odd, good), ("monitor", good, good, "--history", odd), ("monitor", good, good, "--thresholds", odd),
+        ("monitor", good, good, "--output", odd), ("evaluate", good, "--report", odd, "--resamples", 0), ("report", odd), ("show", odd),
+        ("data", "check", odd), ("ls", "runs", "--store", odd), ("status", "--store", odd), ("predict", place.base / "bundle", odd, "-o", place / "o.csv"),
+        ("predict", odd, good, "-o", place / "o.csv"), ("run", odd), ("train", odd), ("tune", odd, "-o", place / "o.toml"),
+        ("train", "toy", "--recipe", odd), ("export", odd, "-o", place / "o.onnx"), ("compare", odd, odd), ("data", "decode", odd),
+        ("thresholds", good, "--html", odd, "--target-error", 0.9), ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", odd),
+        ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", place / "o.csv", "--thresholds", odd), ("train", "toy/moons", "--weights", odd),
+    ]  # fmt: skip
+    words = commands[int(rng.integers(len(commands)))]
+    if words[:2] in (("train", "toy/moons"), ("train", "toy")) and odd.is_file():
+        return
+    outputs = (
+        odd,
+        place / "nowhere",
+        place / f".odd{suffix}.lock",
+        *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")),
+        place / "thresholds.json",
+    )
+    yield Step(words, ANY, may_fail=True, writes=outputs)
+
+
+def odd_options(place, rng):
+    """Options with values out of range, of another type, or that do not go together."""
+    drawn = draw(rng, members=1, n=20, classes=3, many=False)
+    good, fitted = place / "good.npz", place / "c.json"
+    np.savez(good, logits=drawn.logits, labels=drawn.labels, groups=np.arange(20) % 4)
+    fitted.write_text(json.dumps(temperature(2.0, drawn)))
+    values = ["0", "-1", "1", "nan", "inf", "-inf", "1e400", "9" * 400, "", " ", "x", "0.5", "1%", "-5%", "surplus", "\x1b[1m",
+              "[red]x", "a\nb", "True", "1e-320", "2**3", "٣", "--", "-", "familiar.nll>0", "gap.nll>1", "familiar.x<1", "familiar.nll>nan",
+              "familiar.nll.low>=0", "unfamiliar.e99>0.02", "table", "json", "novelty", "budget", "nll", "site", "groups", "temperature",
+              str(good), str(fitted), "/", ".", "../x", "x" * 5000]  # fmt: skip
+    commands = {
+        "evaluate": ([good], ["--group-by", "--metric", "--error-above", "--fail-if", "--format", "--resamples", "--seed", "--workers",
+                              "--engine", "--address", "--calibration", "--report"]),
+        "calibrate": ([good, "-o", place / "o.json"], ["--method", "--budget", "--reference", "--group-by", "--workers", "--engine"]),
+        "apply": ([fitted, good, "-o", place / "o.csv"], ["--output"]),
+        "thresholds": ([good, "-o", place / "o.json"], ["--target-error", "--min-coverage", "--reject-error", "--level", "--split", "--seed",
+                                                        "--for-class", "--unfamiliar", "--familiar-test", "--calibration"]),
+        "monitor": ([good, good], ["--alpha", "--bound", "--history", "--kind", "--format", "--thresholds", "--output", "--calibration"]),
+        "show": (["quickstart"], ["--as", "--store"]),
+        "ls": (["metrics"], ["--store"]),
+        "status": (["--store", place.base / "run/store"], ["--store"]),
+        "report": ([place.base / "scores.csv"], ["--method", "--paper", "--set"]),
+        "train": (["toy/moons", "--set", "epochs=0"], ["--set", "--members", "--device", "--workers", "--weights", "--recipe", "--root"]),
+        "run": (["nothing-of-this-name"], ["--set", "--method", "--root", "--device", "--engine", "--workers"]),
+        "tune": (["nothing-of-this-name", "-o", place / "o.toml"], ["--rate", "--sharpness", "--length", "--runs", "--most-epochs", "--search"]),
+    }  # fmt: skip
+    name = str(rng.choice(list(commands)))
+    words, options = commands[name]
+    extra = []
+    for _ in range(int(rng.choice([1, 1, 2, 3]))):
+        extra += [str(rng.choice(options)), str(rng.choice(values))]
+    if "ray" in extra or "--engine" in extra:
+        extra = [word if word != "ray" else "local" for word in extra]
+    yield Step((name, *words, *extra), ANY, may_fail=True, writes=None)

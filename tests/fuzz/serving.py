@@ -1,0 +1,224 @@
+"""Requests to a real server, over a plain socket: valid, damaged and hostile ones.
+
+    python -m tests.fuzz.serving --requests 2000 --seed 0
+
+A response has a status of 2xx or 4xx, and an error is one printable sentence in JSON; what is not HTTP may get plain
+text. The server stays alive, its log has no traceback, and a valid request has the same answer at the end as before.
+"""
+
+import argparse
+import io
+import json
+import re
+import socket
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.fuzz.inputs import NASTY, damaged
+
+KINDS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "ICO")
+BUSY = (408, 503, 504)  # a server under load, or one that waits for a body that does not come
+SECONDS = 60  # until a response, on a busy machine
+PATHS = (
+    "/predict/", "//predict", "/predict?x=" + "y" * 3000, "/predict#x", "/%00", "/..%2f..", "*", "/metrics", "/health", "/",
+    "http://localhost/predict", "/\x7f", "/é", "/predict%", "/predict;x", "/" + "a" * 70_000,
+)  # fmt: skip
+LENGTHS = ("-1", "0", "1", "1e3", "+5", " 5", "0x10", "9" * 19, "9" * 30, "9" * 5000, "5, 6", "", "٣")
+
+
+def image(rng):
+    """The bytes of a small image, and whether they are whole."""
+    file = io.BytesIO()
+    mode = str(rng.choice(["RGB", "RGB", "L", "RGBA", "P", "1", "CMYK", "I;16", "LA", "F"]))
+    size = (int(rng.integers(1, 40)), int(rng.integers(1, 40)))
+    kind = str(rng.choice(KINDS))
+    drawn = Image.fromarray(rng.integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).convert(
+        "L" if mode in ("I;16", "F", "LA") else mode
+    )
+    try:
+        drawn.convert(mode).save(file, kind)
+    except (OSError, ValueError):  # this kind of file has no such mode
+        file = io.BytesIO()
+        drawn.convert("RGB").save(file, "PNG")
+    data = file.getvalue()
+    return damaged(data, rng) if rng.random() < 0.6 else data
+
+
+def form(rng):
+    """A form with images, perhaps damaged, and the boundary that its content type names."""
+    edge = str(
+        rng.choice(["edge", "edge", "edge", "-", "x" * 70, "x" * 300, "a b", "é", "", "--", '"q"', "a\\b"])
+    )
+    parts = b""
+    for _ in range(int(rng.choice([1, 1, 2, 9, 120], p=[0.4, 0.2, 0.2, 0.1, 0.1]))):
+        name = str(rng.choice(NASTY)).encode("utf-8", "replace")
+        head = [
+            b'content-disposition: form-data; name="image"; filename="' + name + b'"', b"content-disposition: form-data",
+            b'content-disposition: form-data; filename*=UTF-8\'\'%ff%00', b"content-type: image/png", b"x" * 9000 + b": y", b"",
+            b"content-disposition: form-data; name=a; filename=" + b"z" * 5000, b": novalue", b"content-type",
+            b"content-transfer-encoding: base64\r\ncontent-disposition: form-data; filename=a",
+        ][int(rng.choice([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]))]  # fmt: skip
+        parts += b"--" + edge.encode() + b"\r\n" + head + b"\r\n\r\n" + image(rng) + b"\r\n"
+    body = parts + b"--" + edge.encode() + b"--\r\n"
+    return (damaged(body, rng) if rng.random() < 0.4 else body), edge
+
+
+def request(rng):
+    """The bytes of a request."""
+    method = str(
+        rng.choice(["POST"] * 12 + ["GET", "HEAD", "PUT", "OPTIONS", "PO ST", "post", "TRACE", "X" * 300])
+    )
+    path = str(rng.choice(PATHS)) if rng.random() < 0.12 else "/predict"
+    if rng.random() < 0.5:
+        body, kind = (
+            image(rng),
+            str(
+                rng.choice(
+                    ["image/png"] * 4
+                    + ["application/octet-stream", "text/html", "", "image/", "IMAGE/PNG; x=" + "y" * 500]
+                )
+            ),
+        )
+    else:
+        body, edge = form(rng)
+        kind = f"multipart/form-data; boundary={edge}"
+        if rng.random() < 0.1:
+            kind = str(
+                rng.choice(
+                    [
+                        "multipart/form-data",
+                        "multipart/form-data; boundary=",
+                        "multipart/mixed; boundary=edge",
+                        "multipart/form-data; boundary=other",
+                    ]
+                )
+            )
+    headers = [("host", "localhost"), ("content-type", kind), ("connection", "close")]
+    framing = rng.random()
+    if framing < 0.75:
+        headers.append(("content-length", str(len(body))))
+    elif framing < 0.85:
+        headers.append(("content-length", str(rng.choice(LENGTHS))))
+    elif framing < 0.95:
+        headers.append(("transfer-encoding", "chunked"))
+        sizes = ["{:x}", "{:x}", "{:X};x=y", "-{:x}", "0x{:x}", "{:x}" + "0" * 20, "", "zz"]
+        cut = int(rng.integers(len(body) + 1))
+        pieces = [
+            str(rng.choice(sizes)).format(len(each)).encode() + b"\r\n" + each + b"\r\n"
+            for each in (body[:cut], body[cut:])
+            if each
+        ]
+        body = b"".join(pieces) + b"0\r\n\r\n"
+    if rng.random() < 0.3:
+        headers.append(_odd_header(rng))
+    version = str(rng.choice(["HTTP/1.1"] * 30 + ["HTTP/1.0", "HTTP/2.0", "HTTP/9", "http/1.1", ""]))
+    lines = [f"{method} {path} {version}", *(f"{name}: {value}" for name, value in headers), "", ""]
+    data = "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
+    return damaged(data, rng) if rng.random() < 0.1 else data
+
+
+def _odd_header(rng):
+    return [
+        ("host", "evil.example"), ("host", ""), ("host", "a" * 3000), ("origin", "http://evil.example"), ("origin", "null"),
+        ("origin", "http://[::1"), ("sec-fetch-site", "cross-site"), ("content-encoding", "gzip"), ("expect", "100-continue"),
+        ("x", "y" * 70_000), ("x\x00", "y"), ("x", "a\x00b"), ("x", "\udcff"), ("x y", "z"), ("", "z"), ("x", "a\r\n b"), ("content-length", "7"),
+        ("transfer-encoding", "gzip"), ("upgrade", "websocket"), ("content-type", "text/plain"), ("range", "bytes=0-1"), ("accept", "\x1b[31m"),
+    ][int(rng.integers(22))]  # fmt: skip
+
+
+def exchange(port, data, *, seconds=SECONDS):
+    """What the server sends until it closes the connection; nothing more is sent, so a short body ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused before all of it was sent
+        received = b""
+        try:
+            while piece := connection.recv(65536):
+                received += piece
+        except ConnectionResetError:
+            pass
+        return received
+
+
+def wrong(received):
+    """The status, and what is wrong with a response; None where nothing is."""
+    if not received:
+        return "none", None  # the request was cut short: nobody is there for an answer
+    head, _, body = received.partition(b"\r\n\r\n")
+    match = re.match(rb"HTTP/1\.1 (\d{3}) ", head)
+    if match is None:
+        return "none", f"no status: {received[:200]!r}"
+    status = int(match[1])
+    if status == 100:
+        return wrong(body)
+    if not (200 <= status < 300 or 400 <= status < 500 or status in BUSY):
+        return status, f"status {status}: {body[:300]!r}"
+    if status < 400 or not body or b"application/json" not in head.lower():
+        return status, None if len(body) < 100 or status < 400 else f"no JSON: {received[:200]!r}"
+    sentence = json.loads(body)["error"]
+    is_clear = isinstance(sentence, str) and sentence.isprintable() and 5 < len(sentence) < 1000
+    return status, None if is_clear else f"unclear: {sentence!r}"
+
+
+def valid(port):
+    """The response to a valid request."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((20, 20, 3), 90, dtype=np.uint8)).save(file, "PNG")
+    head = f"POST /predict HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: image/png\r\ncontent-length: {len(file.getvalue())}"
+    return exchange(port, head.encode() + b"\r\n\r\n" + file.getvalue()).partition(b"\r\n\r\n")[2]
+
+
+def fuzz_server(port, requests, seed, *, first=0):
+    """Send requests to a server; counts by status, and failures as (number, sentence)."""
+    counts, failures = Counter(), []
+    before = valid(port)
+    for number in range(first, first + requests):
+        rng = np.random.default_rng([seed, number])
+        try:
+            status, problem = wrong(exchange(port, request(rng)))
+        except (OSError, ValueError, KeyError) as error:
+            status, problem = "none", f"{type(error).__name__}: {error}"
+        counts[str(status)] += 1
+        if problem is not None:
+            failures.append((number, problem))
+    if valid(port) != before:
+        failures.append((None, "another answer than before"))
+    return counts, failures
+
+
+def main():
+    """A server of a small bundle, and requests to it."""
+    from tests.serve.made import bundled, served
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (("requests", 2000), ("seed", 0), ("first", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fuzz-serve-") as folder:
+        _, bundle = bundled(Path(folder))
+        with served(bundle, "--timeout", 5) as server:
+            counts, failures = fuzz_server(
+                server.port, arguments.requests, arguments.seed, first=arguments.first
+            )
+            code, _, log = server.end()
+    for number, sentence in failures:
+        sys.stdout.write(f"request {number}: {sentence}\n")
+    statuses = ", ".join(f"{count:,} of {status}" for status, count in sorted(counts.items()))
+    sys.stdout.write(f"{arguments.requests:,} requests, {len(failures)} failures; responses: {statuses}\n")
+    if code or "Traceback" in log:
+        sys.stdout.write(f"the server ended with {code}: {log[-3000:]}\n")
+    return int(bool(failures or code or "Traceback" in log))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

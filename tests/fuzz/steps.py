@@ -1,0 +1,36 @@
+"""What a case consists of: commands, and what must come of each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+VALID, EITHER, ANY, REFUSED = "valid", "either", "any", "refused"
+SUFFIXES = (".npz", ".parquet", ".csv")
+TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A command and what must come of it.
+
+    `expect`: valid input must succeed; `either` may be refused, but not misunderstood; `any` may do either;
+    what is `refused` must be. `check` returns what is wrong with the output, if it succeeded.
+    """
+
+    words: tuple
+    expect: str = VALID
+    check: Callable[[str], str | None] = lambda _: None
+    may_fail: bool = False  # exit code 1 is an answer, such as an alarm
+    writes: tuple | None = ()  # outputs; None is anything
+    caches: tuple = ()  # outputs that a refusal may leave, too
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a case runs, and what was prepared for all cases: a bundle, a store, a task."""
+
+    folder: Path
+    base: Path
+
+    def __truediv__(self, name):
+        return self.folder / name

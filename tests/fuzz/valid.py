@@ -1,0 +1,277 @@
+"""Cases of valid predictions: the numbers of every command are compared with the oracle's."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from tests.fuzz import oracle
+from tests.fuzz.inputs import damaged, draw, nasty_names, write
+from tests.fuzz.steps import ANY, EITHER, SUFFIXES, TOLERANCE, VALID, Step
+
+
+def _metrics(rng):
+    """The options of the metrics that the oracle knows, or mostly (the rest takes longest) of all."""
+    return [word for name in oracle.METRICS for word in ("--metric", name)] if rng.random() < 0.8 else []
+
+
+def _scores_check(drawn_by_side, *, stream=False):
+    def check(stdout):
+        document = json.loads(stdout)
+        for side, drawn in drawn_by_side.items():
+            found, wanted = document[side], oracle.scores(drawn.logits, drawn.labels)
+            plain = {
+                "n": wanted.pop("n"),
+                "members": len(drawn.logits),
+                "classes": drawn.logits.shape[2],
+                "kind": "many_labels" if drawn.many else "one_label",
+            }
+            for name, value in plain.items():
+                if found[name] != value:
+                    return f"{side} {name} is {found[name]}, not {value}"
+            for name, value in wanted.items():
+                wrong = wrong_score(name, found["metrics"].get(name), value, drawn, stream)
+                if wrong:
+                    return f"{side} {wrong}"
+        return None
+
+    return check
+
+
+RANKED = ("ece", "aurc", "risk_at_80", "coverage_at_5", "e99")
+
+
+def wrong_score(name, score, value, drawn, stream):
+    if score is None:
+        return f"{name} is missing"
+    if (score["value"] is None) != (value is None):
+        return f"{name} is {score['value']}, not {value}"
+    if value is None or (name in RANKED and not drawn.exact):
+        return None  # a float32 is another number at a decimal that decides ties and thresholds
+    slack = TOLERANCE if drawn.exact else 1e-5
+    slack += (score.get("bound") or 0.0) if stream else 0.0
+    if stream and "bound" in score and score["bound"] is None:
+        return None
+    if abs(score["value"] - value) > slack * max(1.0, abs(value)):
+        return f"{name} is {score['value']!r}, not {value!r}"
+    return None
+
+
+def evaluate_valid(place, rng):
+    """`evaluate` of one or two valid files, in memory, streamed, or in several parts."""
+    first = draw(rng)
+    sides = {"familiar": first}
+    if rng.random() < 0.3:
+        n, classes = int(rng.choice([1, 7, 40])), first.logits.shape[2]
+        sides["unfamiliar"] = draw(rng, many=first.many, n=n, classes=classes)
+    suffix = str(rng.choice(SUFFIXES if max(len(d.logits) for d in sides.values()) == 1 else SUFFIXES[:2]))
+    stream = suffix != ".npz" and rng.random() < 0.3
+    probs = rng.random() < 0.25
+    words, read = ["evaluate"], {}
+    for side, drawn in sides.items():
+        if suffix != ".npz" and rng.random() < 0.15:
+            path, read[side] = _in_parts(drawn, place / side, suffix, rng)
+        else:
+            path = place / f"{side}{suffix}"
+            read[side] = write(drawn, path, rng, probs=probs)
+        words.append(path)
+    known = {drawn.names for drawn in read.values() if drawn.names is not None}
+    expect = VALID if len(known) < 2 else ANY
+    words += ["--format", "json", "--resamples", int(rng.choice([0, 0, 0, 7]))]
+    words += ["--stream", "--workers", 1] if stream else ["--no-stream"]
+    yield Step((*words, *_metrics(rng)), expect, _scores_check(read, stream=stream))
+
+
+def _in_parts(drawn, folder, suffix, rng):
+    """The rows in several files of one folder, all written in the same way; what they are together."""
+    folder.mkdir()
+    names = tuple(f"c{index}" for index in range(drawn.logits.shape[2]))
+    drawn = replace(drawn, names=names)
+    cuts = sorted({0, drawn.n, *(int(cut) for cut in rng.integers(0, drawn.n + 1, 2))})
+    seed = int(rng.integers(2**31))
+    parts = []
+    for number, (start, end) in enumerate(pairwise(cuts)):
+        part = replace(drawn, logits=drawn.logits[:, start:end], labels=drawn.labels[start:end])
+        parts.append(write(part, folder / f"{number}{suffix}", np.random.default_rng(seed)))
+    logits = np.concatenate([part.logits for part in parts], axis=1)
+    return folder, replace(parts[0], logits=logits, labels=drawn.labels)
+
+
+def names_round_trip(place, rng):
+    """Nasty class names: refused, or understood; and what `apply` writes, `evaluate` reads as the same."""
+    drawn = draw(rng, members=1, least=3, classes=int(rng.integers(2, 7)))
+    drawn = replace(drawn, names=nasty_names(rng, drawn.logits.shape[2]))
+    source = place / f"in{rng.choice(SUFFIXES)}"
+    read = write(drawn, source, rng)
+    check = _scores_check({"familiar": read})
+    options = ("--format", "json", "--resamples", 0, *_metrics(rng))
+    yield Step(("evaluate", source, *options), EITHER, check)
+    if rng.random() < 0.3 and source.suffix != ".npz":
+        streamed = _scores_check({"familiar": read}, stream=True)
+        yield Step(("evaluate", source, "--stream", *options), EITHER, streamed)
+    target = place / f"out{rng.choice(SUFFIXES)}"
+    (place / "c.json").write_text(json.dumps(temperature(1.0, read)))
+    done = yield Step(("apply", place / "c.json", source, "-o", target), EITHER, writes=(target,))
+    if done == 0:
+        yield Step(("evaluate", target, *options), VALID, check)
+        if rng.random() < 0.3:
+            form = str(rng.choice(["table", "markdown", "latex", "csv"]))
+            yield Step(("evaluate", source, "--resamples", 0, "--format", form))
+
+
+def temperature(value, drawn, **changes):
+    """The document of a calibration."""
+    document = {
+        "kind": "temperature", "temperature": value, "interval": {"low": value, "high": value, "level": 0.95},
+        "n": 100, "label_kind": "many_labels" if drawn.many else "one_label", "classes": drawn.logits.shape[2],
+        "at_bound": False, "separable": False, "flat": False, "declined": None, "evidence": None, "remarks": [],
+        "surefoot": "0", "format": 1,
+    }  # fmt: skip
+    return document | changes
+
+
+def calibrate_valid(place, rng):
+    """`calibrate`, compared with an independent search; then `apply`, then `evaluate`."""
+    drawn = draw(rng, least=2)
+    suffix = str(rng.choice(SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2]))
+    source, fitted = place / f"val{suffix}", place / "c.json"
+    read = write(drawn, source, rng, probs=rng.random() < 0.2)
+    method = str(rng.choice(["temperature", "temperature", "temperature>=1", "budget"]))
+    stream = ("--stream",) if suffix != ".npz" and method == "temperature" and rng.random() < 0.3 else ()
+    names = {"temperature>=1": "softening"}
+    words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream)
+    done = yield Step(words, VALID, lambda _: _wrong_fit(fitted, read, method), writes=(fitted,))
+    if done != 0:
+        return
+    scale = json.loads(fitted.read_text())["temperature"]
+    target = place / f"out{rng.choice(SUFFIXES[:2] if len(read.logits) > 1 else SUFFIXES)}"
+    expect = VALID if suffix != ".npz" or target.suffix != ".csv" else EITHER  # lists do not fit into a .csv
+    done = yield Step(("apply", fitted, source, "-o", target), expect, writes=(target,))
+    if done == 0 and len(read.logits) == 1 and read.exact and 1e-3 < scale < 1e3:
+        scaled = replace(read, logits=read.logits / scale)
+        check = _scores_check({"familiar": scaled})
+        options = ("--format", "json", "--resamples", 0, *_metrics(rng))
+        yield Step(("evaluate", target, *options), VALID, check)
+        yield Step(("evaluate", source, "--calibration", fitted, *options), VALID, check)
+
+
+def _wrong_fit(path, drawn, method):
+    found = json.loads(path.read_text())
+    best = found["best"] if method == "budget" else found
+    if best["flat"]:
+        return None
+    value = best["declined"] or best["temperature"] if method == "temperature>=1" else best["temperature"]
+
+    def nll(t):
+        return oracle.mean_nll(drawn.logits, drawn.labels, t)
+
+    wanted = oracle.best_temperature(drawn.logits, drawn.labels)
+    slack = 1e-8 if drawn.exact else 1e-5
+    if best["at_bound"] and (wanted > value > 1 or wanted < value < 1):  # no minimum between the bounds
+        return None
+    if nll(value) > nll(wanted) + slack * max(1.0, nll(wanted)):
+        return f"T = {value!r} has an NLL of {nll(value)!r}; T = {wanted!r} has {nll(wanted)!r}"
+    sharp = min(nll(wanted * f) for f in (0.999, 1.001)) > nll(wanted) + 10 * slack
+    if sharp and abs(np.log(value / wanted)) > 1e-3:
+        return f"T = {value!r}, not {wanted!r}"
+    if method == "budget" and not found["at_bound"] and not best["at_bound"]:
+        limit = (1 + found["budget"]) * nll(wanted)
+        if abs(nll(found["temperature"]) - limit) > 1e-4 * limit:
+            return f"NLL {nll(found['temperature'])!r} at the budget's T, not {limit!r}"
+    if method == "temperature>=1" and found["temperature"] != max(1.0, value):
+        return f"T = {found['temperature']!r}, not {max(1.0, value)!r}"
+    return None
+
+
+def thresholds_valid(place, rng):
+    """`thresholds`: the counts of its file, its bound, and the fractions that `monitor` accepts."""
+    drawn = draw(rng, many=False, n=int(rng.choice([2, 30, 120])))
+    if not drawn.exact:
+        return
+    val = place / "val.npz"
+    np.savez(val, logits=drawn.logits, labels=drawn.labels)
+    target, level = float(rng.choice([0.05, 0.2, 0.5, 0.9])), float(rng.choice([0.5, 0.9, 0.95]))
+    out = place / "t.json"
+    words = ("thresholds", val, "--target-error", target, "--level", level, "-o", out)
+
+    def check(_):
+        if not out.exists():
+            return None
+        found = json.loads(out.read_text())
+        logs = oracle.log_probabilities(drawn.logits, many=False)
+        known = drawn.labels >= 0
+        confidence = np.exp(logs.max(axis=1)).round(oracle.DECIMALS)[known]
+        wrong = logs.argmax(axis=1)[known] != drawn.labels[known]
+        above = confidence >= found["accept"]
+        error = found["measured"]["val"]["error"]
+        if (error["k"], error["n"]) != (int(wrong[above].sum()), int(above.sum())):
+            return (
+                f"{error['k']} of {error['n']} accepted are wrong, not {wrong[above].sum()} of {above.sum()}"
+            )
+        bound = _binomial_bound(error["k"], error["n"], (1 - level) / 20)
+        if abs(found["error_at_most"] - bound) > 1e-6 or bound > target + 1e-9:
+            return f"the bound is {found['error_at_most']}, not {bound}; target {target}"
+        return None
+
+    html = ("--html", place / "t.html") if rng.random() < 0.02 else ()
+    yield Step((*words, *html), VALID, check, may_fail=True, writes=(out, place / "t.html"))
+    if out.exists():
+        words = ("monitor", val, val, "--thresholds", out, "--format", "json")
+        yield Step(words, VALID, may_fail=True)
+
+
+def _binomial_bound(k, n, tail):
+    """The p at which at most k of n has a probability of `tail`, by bisection of the sum."""
+    from math import comb
+
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        p = (low + high) / 2
+        chance = sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
+        low, high = (p, high) if chance > tail else (low, p)
+    return 1.0 if k == n else low
+
+
+def monitor_valid(place, rng):
+    """`monitor` with a history: means and distances by hand, and the file grows by one line a check."""
+    classes = int(rng.integers(2, 5))
+    files, drawn = [], []
+    for name in ("reference", "current"):
+        each = draw(rng, many=False, members=1, least=2, classes=classes)
+        drawn.append(replace(each, logits=each.logits.astype(np.float64)))
+        files.append(place / f"{name}.npz")
+        np.savez(files[-1], logits=each.logits[0], labels=each.labels)
+    history = place / "h.jsonl"
+    written = (history, place / ".h.jsonl.lock")
+
+    def check(lines):
+        def of(stdout):
+            found = json.loads(stdout)
+            tops = [np.exp(oracle.log_probabilities(d.logits, False).max(axis=1)).round(12) for d in drawn]
+            text = json.dumps(found)
+            finding = next((f for f in found.get("findings", ()) if f.get("name") == "confidence"), None)
+            if finding is None:
+                return f"no finding on confidence in {text[:200]}"
+            points = np.concatenate(tops)
+            shares = [(t[None, :] <= points[:, None]).mean(axis=1) for t in tops]
+            wanted = (tops[0].mean(), tops[1].mean(), np.abs(shares[0] - shares[1]).max())
+            got = [finding[name] for name in ("reference", "current", "distance")]
+            if not np.allclose(got, wanted, atol=1e-9):
+                return f"{got}, not {wanted}"
+            if lines is not None and len(history.read_text().splitlines()) != lines:
+                return "the history has not one line a check"
+            return None
+
+        return of
+
+    words = ("monitor", *files, "--format", "json")
+    if rng.random() < 0.5:
+        yield Step(words, VALID, check(None), may_fail=True)
+        return
+    for number in (1, 2):
+        lines = number if number == 1 else None
+        done = yield Step((*words, "--history", history), VALID, check(lines), may_fail=True, writes=written)
+    if done in (0, 1):
+        history.write_bytes(damaged(history.read_bytes(), rng))
+        yield Step((*words, "--history", history), ANY, may_fail=True, writes=written)

@@ -1,0 +1,199 @@
+"""The process that runs cases: it calls the command line's `main`, and compares what comes of it with the case."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import resource
+import shutil
+import stat
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from tests.fuzz.cases import family_of
+from tests.fuzz.steps import ANY, EITHER, REFUSED, VALID, Place
+
+MEMORY = 6 * 2**30  # address space that a worker may take beyond what its libraries take
+ODD_NAMES = {
+    1: "\udcff",
+    2: " \u202e\u200b[b]é",
+    3: "\x1b[31m\n",
+    4: "=1+1;'",
+}  # of the folders of some cases
+
+
+class Worker:
+    """Runs cases in this process."""
+
+    def __init__(self, base, scratch, seed, *, announce=lambda _: None, verbose=False):
+        self.base, self.scratch, self.seed, self.verbose = Path(base), Path(scratch), seed, verbose
+        self.announce = announce
+        import typer
+
+        import surefoot.cli
+        from surefoot.cli.app import app
+
+        self.main = surefoot.cli.main
+        surefoot.cli.app = typer.main.get_command(app)  # built once; it is most of a short command's time
+        warnings.simplefilter("error")
+        os.environ |= {"COLUMNS": "100", "TMPDIR": str(self.scratch)}
+        os.environ["SUREFOOT_CACHE"] = str(self.scratch / "cache")
+        tempfile.tempdir = str(self.scratch)
+
+    def run(self, number):
+        """One case: how many commands it ran, and the failures among them."""
+        rng = np.random.default_rng([self.seed, number])
+        folder = self.scratch / f"case{number}{ODD_NAMES.get(number % 30, '')}"
+        folder.mkdir()
+        family = family_of(rng)
+        result = {
+            "case": number,
+            "family": family.__name__,
+            "commands": 0,
+            "refused": 0,
+            "compared": 0,
+            "failures": [],
+        }
+        start = time.process_time()
+        os.chdir(folder)
+        try:
+            steps, code = family(Place(folder, self.base), rng), None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    code = self._step(steps.send(code), folder, result)
+        except Exception:  # noqa: BLE001 the generator's own mistake must not end the run unseen
+            result["failures"].append(("traceback", ["the fuzzer itself"], traceback.format_exc()[-1500:]))
+        os.chdir(self.base)
+        result["seconds"] = time.process_time() - start
+        if not self.verbose:
+            remove(folder)
+        return result
+
+    def _step(self, step, folder, result):
+        self.announce({"words": [str(word) for word in step.words]})
+        before = _snapshot(folder)
+        code, out, err, trace = self._command(step.words)
+        result["commands"] += 1
+        words = [str(word) for word in step.words]
+        if self.verbose:
+            sys.stdout.write(f"{words}\n-> {code}\n{out}{err}{trace or ''}\n")
+
+        def fail(kind, detail):
+            result["failures"].append((kind, words, detail))
+
+        if trace:
+            fail("traceback", trace)
+            return code
+        refused = code == 2
+        result["refused"] += refused
+        allowed = {VALID: {0}, EITHER: {0, 2}, ANY: {0, 2}, REFUSED: {2}}[step.expect] | (
+            {1} if step.may_fail else set()
+        )
+        if code not in allowed:
+            fail("wrong exit", f"exit code {code}, allowed {sorted(allowed)}: {err[-300:]}")
+        if refused and (problem := _unclear(err)):
+            fail("unclear refusal", problem)
+        for name in _changed(before, _snapshot(folder)):
+            outputs = step.caches if refused else step.writes
+            if outputs is not None and not any(_is_below(folder / name, output) for output in outputs):
+                fail("file changed", f"{name} (exit code {code})")
+        if code in (0, 1) and code in allowed and step.expect in (VALID, EITHER):
+            result["compared"] += 1
+            if problem := step.check(out):
+                fail("wrong number", problem)
+        return code
+
+    def _command(self, words):
+        """Exit code, standard output, standard error, and the traceback of an exception that is no refusal."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        sys.argv = ["surefoot", *map(str, words)]
+        code, trace = 0, None
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                self.main()
+            except SystemExit as ended:
+                code = ended.code or 0
+            except BaseException as error:  # noqa: BLE001 whatever escapes is what we look for
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                ours = [f for f in traceback.extract_tb(error.__traceback__) if "surefoot" in f.filename][-1:]
+                at = "; ".join(f"{Path(f.filename).name}:{f.lineno}" for f in (*ours, last))
+                code, trace = 1, f"{type(error).__name__}: {str(error)[:300]} at {at}"
+        # What Python's own printing cannot encode is not shown here: sys.stderr of a real process escapes it.
+        texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]
+        return code, *texts, trace
+
+
+def _unclear(err):
+    """What is wrong with the words of a refusal: it is one printable line, or the usage of a command."""
+    if "Usage:" in err:
+        return None
+    lines = [line for line in err.split("\n") if line and not line.startswith("note: ")]
+    if not lines or not lines[-1].startswith("surefoot: "):
+        return f"no sentence: {err[-300:]!r}"
+    if sum(line.startswith("surefoot: ") for line in lines) != 1 or len(lines) != 1:
+        return f"several lines: {err[-300:]!r}"
+    if not lines[0].isprintable():
+        return f"control characters: {lines[0][:300]!r}"
+    if len(lines[0]) > 8000:
+        return f"{len(lines[0])} characters: {lines[0][:100]!r}"
+    return None
+
+
+def _snapshot(folder):
+    """Every name below a folder with its type and content."""
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            content = ""
+            if stat.S_ISREG(mode):
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            elif stat.S_ISLNK(mode):
+                content = str(path.readlink())
+            found[str(path.relative_to(folder))] = (stat.S_IFMT(mode), content)
+    return found
+
+
+def _changed(before, after):
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def _is_below(path, output):
+    return path == output or output in path.parents
+
+
+def remove(folder):
+    """Remove a folder and all in it, also what may not be entered."""
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def work(arguments):
+    """A worker's life: announce each case on the pipe, run it, report it."""
+    pipe = os.fdopen(os.dup(1), "w", buffering=1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+
+    def announce(message):
+        pipe.write(json.dumps(message) + "\n")
+
+    worker = Worker(arguments.base, arguments.scratch, arguments.seed, announce=announce)
+    with open("/proc/self/statm") as pages:  # noqa: PTH123 it is one line
+        now = int(pages.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+    for number in range(arguments.first, arguments.end, arguments.stride):
+        announce({"begin": number})
+        announce(worker.run(number))

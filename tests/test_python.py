@@ -1,0 +1,108 @@
+"""The public functions from Python: typed for users, and the same results as the commands."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import surefoot
+from surefoot import InputError, choose_thresholds, fit_calibration, load_thresholds, monitor, save_thresholds
+from tests.conftest import draw_one_label
+
+USER = """
+from typing import assert_type
+
+import surefoot
+
+val = surefoot.Predictions.from_logits([[0.0, 1.0]] * 4, [0, 1, 1, 0], class_names=["a", "b"])
+calibration = surefoot.fit_calibration("temperature", val)
+assert_type(calibration, surefoot.Calibration)
+result = surefoot.evaluate(val, calibration=calibration, metrics=["nll"])
+assert_type(result, surefoot.Evaluation)
+assert_type(result.sides["familiar"].metrics["nll"].value, float)
+assert_type(surefoot.choose_thresholds(val), surefoot.Thresholds | surefoot.Unreachable)
+assert_type(surefoot.monitor(val, val).alarm, bool)
+assert_type(surefoot.load_study("quickstart"), surefoot.Study)
+assert_type(surefoot.metrics.nll(val), float)
+print(result.save_report("folder").name, surefoot.fit_temperature(val).temperature + 1)
+surefoot.plots.reliability({"val": val})
+surefoot.run("quickstart", epochs=3)
+surefoot.Predictions.from_logits([1.0], [1], group=["a"])
+surefoot.evaluate("val.npz")
+surefoot.gone
+"""
+# As installed: errors inside packages are not the user's, and large ones need not be read to check the rest.
+SETTINGS = """
+[mypy]
+strict = True
+[mypy-surefoot.*]
+ignore_errors = True
+[mypy-torch.*,numpy.*,scipy.*,matplotlib.*,PIL.*,rich.*,jinja2.*,ray.*]
+follow_imports = skip
+follow_imports_for_stubs = True
+"""
+
+
+def test_a_user_s_script_is_checked_by_mypy(tmp_path):
+    source = Path(surefoot.__file__).parent
+    assert (source / "py.typed").exists()  # without it, installed types are not used
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "mypy.ini").write_text(SETTINGS)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "user.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(source.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 4, done.stdout
+    for error, expected in zip(
+        errors,
+        (
+            'Unexpected keyword argument "epochs" for "run"',
+            'Unexpected keyword argument "group" for "from_logits"',
+            'Argument 1 to "evaluate" has incompatible type "str"; expected "Predictions"',
+            'Module has no attribute "gone"',
+        ),
+        strict=True,
+    ):
+        assert expected in error
+
+
+def test_thresholds_measure_further_data_and_are_saved_with_it(tmp_path):
+    val, test, far = (draw_one_label(400, sharpness=s, seed=i) for i, s in enumerate((1, 1, 4)))
+    chosen = choose_thresholds(val, target_error=0.3, familiar_test=test, unfamiliar=far, split=0.25, seed=3)
+    assert chosen.n == 300
+    assert chosen.calibration.n == 100
+    save_thresholds(chosen, tmp_path / "t.json")
+    saved = json.loads((tmp_path / "t.json").read_text())
+    assert list(saved["measured"]) == ["val", "familiar test", "unfamiliar"]
+    confident = chosen.calibration(far).outcomes.confidence >= chosen.accept
+    assert saved["measured"]["unfamiliar"]["coverage"]["k"] == confident.sum()
+    assert load_thresholds(tmp_path / "t.json").accept == chosen.accept
+    with pytest.raises(InputError, match="both calibration and split"):
+        choose_thresholds(val, calibration=chosen.calibration, split=0.5)
+    with pytest.raises(InputError, match=r"split is 2; allowed: above 0 and below 1"):
+        choose_thresholds(val, split=2)
+
+
+def test_each_check_of_a_history_spends_its_part_of_alpha(tmp_path):
+    reference, current = draw_one_label(300), draw_one_label(300, seed=1)
+    checks = [monitor(reference, current, history=tmp_path / "h.jsonl", source="today") for _ in range(2)]
+    assert [check.budget.number for check in checks] == [1, 2]
+    lines = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+    assert [line["level"] for line in lines] == [check.budget.level for check in checks]
+    assert lines[0]["source"] == "today"
+    assert monitor(reference, current).budget.level == 0.05
+    fitted = fit_calibration("temperature", reference)
+    thresholds = choose_thresholds(reference, target_error=0.3, calibration=fitted)
+    assert "coverage" in [each.name for each in monitor(reference, current, thresholds=thresholds).findings]
+    with pytest.raises(InputError, match="the thresholds already contain a calibration"):
+        monitor(reference, current, thresholds=thresholds, calibration=fitted)
+    with pytest.raises(InputError, match="alpha is 2; allowed: above 0 and below 1"):
+        monitor(reference, current, alpha=2)

@@ -1,0 +1,123 @@
+"""The commands of the tutorials work as they are written there, in small."""
+
+import io
+import re
+import runpy
+import shlex
+import shutil
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from surefoot.experiments.experiment import read_experiment
+from surefoot.experiments.run import plans_for, resolved
+from tests.cli.command import surefoot
+
+ROOT = Path(__file__).parent.parent
+SMALL = ("epochs=1", "width=8", "runs=2", "members=2", "resamples=20")
+
+
+def blocks(page, language):
+    return re.findall(
+        rf"```{language}\n(.*?)```", (ROOT / "docs/tutorials" / page).read_text(), flags=re.DOTALL
+    )
+
+
+def commands(page, program):
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
+
+
+def content(toml):
+    """Without comments."""
+    return tomllib.loads(toml)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_table(folder, capsys):
+    (task,) = blocks("table.md", "toml")
+    assert content(task) == content((folder / "examples/penguins/task.toml").read_text())
+    done = []
+    for words in commands("table.md", "surefoot"):
+        if words[0] == "run":
+            words += [word for value in SMALL for word in ("--set", value)]
+            words += ["--method", "single", "--method", "ensemble-of-t"]
+        if words[0] in ("serve", "export"):  # tested elsewhere, and slow
+            continue
+        done.append((words[0], surefoot(*words)))
+    assert [name for name, _ in done] == ["data", "run", "bundle", "predict"]
+    assert "no problems, but see the notes" in done[0][1].stdout
+    table = pyarrow.csv.read_csv("out.csv")
+    assert table.num_rows == 333
+    assert {"row", "label", "confidence", "prob_female"} <= set(table.column_names)
+    header, first, *_ = (folder / "examples/penguins/penguins.csv").read_text().splitlines()
+    (folder / "rows.csv").write_text(f"{header}\n{first.replace('Torgersen', 'Bird')}\n")
+    refused = surefoot("predict", "penguins-bundle", "rows.csv", "-o", "o.csv", check=2)
+    (shown,) = blocks("table.md", "text")
+    assert refused.stderr.split() == shown.split()
+    (code,) = blocks("table.md", "python")
+    exec(code, {})
+    assert "('female', 'male')" in capsys.readouterr().out
+
+
+def archive(path, per_source=60):
+    """An archive in the layout of the package's, with sentences that are made up."""
+    rng = np.random.default_rng(0)
+    good, bad, things = (
+        ("great", "lovely", "fine"),
+        ("awful", "poor", "dull"),
+        ("film", "phone", "day", "plan"),
+    )
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as data:
+        for name in ("movieReviewSnippets", "amazonReviewSnippets", "nytEditorialSnippets", "tweets"):
+            lines = []
+            for row in range(per_source):
+                rating = float(rng.choice([-2.0, -0.1, 2.0]))
+                words = rng.choice(good if rating > 0 else bad, 2).tolist() + rng.choice(things, 3).tolist()
+                lines.append(f"{row // 3}_{row}\t{rating}\ta {' '.join(words)} {row}")
+            add(data, f"hutto_ICWSM_2014/{name}_GroundTruth.txt", "\n".join(lines).encode())
+    with tarfile.open(path, "w:gz") as package:
+        add(package, "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz", inner.getvalue())
+
+
+def add(file, name, data):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    file.addfile(info, io.BytesIO(data))
+
+
+def test_the_text(folder, monkeypatch, capsys):
+    archive(folder / "vaderSentiment-3.3.2.tar.gz")
+    script, *arguments = commands("text.md", "python")[0]
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    runpy.run_path(script, run_name="__main__")
+    assert "sentences.parquet: " in capsys.readouterr().out
+    (task,) = blocks("text.md", "toml")
+    assert content(task) == content((folder / "examples/sentiment/task.toml").read_text())
+    check, run, *_ = commands("text.md", "surefoot")
+    assert "no problems" in surefoot(*check).stdout
+    assert run[0] == "run"
+    experiment = resolved(read_experiment(Path(run[1])))
+    (plan,) = plans_for(experiment)
+    assert not plan.skipped
+    assert len(plan.methods) == len(experiment.methods)
+    table = pyarrow.parquet.read_table("examples/sentiment/data/sentences.parquet")
+    training = table.filter(np.asarray(table["split"].to_pylist()) == "train")
+    assert set(training["source"].to_pylist()) == {"movies", "products"}
+    assert len({(each["document"], each["split"]) for each in table.to_pylist()}) == len(
+        set(table["document"].to_pylist())
+    )
+    assert plan.encoding.only_vector.length == len(table["embedding"][0])

@@ -1,0 +1,229 @@
+"""Processes that begin at once: forks of one that has torch and the package loaded already.
+
+Starting Python, torch and the package takes three seconds of processor time, and many tests need a process of
+its own: for its signals, its exit code, its imports of plugins. Each has what a new process has (arguments,
+environment, folder, pipes, no state of other tests), but for the imports. Training processes that a command
+starts are forks of it, too. `in_a_new_process` (tests/cli/command.py) and tests/workers/test_local.py start
+both from nothing.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from functools import cache, partial
+
+SUREFOOT = "from surefoot.cli import main; main()"
+WORKER = ["-m", "surefoot.workers.worker"]
+LOADED = (
+    "torch",
+    "torch._dynamo",  # which an optimiser loads when it is first used
+    "scipy.optimize",
+    "matplotlib.font_manager",
+    "rich.progress",
+    "surefoot.cli.app",
+    "surefoot.workers.worker",
+    "surefoot.workers.local",
+    "surefoot.experiments.run",
+    "surefoot.report.study",
+    "surefoot.report.evaluation",
+    "surefoot.serve.app",
+    "surefoot.serve.server",
+    "surefoot.streaming.evaluate",
+    "surefoot.training.tune",
+)
+
+
+class Process:
+    """A process as `subprocess.Popen` shows it, with text in its pipes."""
+
+    def __init__(self, code, arguments, *, cwd=None, environment=None, new_session=False):
+        self.args, self.returncode = [code, *arguments], None
+        request = {
+            "code": code,
+            "arguments": [str(each) for each in arguments],
+            "cwd": str(cwd or os.getcwd()),  # noqa: PTH109 as it is given to a new process
+            "environment": {**os.environ, **(environment or {})},
+            "new_session": new_session,
+        }
+        (out, to_out), (err, to_err), (status, to_status) = (os.pipe() for _ in range(3))
+        _server().send(json.dumps(request), [to_out, to_err, to_status])
+        for given in (to_out, to_err, to_status):
+            os.close(given)
+        self.stdout, self.stderr, self._status = (os.fdopen(each) for each in (out, err, status))
+        self.pid = int(self._status.readline())
+
+    def poll(self):
+        """Its exit code, or None."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.returncode = int(self._status.readline())
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Its exit code when it has ended."""
+        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self.poll()
+
+    def send_signal(self, number):
+        """Send a signal, where it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout=None):
+        """All that it still writes, when it has ended."""
+        found = {}
+        readers = [
+            threading.Thread(target=lambda pipe=pipe: found.update({pipe: pipe.read()}))
+            for pipe in (self.stdout, self.stderr)
+            if not pipe.closed
+        ]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return found.get(self.stdout, ""), found.get(self.stderr, "")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.wait()
+        for pipe in (self.stdout, self.stderr, self._status):
+            pipe.close()
+
+
+def run(code, *arguments, **options):
+    """Its exit code and what it wrote, when it has ended."""
+    with Process(code, arguments, **options) as process:
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+class _Server:
+    """The process that forks; it ends when this one does."""
+
+    def __init__(self):
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        atexit.register(self.close)
+
+    def send(self, request, descriptors):
+        socket.send_fds(self.socket, [request.encode()], descriptors)
+
+    def close(self):
+        self.socket.close()
+        self.process.wait()
+
+
+@cache
+def _server():
+    return _Server()
+
+
+def serve(number):
+    """Fork for each request; what is forked twice is the process, and the other waits for it."""
+    sys.path[0] = ""
+    for name in LOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    requests = socket.socket(fileno=number)
+    while True:
+        text, (*pipes,), _, _ = socket.recv_fds(requests, 2**20, 3)
+        if not text:
+            return
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _watch(json.loads(text), *pipes)
+            return
+        for each in pipes:
+            os.close(each)
+
+
+def _watch(request, out, err, status):
+    child = os.fork()
+    if child == 0:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.closerange(3, 256)
+        _become(request)
+        return
+    os.write(status, f"{child}\n".encode())
+    for each in (0, 1, 2, out, err):
+        os.close(each)
+    os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+    os._exit(0)
+
+
+def _become(request):
+    """A new process: its folder, its environment, its signals, and its code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["new_session"]:
+        os.setsid()
+    _use(request["environment"])
+    os.chdir(request["cwd"])
+    sys.argv = ["-c", *request["arguments"]]
+    subprocess.Popen = _ForkedWorkers
+    exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _use(environment):
+    os.environ.clear()
+    os.environ.update(environment)
+    if environment.get("PYTHONWARNINGS") == "error":
+        warnings.simplefilter("error")
+    added = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in added if folder and folder not in sys.path]
+
+
+class _ForkedWorkers(subprocess.Popen):
+    """A training process is a fork; anything else is started."""
+
+    def __init__(self, command, *, env=None, **options):
+        if command[1:] == WORKER:
+            options["preexec_fn"] = partial(_work, env)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            super().__init__(command, env=env, **options)
+
+
+def _work(environment):
+    """In the fork, where Popen has set up its pipes, instead of the new program."""
+    gc.enable()
+    os.closerange(3, 256)
+    _use(environment)
+    sys.stdin = open(0)  # noqa: SIM115
+    code = 1
+    try:
+        from surefoot.workers import worker
+
+        code = worker.main()
+    except BaseException:  # noqa: BLE001 the traceback of a process that ends
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
