@@ -14,15 +14,14 @@ from collections.abc import Callable
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 
-for name in ("pyarrow", "tomli_w"):  # of tables of attributes and of settings, which are not used here
-    if find_spec(name) is None:
-        sys.modules[name] = ModuleType(name)
-        sys.modules[name].Table = object
+for package, modules in {"pyarrow": ("", ".compute", ".csv", ".parquet"), "tomli_w": ("",)}.items():
+    if find_spec(package) is None:  # it is needed for files only, and there are none here
+        sys.modules |= {package + module: MagicMock() for module in modules}
 
 from surefoot import metrics  # noqa: E402
 from surefoot.calibrators.search import read  # noqa: E402

@@ -5,7 +5,7 @@ import torch
 
 from surefoot import IGNORE, InputError, LabelKind, Predictions
 from surefoot.metrics import nll
-from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, chunks
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, map_chunks
 from surefoot.predictions.predictions import _shaped
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -190,7 +190,8 @@ def test_refuses(case):
 @pytest.mark.parametrize("members", [1, 2, 7, 32])
 def test_chunks_hold_no_more_numbers_for_more_members_and_average_the_same(members, average):
     logits = torch.randn(members, 9_001, 11, generator=torch.Generator().manual_seed(members))
-    parts, averaged = zip(*((part, chunk.clone()) for part, chunk in chunks(logits, average)), strict=True)
+    found = map_chunks(logits, average, lambda part, chunk, _: (part, chunk.clone()))
+    parts, averaged = zip(*found, strict=True)
     assert max(part.stop - part.start for part in parts) * members * 11 <= NUMBERS_AT_ONCE
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     torch.testing.assert_close(torch.cat(averaged), average(logits.double()), rtol=1e-14, atol=1e-14)

@@ -1,7 +1,7 @@
 """From logits and labels to outcomes; the average over ensemble members in log space."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import local
@@ -282,13 +282,6 @@ def map_chunks(
     if logits.device.type != "cpu":
         return [load(part) for part in parts]
     return in_parallel(load, parts, numbers=members * rows_in_all * classes)
-
-
-def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """The same one after another, without the scratch space."""
-    rows = max(1, NUMBERS_AT_ONCE // (logits.shape[0] * logits.shape[2]))
-    for part in spans(logits.shape[1], rows):
-        yield part, average(logits[:, part].to(torch.float64, copy=True))
 
 
 def spans(n: int, rows: int) -> list[slice]:
