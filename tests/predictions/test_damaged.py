@@ -303,7 +303,7 @@ def test_a_small_file_of_large_lists_is_refused_when_they_do_not_fit(tmp_path, m
     monkeypatch.setattr(memory, "available_memory", lambda: 2.0**20)
     monkeypatch.setattr(memory, "RESERVE", 2**28)
     for read in (read_predictions, lambda path: Source.of([path])):
-        with pytest.raises(InputError, match="do not fit into memory; allowed: what is available, 1.0 MiB"):
+        with pytest.raises(InputError, match=r"do not fit into memory; allowed: what is available, 1\.0 MiB"):
             read(path)
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
