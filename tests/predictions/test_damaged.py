@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
@@ -292,20 +291,15 @@ def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
         Predictions.from_logits(logits, np.zeros(len(ids), int), ids=ids)
 
 
-def test_a_small_file_of_large_lists_is_refused_when_they_do_not_fit(tmp_path, monkeypatch):
-    """Half a gigabyte in a kilobyte; nothing in the file's metadata may be trusted to say so."""
-    count = 60_000_000
-    lists = pa.LargeListArray.from_arrays(pa.array([0, count]), pa.array(np.zeros(count)))
-    path = tmp_path / "small.parquet"
-    pyarrow.parquet.write_table(pa.table({"logits": lists, "label": [0]}), path)
-    assert path.stat().st_size < 5000
-    before = resource.getrlimit(resource.RLIMIT_AS)
+def test_an_allocation_beyond_the_available_memory_is_refused_while_data_are_decoded(monkeypatch):
+    """A kilobyte of a .parquet can stand for gigabytes, and nothing in its metadata can be trusted to say so."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
     monkeypatch.setattr(memory, "available_memory", lambda: 2.0**20)
-    monkeypatch.setattr(memory, "RESERVE", 2**28)
-    for read in (read_predictions, lambda path: Source.of([path])):
-        with pytest.raises(InputError, match=r"do not fit into memory; allowed: what is available, 1\.0 MiB"):
-            read(path)
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    np.empty(4 * 2**30, dtype=np.uint8)  # is promised: it is not written to
+    refused = pytest.raises(InputError, match=r"do not fit into memory; allowed: what is available, 1\.0 MiB")
+    with refused, memory.limited_memory(), memory.limited_memory():
+        np.empty(4 * 2**30, dtype=np.uint8)
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
