@@ -39,9 +39,18 @@ def part_findings(
         if min(map(len, inside)) < FEWEST:
             continue
         p = _rank_sum_p(*inside)
-        shares = [len(rows) / len(values) for rows, values in zip(inside, confidence, strict=True)]
-        means = [float(rows.mean()) for rows in inside]
-        yield PartFinding(kind, str(name), len(inside[0]), len(inside[1]), *shares, *means, p, p)
+        yield PartFinding(
+            kind=kind,
+            name=str(name),
+            n_reference=len(inside[0]),
+            n_current=len(inside[1]),
+            share_reference=len(inside[0]) / len(names[0]),
+            share_current=len(inside[1]) / len(names[1]),
+            confidence_reference=float(inside[0].mean()),
+            confidence_current=float(inside[1].mean()),
+            p=p,
+            adjusted=p,
+        )
 
 
 def _rank_sum_p(reference: Array, current: Array) -> float:
