@@ -248,10 +248,12 @@ def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
     """The predicted class, or the group, of each row as text."""
     if per == PREDICTED_CLASS:
         names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        return np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        return predicted
     groups = prepared.grouped_by(per).groups
     assert groups is not None
-    return groups.astype(str)
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:

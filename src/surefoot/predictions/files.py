@@ -90,7 +90,9 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
     attributes = predictions.attributes
     for name in [] if attributes is None else attributes.column_names:
         taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
-        taken = taken or (name == "features" and pa.types.is_nested(table.schema.field(name).type))
+        if name == "features":
+            has_features = predictions.features is not None
+            taken = has_features or pa.types.is_nested(table.schema.field(name).type)
         if taken or (suffix == ".csv" and (not name or name != name.strip())):
             raise InputError(
                 f"a column {name!r} in a {suffix} would be read as something else; allowed: .npz, or another "
