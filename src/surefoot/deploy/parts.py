@@ -39,15 +39,16 @@ def part_findings(
         if min(map(len, inside)) < FEWEST:
             continue
         p = _rank_sum_p(*inside)
+        reference, current = inside
         yield PartFinding(
             kind=kind,
             name=str(name),
-            n_reference=len(inside[0]),
-            n_current=len(inside[1]),
-            share_reference=len(inside[0]) / len(names[0]),
-            share_current=len(inside[1]) / len(names[1]),
-            confidence_reference=float(inside[0].mean()),
-            confidence_current=float(inside[1].mean()),
+            n_reference=len(reference),
+            n_current=len(current),
+            share_reference=len(reference) / len(confidence[0]),
+            share_current=len(current) / len(confidence[1]),
+            confidence_reference=float(reference.mean()),
+            confidence_current=float(current.mean()),
             p=p,
             adjusted=p,
         )
