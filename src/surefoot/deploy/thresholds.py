@@ -255,7 +255,8 @@ def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
         return predicted
     groups = prepared.grouped_by(per).groups
     assert groups is not None
-    return groups.astype(str)
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
