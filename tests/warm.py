@@ -99,15 +99,19 @@ class Process:
         self.wait(timeout)
         for reader in readers:
             reader.join(timeout)
+        self._close()
         return found.get(self.stdout, ""), found.get(self.stderr, "")
+
+    def _close(self):
+        for pipe in (self.stdin, self.stdout, self.stderr, self._status):
+            pipe.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.wait()
-        for pipe in (self.stdin, self.stdout, self.stderr, self._status):
-            pipe.close()
+        self._close()
 
 
 def run(code, *arguments, **options):
