@@ -214,7 +214,11 @@ def flips(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
             p = []
             for _ in range(simulations):
                 simulated = Simulated.of(rng, groups, 3, shape, spread=0.0)
-                p.append(sign_flip(np.bincount(simulated.group_of, simulated.gaps.mean(axis=0)), rng))
+                p.append(
+                    sign_flip(
+                        np.bincount(simulated.group_of, simulated.gaps.mean(axis=0)), int(rng.integers(2**32))
+                    )
+                )
             rejected = float(np.mean(np.array(p) <= 0.05))
             yield Row(FLIPS, f"{groups} groups, {name}", "sign flips", rejected, math.nan, nominal=0.05)
 

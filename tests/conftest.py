@@ -1,6 +1,7 @@
 """Predictions to test with: drawn, not loaded, and the same every time."""
 
 import os
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -40,3 +41,28 @@ def one_label():
 @pytest.fixture
 def many_labels():
     return draw_many_labels()
+
+
+# The files that take longest, the longest first: xdist gives each worker a file at a time, so that the last ones
+# should be short.
+LONGEST = (
+    "workers/test_ray.py",
+    "test_extending.py",
+    "workers/test_kill.py",
+    "deploy/test_export.py",
+    "fuzz/test_fuzz.py",
+    "experiments/test_distillation_script.py",
+    "test_readme.py",
+    "test_frozen.py",
+    "cli/test_streaming.py",
+    "experiments/test_search.py",
+    "experiments/test_sharpness_script.py",
+    "report/test_study_page.py",
+    "training/test_teachers.py",
+    "predictions/test_logits.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    place = {Path(__file__).parent / name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))

@@ -46,7 +46,7 @@ LOADED = (
 class Process:
     """A process as `subprocess.Popen` shows it, with text in its pipes."""
 
-    def __init__(self, code, arguments, *, cwd=None, environment=None, new_session=False):
+    def __init__(self, code, arguments=(), *, cwd=None, environment=None, new_session=False, stdin=False):
         self.args, self.returncode = [code, *arguments], None
         request = {
             "code": code,
@@ -55,10 +55,13 @@ class Process:
             "environment": {**os.environ, **(environment or {})},
             "new_session": new_session,
         }
-        (out, to_out), (err, to_err), (status, to_status) = (os.pipe() for _ in range(3))
-        _server().send(json.dumps(request), [to_out, to_err, to_status])
-        for given in (to_out, to_err, to_status):
+        (out, to_out), (err, to_err), (status, to_status), (from_in, to_in) = (os.pipe() for _ in range(4))
+        _server().send(json.dumps(request), [from_in, to_out, to_err, to_status])
+        for given in (from_in, to_out, to_err, to_status):
             os.close(given)
+        self.stdin = os.fdopen(to_in, "w", buffering=1)
+        if not stdin:
+            self.stdin.close()
         self.stdout, self.stderr, self._status = (os.fdopen(each) for each in (out, err, status))
         self.pid = int(self._status.readline())
 
@@ -96,15 +99,19 @@ class Process:
         self.wait(timeout)
         for reader in readers:
             reader.join(timeout)
+        self._close()
         return found.get(self.stdout, ""), found.get(self.stderr, "")
+
+    def _close(self):
+        for pipe in (self.stdin, self.stdout, self.stderr, self._status):
+            pipe.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.wait()
-        for pipe in (self.stdout, self.stderr, self._status):
-            pipe.close()
+        self._close()
 
 
 def run(code, *arguments, **options):
@@ -148,7 +155,7 @@ def serve(number):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     requests = socket.socket(fileno=number)
     while True:
-        text, (*pipes,), _, _ = socket.recv_fds(requests, 2**20, 3)
+        text, (*pipes,), _, _ = socket.recv_fds(requests, 2**20, 4)
         if not text:
             return
         if os.fork() == 0:
@@ -160,16 +167,17 @@ def serve(number):
             os.close(each)
 
 
-def _watch(request, out, err, status):
+def _watch(request, given, out, err, status):
     child = os.fork()
     if child == 0:
+        os.dup2(given, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.closerange(3, 256)
         _become(request)
         return
     os.write(status, f"{child}\n".encode())
-    for each in (0, 1, 2, out, err):
+    for each in (0, 1, 2, given, out, err):
         os.close(each)
     os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
     os._exit(0)

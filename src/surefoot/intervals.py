@@ -10,8 +10,9 @@ The actual coverage of each is in benchmarks/results/coverage.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,12 +188,12 @@ def error_within(values: NDArray[np.float64], group_of: NDArray[np.intp]) -> Sta
     return StandardError(math.sqrt(variance), freedom) if freedom else UNKNOWN
 
 
-def sign_flip(totals: Sequence[float] | NDArray[np.float64], rng: np.random.Generator) -> float:
+def sign_flip(totals: Sequence[float] | NDArray[np.float64], seed: int = 0) -> float:
     """The two-sided p value of the sum of groups' totals, if each total is equally likely with either sign.
 
     Exact for few groups: all 2^G changes of sign; the least p is then 2 / 2^G. Fisher 1935.
 
-    >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5], np.random.default_rng(0))
+    >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5])
     0.0625
     """
     values = np.asarray(totals, dtype=np.float64)
@@ -201,15 +202,38 @@ def sign_flip(totals: Sequence[float] | NDArray[np.float64], rng: np.random.Gene
         return NAN
     limit = abs(values.sum()) * (1 - 1e-9)  # the same sum in another order is not smaller
     if len(values) <= EXACT_FLIPS:
-        codes = np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1
-        return float((np.abs((1 - 2 * codes) @ values) >= limit).mean())
-    reached, left = 1, FLIPS
+        sums = np.zeros(1)
+        for value in values:
+            sums = np.concatenate([sums + value, sums - value])
+        return float((np.abs(sums) >= limit).mean())
+    return (1 + sum(_reached(signs, values, limit) for signs in _signs(len(values), seed))) / (FLIPS + 1)
+
+
+def _reached(signs: NDArray[np.float32], values: NDArray[np.float64], limit: float) -> int:
+    """How many sums are at least the limit: by float32, again by float64 where its rounding could decide."""
+    most = np.abs(values).max()
+    sums = np.abs(signs @ (values / most).astype(np.float32)).astype(np.float64) * most
+    doubt = np.abs(sums - limit) <= len(values) * np.finfo(np.float32).eps * np.abs(values).sum()
+    sums[doubt] = np.abs(signs[doubt] @ values)
+    return int((sums >= limit).sum())
+
+
+def _signs(groups: int, seed: int) -> Iterable[NDArray[np.float32]]:
+    """FLIPS rows of signs drawn at random, in parts; where they are few they are kept for the next test."""
+    return _kept_signs(groups, seed) if groups * FLIPS <= 4 * FLIPPED_AT_ONCE else _drawn_signs(groups, seed)
+
+
+@lru_cache(maxsize=1)
+def _kept_signs(groups: int, seed: int) -> tuple[NDArray[np.float32], ...]:
+    return tuple(_drawn_signs(groups, seed))
+
+
+def _drawn_signs(groups: int, seed: int) -> Iterator[NDArray[np.float32]]:
+    rng, left = np.random.default_rng(seed), FLIPS
     while left:
-        step = min(left, max(1, FLIPPED_AT_ONCE // len(values)))
-        signs = rng.integers(2, size=(step, len(values)), dtype=np.int8) * 2 - 1
-        reached += int((np.abs(signs @ values) >= limit).sum())
+        step = min(left, max(1, FLIPPED_AT_ONCE // groups))
+        yield (rng.integers(2, size=(step, groups), dtype=np.int8) * 2 - 1).astype(np.float32)
         left -= step
-    return reached / (FLIPS + 1)
 
 
 def difference_of_proportions(a: Interval, b: Interval) -> Interval:

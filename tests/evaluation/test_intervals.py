@@ -149,12 +149,18 @@ def test_the_sign_flip_test_is_scipys(groups):
         rng=np.random.default_rng(1),
     )
     tolerance = 1e-12 if groups <= 12 else 0.02
-    rng = np.random.default_rng(0)
-    assert sign_flip(totals, rng) == pytest.approx(exact.pvalue, abs=tolerance)
-    assert sign_flip(-totals, np.random.default_rng(0)) == pytest.approx(exact.pvalue, abs=tolerance)
+    assert sign_flip(totals) == pytest.approx(exact.pvalue, abs=tolerance)
+    assert sign_flip(-totals) == pytest.approx(exact.pvalue, abs=tolerance)
+    assert sign_flip(totals, seed=1) == pytest.approx(exact.pvalue, abs=tolerance)
 
 
 def test_the_sign_flip_test_of_nothing():
-    rng = np.random.default_rng(0)
-    assert sign_flip([], rng) == sign_flip([0.0, 0.0], rng) == 1.0
-    assert math.isnan(sign_flip([1.0, math.nan], rng))
+    assert sign_flip([]) == sign_flip([0.0, 0.0]) == 1.0
+    assert math.isnan(sign_flip([1.0, math.nan]))
+
+
+def test_signs_are_drawn_in_parts_where_there_are_many_groups(monkeypatch):
+    totals = np.random.default_rng(0).normal(0.1, 1.0, 40)
+    whole = sign_flip(totals, seed=5)
+    monkeypatch.setattr("surefoot.intervals.FLIPPED_AT_ONCE", 1000)
+    assert sign_flip(totals, seed=5) == whole

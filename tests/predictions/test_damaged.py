@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import resource
 import socket
 import struct
 import zipfile
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.io import read_json, read_toml
+from surefoot.predictions import memory
+from surefoot.streaming.evaluate import Source
 from surefoot.streaming.readers import parts_of
 from tests import warm
 
@@ -286,3 +290,36 @@ def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
     logits = np.zeros((len(ids), 2))
     with pytest.raises(InputError, match="ids of up to 100,000,000 characters would take"):
         Predictions.from_logits(logits, np.zeros(len(ids), int), ids=ids)
+
+
+def test_a_small_file_of_large_lists_is_refused_when_they_do_not_fit(tmp_path, monkeypatch):
+    """Half a gigabyte in a kilobyte; nothing in the file's metadata may be trusted to say so."""
+    count = 60_000_000
+    lists = pa.LargeListArray.from_arrays(pa.array([0, count]), pa.array(np.zeros(count)))
+    path = tmp_path / "small.parquet"
+    pyarrow.parquet.write_table(pa.table({"logits": lists, "label": [0]}), path)
+    assert path.stat().st_size < 5000
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2.0**20)
+    monkeypatch.setattr(memory, "RESERVE", 2**28)
+    for read in (read_predictions, lambda path: Source.of([path])):
+        with pytest.raises(InputError, match=r"do not fit into memory; allowed: what is available, 1\.0 MiB"):
+            read(path)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_a_name_that_is_not_utf_8_can_be_written_and_read(tmp_path, suffix):
+    path = tmp_path / "\udcff" / f"\udcfe{suffix}"
+    path.parent.mkdir()
+    write_predictions(Predictions.from_logits(LOGITS, LABELS), path)
+    assert np.array_equal(read_predictions(path).logits[0], LOGITS)
+    if suffix != ".npz":
+        assert Source.of([path]).shape.classes == 3
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "NaN", "-Infinity", "1e999", "9" * 30])
+def test_json_that_other_programs_would_not_read_is_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(f'{{"a": {text}}}')
+    with pytest.raises(InputError, match="is not a calibration: not JSON"):
+        read_json(tmp_path / "a.json", "a calibration")

@@ -1,7 +1,6 @@
 """Small orders, workers that are easy to kill, and what a finished store holds."""
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -11,16 +10,17 @@ from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
 from surefoot.workers.jobs import WorkOrder, jobs_of
+from tests import warm
 
 PREDICTED = (Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 SMALL = Recipe(network="mlp", width=16, epochs=2, learning_rate=0.05)
 
-# Starting Python and torch takes seconds, and each life of a worker should take a fraction of one: this process
-# has them loaded, and forks a worker for each order that it is given. It says the worker's number, then how it ended.
+# Each life of a worker should take a fraction of a second: this process forks a worker for each order that it is
+# given. It says the worker's number, then how it ended.
 NURSERY = """
 import os, sys
 import torch
-import torch._dynamo  # which an optimiser loads when it is first used
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 from surefoot.workers import worker
 from surefoot.training import loop
 torch.set_num_threads(1)
@@ -52,14 +52,13 @@ class Nursery:
     """Workers, one after another, that save a checkpoint twenty times a second."""
 
     def __enter__(self):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen([sys.executable, "-c", NURSERY], text=True, bufsize=1, **pipes)
+        self.process = warm.Process(NURSERY, stdin=True)
         return self
 
     def __exit__(self, *_):
         self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        with self.process:
+            pass
 
     def start(self, wanted):
         """The number of a new worker's process."""
@@ -76,6 +75,27 @@ class Nursery:
         first, number = self.process.stdout.readline().split()
         assert first == word
         return int(number)
+
+
+ENGINE = """
+import json, sys
+from surefoot.workers.local import execute
+from surefoot.workers.jobs import WorkOrder
+execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: print(json.dumps(event)))
+"""
+
+
+def started(wanted):
+    """A local engine of one worker in a process of its own."""
+    return warm.Process(ENGINE, [wanted.as_json()])
+
+
+def events_of(engine):
+    """What it was told, when it has ended."""
+    with engine:
+        printed, errors = engine.communicate()
+    assert engine.returncode == 0, errors
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def order(store, recipe=SMALL, seeds=(0,), task="toy"):

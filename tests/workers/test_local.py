@@ -1,6 +1,5 @@
 """The engine on this machine: workers share the seeds, and never a network."""
 
-import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -11,28 +10,7 @@ from surefoot.errors import InputError
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
-from tests import warm
-from tests.workers.orders import SMALL, epochs_logged, order, results, specs
-
-ENGINE = """
-import json, sys
-from surefoot.workers.local import execute
-from surefoot.workers.jobs import WorkOrder
-execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: print(json.dumps(event)))
-"""
-
-
-def started(wanted):
-    """An engine of one worker in a process of its own."""
-    return warm.Process(ENGINE, [wanted.as_json()])
-
-
-def events_of(engine):
-    """What it was told, when it has ended."""
-    with engine:
-        printed, errors = engine.communicate()
-    assert engine.returncode == 0, errors
-    return [json.loads(line) for line in printed.splitlines()]
+from tests.workers.orders import SMALL, epochs_logged, events_of, order, results, specs, started
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,10 @@ from surefoot.store.files import State
 from surefoot.store.remote import Remote
 from surefoot.store.store import Store
 from surefoot.variants import Distilled
-from surefoot.workers import local
 from surefoot.workers.jobs import Job, jobs_of
 from surefoot.workers.produce import open_context, produce
 from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
-from tests.workers.orders import SMALL, order, specs
+from tests.workers.orders import SMALL, events_of, order, specs, started
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
 PATIENT = Recipe(network="patient:build", view=8, resize=8, augmentation="none", epochs=2, learning_rate=0.1)
@@ -121,7 +120,7 @@ def two_nodes(tmp_path_factory):
 def by_local(tmp_path_factory):
     """What the local engine makes of the same jobs."""
     wanted = replace(order(tmp_path_factory.mktemp("local")), jobs=JOBS)
-    local.execute(wanted, workers=1, on_event=lambda _: None)
+    events_of(started(wanted))
     return files(wanted)
 
 
