@@ -15,8 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
 from surefoot.recipes.recipe import Spec
@@ -184,6 +182,8 @@ class Remote:
 
     @cached_property
     def _connection(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
         with self._describing_errors("reach"):
             system, path = url_to_fs(self.location)
             return system, str(path)
