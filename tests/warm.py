@@ -44,9 +44,22 @@ LOADED = (
 
 
 class Process:
-    """A process as `subprocess.Popen` shows it, with text in its pipes."""
+    """A process as `subprocess.Popen` shows it, with text in its pipes.
 
-    def __init__(self, code, arguments=(), *, cwd=None, environment=None, new_session=False, stdin=False):
+    `new_workers` are for a task with a table: once Arrow's threads have read one, they do not work in a fork.
+    """
+
+    def __init__(
+        self,
+        code,
+        arguments=(),
+        *,
+        cwd=None,
+        environment=None,
+        new_session=False,
+        new_workers=False,
+        stdin=False,
+    ):
         self.args, self.returncode = [code, *arguments], None
         request = {
             "code": code,
@@ -54,6 +67,7 @@ class Process:
             "cwd": str(cwd or os.getcwd()),  # noqa: PTH109 as it is given to a new process
             "environment": {**os.environ, **(environment or {})},
             "new_session": new_session,
+            "new_workers": new_workers,
         }
         (out, to_out), (err, to_err), (status, to_status), (from_in, to_in) = (os.pipe() for _ in range(4))
         _server().send(json.dumps(request), [from_in, to_out, to_err, to_status])
@@ -105,6 +119,10 @@ class Process:
     def _close(self):
         for pipe in (self.stdin, self.stdout, self.stderr, self._status):
             pipe.close()
+
+    def __del__(self):
+        if hasattr(self, "_status"):
+            self._close()
 
     def __enter__(self):
         return self
@@ -194,7 +212,8 @@ def _become(request):
     _use(request["environment"])
     os.chdir(request["cwd"])
     sys.argv = ["-c", *request["arguments"]]
-    subprocess.Popen = _ForkedWorkers
+    if not request["new_workers"]:
+        subprocess.Popen = _ForkedWorkers
     exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
 
 

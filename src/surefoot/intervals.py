@@ -10,9 +10,8 @@ The actual coverage of each is in benchmarks/results/coverage.md.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ NAN = float("nan")
 EXACT_FLIPS = 12  # groups up to which all changes of sign are tried
 FLIPS = 4_999  # drawn at random for more groups
 FLIPPED_AT_ONCE = 2**22  # groups times flips in memory
+ROUNDED = 1 - 1e-9  # the same sum in another order is not smaller
 
 Count = tuple[int | None, int | None]  # k of n; None where it is not a proportion
 
@@ -196,44 +196,54 @@ def sign_flip(totals: Sequence[float] | NDArray[np.float64], seed: int = 0) -> f
     >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5])
     0.0625
     """
-    values = np.asarray(totals, dtype=np.float64)
-    values = values[values != 0]
-    if not np.isfinite(values).all():
+    return sign_flips([np.asarray(totals, dtype=np.float64)], seed)[0]
+
+
+def sign_flips(tests: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
+    """`sign_flip` of each; the signs are drawn once for all tests with as many totals that are not 0."""
+    totals = [values[values != 0] for values in tests]
+    results = [_exact_sign_flip(values) for values in totals]
+    drawn = [
+        index
+        for index, values in enumerate(totals)
+        if math.isnan(results[index]) and np.isfinite(values).all()
+    ]
+    for groups in {len(totals[index]) for index in drawn}:
+        alike = [index for index in drawn if len(totals[index]) == groups]
+        shares = _drawn_sign_flips(np.stack([totals[index] for index in alike], axis=1), seed)
+        for index, share in zip(alike, shares, strict=True):
+            results[index] = share
+    return results
+
+
+def _exact_sign_flip(values: NDArray[np.float64]) -> float:
+    """By all changes of sign; NaN for too many groups, or where a total is not finite."""
+    if len(values) > EXACT_FLIPS or not np.isfinite(values).all():
         return NAN
-    limit = abs(values.sum()) * (1 - 1e-9)  # the same sum in another order is not smaller
-    if len(values) <= EXACT_FLIPS:
-        sums = np.zeros(1)
-        for value in values:
-            sums = np.concatenate([sums + value, sums - value])
-        return float((np.abs(sums) >= limit).mean())
-    return (1 + sum(_reached(signs, values, limit) for signs in _signs(len(values), seed))) / (FLIPS + 1)
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return float((np.abs(sums) >= abs(values.sum()) * ROUNDED).mean())
 
 
-def _reached(signs: NDArray[np.float32], values: NDArray[np.float64], limit: float) -> int:
-    """How many sums are at least the limit: by float32, again by float64 where its rounding could decide."""
-    most = np.abs(values).max()
-    sums = np.abs(signs @ (values / most).astype(np.float32)).astype(np.float64) * most
-    doubt = np.abs(sums - limit) <= len(values) * np.finfo(np.float32).eps * np.abs(values).sum()
-    sums[doubt] = np.abs(signs[doubt] @ values)
-    return int((sums >= limit).sum())
-
-
-def _signs(groups: int, seed: int) -> Iterable[NDArray[np.float32]]:
-    """FLIPS rows of signs drawn at random, in parts; where they are few they are kept for the next test."""
-    return _kept_signs(groups, seed) if groups * FLIPS <= 4 * FLIPPED_AT_ONCE else _drawn_signs(groups, seed)
-
-
-@lru_cache(maxsize=1)
-def _kept_signs(groups: int, seed: int) -> tuple[NDArray[np.float32], ...]:
-    return tuple(_drawn_signs(groups, seed))
-
-
-def _drawn_signs(groups: int, seed: int) -> Iterator[NDArray[np.float32]]:
-    rng, left = np.random.default_rng(seed), FLIPS
+def _drawn_sign_flips(totals: NDArray[np.float64], seed: int) -> list[float]:
+    """By random changes of sign, of (groups, tests); in float64 again where float32 could decide wrongly."""
+    groups, tests = totals.shape
+    rng, left, reached = np.random.default_rng(seed), FLIPS, np.ones(tests, dtype=np.int64)
+    scale = np.abs(totals).max(axis=0)
+    scaled, limit = totals / scale, np.abs((totals / scale).sum(axis=0)) * ROUNDED
+    rounding = groups * np.finfo(np.float32).eps * np.abs(scaled).sum(axis=0)
+    single = scaled.astype(np.float32)
     while left:
         step = min(left, max(1, FLIPPED_AT_ONCE // groups))
-        yield (rng.integers(2, size=(step, groups), dtype=np.int8) * 2 - 1).astype(np.float32)
+        signs = (rng.integers(2, size=(step, groups), dtype=np.int8) * 2 - 1).astype(np.float32)
+        sums = np.abs(signs @ single).astype(np.float64)
+        for test in range(tests):
+            doubt = np.abs(sums[:, test] - limit[test]) <= rounding[test]
+            sums[doubt, test] = np.abs(signs[doubt] @ scaled[:, test])
+        reached += (sums >= limit).sum(axis=0)
         left -= step
+    return [float(count) / (FLIPS + 1) for count in reached]
 
 
 def difference_of_proportions(a: Interval, b: Interval) -> Interval:

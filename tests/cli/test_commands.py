@@ -218,25 +218,10 @@ def loaded_by(*words):
     return "\n".join(printed) + done.stderr, done.returncode, loaded
 
 
-def test_help_loads_nothing_that_takes_long():
-    printed, code, loaded = loaded_by("--help")
-    assert "Usage" in printed
-    assert (code, loaded) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", __file__, "gone.npz"),
-        ("calibrate", "gone.npz", "-o", "c.json"),
-        ("apply", __file__, "gone.npz", "-o", "p.npz"),
-        ("thresholds", __file__, "--unfamiliar", "gone.npz", "--target-error", "0.1", "-o", "t.json"),
-        ("monitor", __file__, "gone.npz"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_file_that_is_not_there_is_said_at_once(words):
-    assert loaded_by(*words) == ("surefoot: gone.npz: No such file or directory\n", 2, "")
+def test_a_file_that_is_not_there_is_said_at_once():
+    """The same for all commands: tests/cli/test_fast.py."""
+    expected = ("surefoot: gone.npz: No such file or directory\n", 2, "")
+    assert loaded_by("evaluate", __file__, "gone.npz") == expected
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])

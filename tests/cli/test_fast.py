@@ -3,14 +3,18 @@
 benchmarks/latency.py has the times.
 """
 
+import ast
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import surefoot
 from surefoot.experiments.experiment import experiment_named
 from surefoot.experiments.run import open_folder, plans_for, resolved
 from surefoot.store.store import Store
@@ -45,7 +49,7 @@ for line in iter(sys.stdin.readline, ""):
         finally:
             sys.stdout.flush()
             with open("imported.json", "w") as file:
-                json.dump([code, sorted({name.partition(".")[0] for name in sys.modules})], file)
+                json.dump([code, sorted(sys.modules)], file)
             os._exit(0)
     os.waitpid(child, 0)
     print(flush=True)
@@ -82,14 +86,15 @@ def installed():
 
 @pytest.fixture
 def ran(folder, forking, installed):
-    """Run a command: what it printed, its exit code, and the packages that it imported, but for quick ones."""
+    """Run a command: what it printed, its exit code, packages that it imported (not quick ones), all modules."""
 
     def run(words):
         forking.stdin.write(json.dumps([str(folder), *words.split()]) + "\n")
         forking.stdin.flush()
         forking.stdout.readline()
         code, imported = json.loads((folder / "imported.json").read_text())
-        return (folder / "said.txt").read_text(), code, set(imported) & installed - QUICK
+        packages = {name.partition(".")[0] for name in imported}
+        return (folder / "said.txt").read_text(), code, packages & installed - QUICK, set(imported)
 
     return run
 
@@ -116,7 +121,7 @@ FAST = {
 
 @pytest.mark.parametrize("words", FAST)
 def test_lists_and_pages_import_little(words, ran):
-    printed, code, imported = ran(words)
+    printed, code, imported, _ = ran(words)
     assert FAST[words] in printed
     assert code == 0
     assert imported <= OF_TASKS
@@ -129,6 +134,10 @@ REFUSED = {
     "calibrate gone.npz -o c.json": "gone.npz: No such file",
     "thresholds gone.npz": "gone.npz: No such file",
     "monitor gone.npz gone.npz": "gone.npz: No such file",
+    "evaluate runs gone.npz": "gone.npz: No such file",
+    "apply runs gone.npz -o p.npz": "gone.npz: No such file",
+    "thresholds runs --unfamiliar gone.npz --target-error 0.1 -o t.json": "gone.npz: No such file",
+    "monitor runs gone.npz": "gone.npz: No such file",
     "evaluate runs --calibration gone.json": "gone.json: No such file",
     "apply gone.json gone.npz -o p.npz": "gone.json: No such file",
     "run toy --weights gone.pth": "gone.pth: No such file",
@@ -154,7 +163,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_missing_file_is_refused_at_once(words, ran):
-    printed, code, imported = ran(words)
+    printed, code, imported, _ = ran(words)
     assert REFUSED[words] in printed
     assert printed.startswith("surefoot: ")
     assert code == 2
@@ -164,3 +173,34 @@ def test_a_missing_file_is_refused_at_once(words, ran):
 def test_a_slow_import_would_be_noticed(ran, folder):
     (folder / "plugin.py").write_text("import h5py\n")
     assert ran("--plugin plugin.py ls metrics")[2] == {"h5py"}
+
+
+NOT_TO_EVALUATE = {
+    "matplotlib",
+    "jinja2",
+    "pandas",
+    "sklearn",
+    "ray",
+    "mapie",
+    "fastapi",
+    "h5py",
+    "scipy.stats",
+}
+
+
+def test_evaluate_imports_nothing_for_reports_or_statistics(ran, folder):
+    rng = np.random.default_rng(0)
+    np.savez(folder / "p.npz", logits=rng.normal(size=(50, 3)), labels=rng.integers(0, 3, 50))
+    printed, code, _, modules = ran("evaluate p.npz p.npz --resamples 2")
+    assert "NLL" in printed
+    assert code == 0
+    assert not NOT_TO_EVALUATE & modules
+
+
+def test_no_module_imports_statistics_when_it_is_imported():
+    """`scipy.stats` takes most of a second, also in every training process: import it in the function."""
+    for path in Path(surefoot.__file__).parent.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.startswith(("scipy.stats", "scipy.optimize")) for name in names), path

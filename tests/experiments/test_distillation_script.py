@@ -109,13 +109,15 @@ def study(script, evaluation, tmp_path_factory):
     """A study whose first command was killed once the first student was done, and called again."""
     folder = tmp_path_factory.mktemp("study")
     write_task(folder)
-    process = warm.Process(CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True)
+    process = warm.Process(
+        CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True, new_workers=True
+    )
     end = time.monotonic() + 300
     while not any((folder / "runs" / "lessons").glob("*/*.npy")) and time.monotonic() < end:
-        assert process.poll() is None, "it ended before it was killed"
+        assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     done_after_kill = sorted((folder / "runs" / "networks").glob("*/*/seed*/done.json"))
     before = {path: path.stat().st_mtime_ns for path in done_after_kill}
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +130,7 @@ def study(script, evaluation, tmp_path_factory):
             ("final", "tiny: "),
             ("options", "tiny: "),
         ):
-            done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder))
+            done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder), new_workers=True)
             assert done.returncode == 0, done.stderr
             assert script.main(table) == 0
             first = (folder / "out" / "distillation-tables.md").read_text().splitlines()[0]

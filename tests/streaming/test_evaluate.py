@@ -133,7 +133,7 @@ def test_the_temperature_is_the_one_in_memory(name, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MOST_ROWS", 100)
     monkeypatch.setattr(temperature, "PILOT_NUMBERS", 800)  # a poor start, so that the search must work
     found = fit_files("temperature", written(tmp_path, FITTED[name]), engine=Threads(2))
-    expected = fit_calibration("temperature", concatenated(FITTED[name]))
+    expected = fit_calibration("temperature", concatenated(FITTED[name]), force=True)
     assert found.temperature == pytest.approx(expected.temperature, rel=1e-6)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=0.02)
     for what in ("n", "label_kind", "classes", "at_bound", "separable", "flat"):

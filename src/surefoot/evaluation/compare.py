@@ -40,7 +40,7 @@ from surefoot.intervals import (
     error_within,
     few_samples_factor,
     needs_exact,
-    sign_flip,
+    sign_flips,
 )
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import IDENTITY
@@ -307,12 +307,15 @@ def _with_differences(
                 from_baseline=gap_between(name, comparison.baseline, column, replicates),
                 from_best=gap_between(name, best, column, replicates),
             )
-        for pair, differences in pairs.items():
-            if (pair in requested or metric.name == DECIDING) and (
-                gap := gap_between(*pair, column, replicates)
-            ):
-                is_requested = pair in requested
-                differences[place] = losses.tested(gap, metric, pair) if is_requested else gap
+        gaps = {
+            pair: gap
+            for pair in pairs
+            if (pair in requested or metric.name == DECIDING)
+            and (gap := gap_between(*pair, column, replicates))
+        }
+        asked = {pair: gap for pair, gap in gaps.items() if pair in requested}
+        for pair, gap in {**gaps, **losses.tested(asked, metric)}.items():
+            pairs[pair][place] = gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)
 
@@ -341,25 +344,31 @@ class _Losses:
             self.cache[key, metric.name] = np.bincount(outcomes.row, values, predictions.n).astype(np.float64)
         return self.cache[key, metric.name]
 
-    def tested(self, gap: Difference, metric: Metric, pair: Pair) -> Difference:
+    def tested(self, gaps: Mapping[Pair, Difference], metric: Metric) -> dict[Pair, Difference]:
         """With the interval for these groups and the sign-flip test, where the metric is a mean over rows."""
-        if not _is_mean(metric.of_kind(self.first.kind)) or math.isnan(gap.value):
-            return gap
-        ours, theirs = (
-            np.mean([self.of((name, run), metric) for run in runs], axis=0)
-            for name, runs in zip(pair, gap.runs, strict=True)
-        )
-        gaps = ours - theirs
+        if not _is_mean(metric.of_kind(self.first.kind)):
+            return dict(gaps)
+        defined = {pair: gap for pair, gap in gaps.items() if not math.isnan(gap.value)}
+        rows = {pair: self._gaps(gap, metric, pair) for pair, gap in defined.items()}
+        p = sign_flips([np.bincount(self.unit_of, of_pair).astype(np.float64) for of_pair in rows.values()])
         decisions = np.bincount(self.first.outcomes.row, minlength=self.first.n)
         labelled = decisions > 0
         # Without groups all rows are one: other rows of it are other images, as in the bootstrap.
         group_of = np.zeros_like(self.unit_of) if self.first.groups is None else self.unit_of
-        residuals = (gaps - gap.value * decisions) / decisions.sum()
-        return replace(
-            gap,
-            within=error_within(residuals[labelled], group_of[labelled]),
-            p=sign_flip(np.bincount(self.unit_of, gaps).astype(np.float64)),
+        tested = {}
+        for (pair, gap), of_pair in zip(defined.items(), p, strict=True):
+            residuals = (rows[pair] - gap.value * decisions) / decisions.sum()
+            within = error_within(residuals[labelled], group_of[labelled])
+            tested[pair] = replace(gap, within=within, p=of_pair)
+        return {**gaps, **tested}
+
+    def _gaps(self, gap: Difference, metric: Metric, pair: Pair) -> Array:
+        """What the first of a pair sums up in each row, less the second, in the mean over runs."""
+        ours, theirs = (
+            np.mean([self.of((name, run), metric) for run in runs], axis=0)
+            for name, runs in zip(pair, gap.runs, strict=True)
         )
+        return np.asarray(ours - theirs)
 
 
 def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> tuple[set[RunKey], int]:

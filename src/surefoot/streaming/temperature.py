@@ -75,7 +75,7 @@ def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
 def fit_files(
     method: str, source: Source, *, engine: Engine | None = None, watch: Watch = silently
 ) -> Temperature:
-    """`fit_calibration` over files: the same T to 1e-6 of it, with the same evidence."""
+    """`fit_calibration(..., force=True)` over files: the same T to 1e-6 of it, with the same evidence."""
     if method not in METHODS:
         raise InputError(f"method {method!r} cannot be streamed; have: {', '.join(METHODS)}, or --no-stream")
     engine = engine or Threads(usable_cores())
