@@ -88,9 +88,10 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
 def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -> None:
     """Raise for further columns that would be read back as something else, or not at all."""
     attributes = predictions.attributes
-    for name in [] if attributes is None else attributes.column_names:
+    for field in () if attributes is None else attributes.schema:
+        name = field.name
         taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
-        taken = taken or (name == "features" and pa.types.is_nested(attributes.schema.field(name).type))
+        taken = taken or (name == "features" and pa.types.is_nested(field.type))
         if taken or (suffix == ".csv" and (not name or name != name.strip())):
             raise InputError(
                 f"a column {name!r} in a {suffix} would be read as something else; allowed: .npz, or another "
