@@ -99,15 +99,19 @@ class Process:
         self.wait(timeout)
         for reader in readers:
             reader.join(timeout)
+        self._close()
         return found.get(self.stdout, ""), found.get(self.stderr, "")
+
+    def _close(self):
+        for pipe in (self.stdin, self.stdout, self.stderr, self._status):
+            pipe.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.wait()
-        for pipe in (self.stdin, self.stdout, self.stderr, self._status):
-            pipe.close()
+        self._close()
 
 
 def run(code, *arguments, **options):
@@ -182,6 +186,9 @@ def _watch(request, given, out, err, status):
 def _become(request):
     """A new process: its folder, its environment, its signals, and its code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The streams of the process that forks may be of a file, in which one can seek; these are pipes.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     if request["new_session"]:
         os.setsid()
     _use(request["environment"])

@@ -56,7 +56,7 @@ def test_the_coverage_holds_on_average_and_only_on_familiar_data():
 
 
 def test_few_rows_take_every_class_and_rows_without_a_label_do_not_count():
-    val = draw_one_label(8, 3)
+    val = draw_one_label(8)
     sets = choose_sets(val, coverage=0.9)
     assert sets.least_probability == 0
     assert sets.of(val).all()
@@ -74,8 +74,8 @@ def test_bad_input_is_refused_and_the_command_says_what_is_not_guaranteed(tmp_pa
         choose_sets(draw_one_label(), coverage=1.0)
     with pytest.raises(InputError, match="one label per row; got many labels"):
         choose_sets(draw_many_labels(), coverage=0.9)
-    with pytest.raises(InputError, match="for one label of 3 classes, but the predictions are"):
-        choose_sets(draw_one_label(), coverage=0.9).of(draw_one_label(classes=4))
+    with pytest.raises(InputError, match="for one label of 4 classes, but the predictions are"):
+        choose_sets(draw_one_label(), coverage=0.9).of(draw_one_label(classes=3))
     write_predictions(draw_one_label(500, 3, sharpness=1), tmp_path / "val.npz")
     strange = draw_one_label(500, 3, seed=3)
     write_predictions(Predictions.from_logits(4 * strange.logits, strange.labels), tmp_path / "u.npz")

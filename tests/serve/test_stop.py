@@ -60,6 +60,7 @@ def test_clients_at_work_see_answers_and_then_a_refused_connection(bundle, keep_
         for thread in threads:
             thread.start()
         while len(results) < 3 * CLIENTS:
+            assert server.process.poll() is None, server.process.stderr.read()
             time.sleep(0.01)
         code, _, errors = server.end()
         for thread in threads:

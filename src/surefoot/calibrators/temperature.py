@@ -16,7 +16,6 @@ from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import lowest
-from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 200
@@ -315,7 +314,7 @@ def fit_temperature(val: Predictions) -> Temperature:
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
-    separable = not reading.row_slopes.max() > 0 and is_separable(labelled)
+    separable = not reading.largest_slope > 0 and is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
@@ -347,11 +346,9 @@ def only_labelled(val: Predictions) -> Predictions:
     return val.take(known.reshape(val.n, -1).any(axis=1)).average()
 
 
-def interval_factor(
-    row_slopes: Array | Tensor, second: float, scale: float, groups: NDArray[Any] | None
-) -> float:
+def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
-    slopes = np.asarray(row_slopes)
+    slopes = row_slopes.cpu().numpy()
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, slopes)

@@ -23,6 +23,7 @@ LEAST_RANGE = 1e-6  # a score that varies by less is constant
 PERMUTATIONS = 499  # at first
 FINEST = 20  # permutations: so many have a p-value of at most the level
 MOST_ROWS = 100_000  # of a kernel test: they show a change without it
+MOST_PERMUTATIONS = 100_000
 MOST_WORK = 2e8  # permutations times rows; beyond it, p-values are asymptotic and corrected by Bonferroni
 AT_ONCE = 2**22  # permuted rows in memory
 CLEARLY = 20  # times the level: a p-value that more permutations will not bring down to it
@@ -118,7 +119,7 @@ def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Res
     that have none.
     """
     needed = int(np.ceil(FINEST / level)) - 1
-    if needed * len(detectors[0].columns) > MOST_WORK:
+    if needed > MOST_PERMUTATIONS or needed * len(detectors[0].columns) > MOST_WORK:
         p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
         return tuple(Result(name, value, min(1.0, len(p) * value)) for name, value in p.items())
     first = _permuted(detectors, n, PERMUTATIONS)

@@ -31,7 +31,7 @@ from surefoot.intervals import (
 )
 from surefoot.novelty import average_ranks, energy, neighbour_distances
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import chunks
+from surefoot.predictions.logits import map_chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
@@ -179,8 +179,11 @@ def energies(predictions: Predictions) -> Array:
     """The energy of each row, the mean over members: averaged logits have another one."""
     total = torch.zeros(predictions.n, dtype=torch.float64)
     for member in predictions.logits:
-        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
-            total[part] += energy(logits, predictions.kind)
+
+        def add(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
+            total[part] += energy(logits, predictions.kind).cpu()
+
+        map_chunks(member.unsqueeze(0), lambda one: one[0], add)
     mean: Array = total.numpy() / predictions.members
     return mean
 

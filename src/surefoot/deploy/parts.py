@@ -39,9 +39,19 @@ def part_findings(
         if min(map(len, inside)) < FEWEST:
             continue
         p = _rank_sum_p(*inside)
-        shares = [len(rows) / len(values) for rows, values in zip(inside, confidence, strict=True)]
-        means = [float(rows.mean()) for rows in inside]
-        yield PartFinding(kind, str(name), len(inside[0]), len(inside[1]), *shares, *means, p, p)
+        reference, current = inside
+        yield PartFinding(
+            kind=kind,
+            name=str(name),
+            n_reference=len(reference),
+            n_current=len(current),
+            share_reference=len(reference) / len(confidence[0]),
+            share_current=len(current) / len(confidence[1]),
+            confidence_reference=float(reference.mean()),
+            confidence_current=float(current.mean()),
+            p=p,
+            adjusted=p,
+        )
 
 
 def _rank_sum_p(reference: Array, current: Array) -> float:

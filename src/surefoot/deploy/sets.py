@@ -122,4 +122,5 @@ def _probabilities(predictions: Predictions) -> NDArray[np.float64]:
 def _of_true_class(predictions: Predictions) -> NDArray[np.float64]:
     labels = predictions.labels.numpy()
     known = np.flatnonzero(labels >= 0)
-    return _probabilities(predictions)[known, labels[known]]
+    of_true: NDArray[np.float64] = _probabilities(predictions)[known, labels[known]]
+    return of_true

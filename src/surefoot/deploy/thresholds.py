@@ -27,7 +27,7 @@ from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
 from surefoot.novelty import max_probability
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
+from surefoot.predictions.logits import average_sigmoid, average_softmax, map_chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
@@ -47,8 +47,11 @@ def confidences(predictions: Predictions) -> Array:
     """
     average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
     uncertainty = torch.empty(predictions.n, dtype=torch.float64)
-    for part, logits in chunks(predictions.logits, average):
+
+    def score(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
         uncertainty[part] = max_probability(logits, predictions.kind)
+
+    map_chunks(predictions.logits, average, score)
     confidence: Array = (1 - uncertainty.numpy()).round(DECIMALS)
     return confidence
 
@@ -248,10 +251,12 @@ def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
     """The predicted class, or the group, of each row as text."""
     if per == PREDICTED_CLASS:
         names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        return np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        return predicted
     groups = prepared.grouped_by(per).groups
     assert groups is not None
-    return groups.astype(str)
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:

@@ -1,12 +1,15 @@
 """Thresholds and shift detection from predictions in memory: what the commands do, as functions."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy import thresholds as choosing
 from surefoot.deploy.history import opened
-from surefoot.deploy.monitor import AlphaBudget, Check, check_shift, fingerprint, scores_of
+from surefoot.deploy.monitor import AlphaBudget, Check, Scores, check_shift, fingerprint, scores_of
 from surefoot.deploy.thresholds import (
     LEVEL,
     REJECT_ERROR,
@@ -17,6 +20,7 @@ from surefoot.deploy.thresholds import (
     split_rows,
 )
 from surefoot.errors import InputError, require
+from surefoot.io import all_or_none
 from surefoot.predictions.labels import IGNORE, refuse_other_classifier
 from surefoot.predictions.predictions import Predictions
 
@@ -80,6 +84,42 @@ def monitor(
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
     and their calibration is used.
     """
+    with shift_check(
+        reference,
+        current,
+        calibration=calibration,
+        thresholds=thresholds,
+        alpha=alpha,
+        bound=bound,
+        history=history,
+        source=source,
+    ) as checked:
+        return checked.check
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A check with the scores that it compared, and the history with this check at its end."""
+
+    check: Check
+    reference: Scores
+    current: Scores
+    checks: tuple[dict[str, Any], ...]
+
+
+@contextmanager
+def shift_check(
+    reference: Predictions,
+    current: Predictions,
+    *,
+    calibration: Calibration | None,
+    thresholds: Thresholds | None,
+    alpha: float,
+    bound: float | None,
+    history: str | Path | None,
+    source: str,
+) -> Iterator[Checked]:
+    """A check, recorded in the history when everything has succeeded that is done with it."""
     require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
     require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
     if thresholds is not None and thresholds.calibration is not None:
@@ -92,10 +132,15 @@ def monitor(
         scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
     )
     if history is None:
-        return check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        with all_or_none():
+            yield Checked(check, before, after, ())
+        return
     name = fingerprint(before)
-    with opened(Path(history), alpha=alpha, reference=name) as past:  # locked: no budget is spent twice
+    # Locked until it is written: two checks at once would spend the same budget.
+    with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
         budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
         check = check_shift(before, after, budget=budget, bound=bound)
-        past.added(check, reference=name, source=source).write()
-        return check
+        recorded = past.added(check, reference=name, source=source)
+        yield Checked(check, before, after, recorded.checks)
+        recorded.write()

@@ -87,8 +87,7 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
 
 def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -> None:
     """Raise for further columns that would be read back as something else, or not at all."""
-    attributes = predictions.attributes
-    for field in () if attributes is None else attributes.schema:
+    for field in [] if predictions.attributes is None else predictions.attributes.schema:
         name = field.name
         taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
         taken = taken or (name == "features" and pa.types.is_nested(field.type))
@@ -105,7 +104,7 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
 
 def to_list_table(predictions: Predictions) -> pa.Table:
     """The predictions with list columns, exact to the bit."""
-    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits.cpu().numpy(), predictions.labels.cpu().numpy()
     columns = {"logits": _list_column(logits[0] if len(logits) == 1 else logits.transpose(1, 0, 2))}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = pa.array(labels)
@@ -121,7 +120,7 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
     In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
     """
     names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
-    logits, labels = predictions.logits.double().numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits.cpu().double().numpy(), predictions.labels.cpu().numpy()
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = [names[label] if label >= 0 else str(label) for label in labels.tolist()]
@@ -233,8 +232,8 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
     arrays: dict[str, Any] = {
-        "logits": predictions.logits.numpy(),
-        "labels": predictions.labels.numpy(),
+        "logits": predictions.logits.cpu().numpy(),
+        "labels": predictions.labels.cpu().numpy(),
         "groups": predictions.groups,
         "ids": predictions.ids,
         "classes": None if predictions.class_names is None else np.array(predictions.class_names),

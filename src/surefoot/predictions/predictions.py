@@ -59,7 +59,13 @@ class Predictions:
     features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
+        labels = self.labels.cpu().numpy()
+        if self.logits.device.type == "cpu":
+            check_predictions(self.logits.numpy(), labels, self.kind, self.class_names)
+        else:
+            low, high = torch.aminmax(self.logits)  # the extremes, and NaN if there is one, say enough
+            extremes = torch.stack([low, high]).cpu().numpy()
+            check_predictions(extremes, labels, self.kind, self.class_names, shape=tuple(self.logits.shape))
         for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
@@ -87,14 +93,18 @@ class Predictions:
 
         `labels` of shape (n,) are class indices, or names among `class_names`; of shape (n, classes) they
         are 0 / 1 / -100 (ignored), and the logits are then one sigmoid each. Without labels, give None and
-        `kind`.
+        `kind`. Logits on a GPU stay there: metrics and temperatures are computed there, and `cpu` gives a
+        copy for everything else.
 
         >>> Predictions.from_logits([1.5, -0.5], labels=[1, 0]).logits  # one logit: the log odds of class 1
         tensor([[[ 0.0000,  1.5000],
                  [ 0.0000, -0.5000]]], dtype=torch.float64)
         """
-        scores = as_floats("logits", _as_numpy(logits))
-        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
+        rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
+        if isinstance(logits, Tensor) and logits.device.type != "cpu":
+            zeros = np.broadcast_to(np.float32(0), tuple(logits.shape))  # of that shape, without its memory
+            return _build("logit", zeros, *rest, on_device=logits.detach())
+        return _build("logit", as_floats("logits", _as_numpy(logits)), *rest)
 
     @staticmethod
     def from_probs(
@@ -219,6 +229,12 @@ class Predictions:
         averaged = in_parallel(lambda part: average(self.logits[:, part]), parts, numbers=self.logits.numel())
         return self.with_logits(torch.cat(averaged).unsqueeze(0))
 
+    def cpu(self) -> "Predictions":
+        """The same in the memory of the host."""
+        if self.logits.device.type == "cpu":
+            return self
+        return replace(self, logits=self.logits.cpu(), labels=self.labels.cpu())
+
     def member(self, index: int) -> "Predictions":
         """One member alone."""
         return self.with_logits(self.logits[index : index + 1])
@@ -312,6 +328,8 @@ def _build(
     novelty: Any,
     attributes: pa.Table | Mapping[str, Any] | None,
     features: Any,
+    *,
+    on_device: Tensor | None = None,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
     truth = None if labels is None else _label_indices(_as_numpy(labels), class_names)
@@ -319,8 +337,8 @@ def _build(
     if novelty is not None:
         novelty = torch.from_numpy(as_floats("novelty", _as_numpy(novelty)).astype(np.float64))
     return Predictions(
-        logits=_as_tensor(logits),
-        labels=_as_tensor(truth),
+        logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
+        labels=_as_tensor(truth) if on_device is None else _as_tensor(truth).to(on_device.device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", _as_numpy(groups)),
@@ -329,6 +347,16 @@ def _build(
         attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
         features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
     )
+
+
+def _shaped(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Logits that stay on their device, as `as_floats` and `as_predictions` would convert them."""
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.to(torch.float32 if logits.is_floating_point() else torch.float64)
+    logits = logits.reshape(*shape[:2], -1)
+    if logits.shape[2] < shape[2]:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=2)
+    return logits
 
 
 def _label_indices(labels: Any, class_names: Sequence[str] | None) -> NDArray[np.integer]:

@@ -134,11 +134,19 @@ def as_predictions(
 
 
 def check_predictions(
-    logits: Floats, labels: Whole, kind: LabelKind, class_names: Sequence[str] | None
+    logits: Floats,
+    labels: Whole,
+    kind: LabelKind,
+    class_names: Sequence[str] | None,
+    *,
+    shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise unless logits, labels and class names are finite, in range and of shapes that fit."""
-    check_logits(logits)
-    _, n, classes = logits.shape
+    """Raise unless logits, labels and class names are finite, in range and of shapes that fit.
+
+    Of logits on a GPU, `logits` are the lowest and the highest, and `shape` is the shape of all.
+    """
+    check_logits(logits, shape)
+    _, n, classes = shape or logits.shape
     check_length("labels", labels, n)
     check_labels(labels, kind, n, classes)
     if class_names is None:
@@ -175,15 +183,16 @@ def _looks(name: str) -> str:
     return unicodedata.normalize("NFC", "".join(shown))
 
 
-def check_logits(logits: Floats) -> None:
+def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
     """Raise unless logits are finite, at most LARGEST_LOGIT in size, and (members, n, classes)."""
-    if logits.ndim != 3 or logits.dtype.kind != "f":
+    shape = logits.shape if shape is None else shape
+    if len(shape) != 3 or logits.dtype.kind != "f":
         raise InputError(
-            f"logits have type {logits.dtype}, shape {logits.shape}; allowed: float (members, n, classes)"
+            f"logits have type {logits.dtype}, shape {shape}; allowed: float (members, n, classes)"
         )
-    members, n, classes = logits.shape
+    members, n, classes = shape
     if not members or not n:
-        raise InputError(f"no rows: logits have shape {logits.shape}; allowed: at least one row")
+        raise InputError(f"no rows: logits have shape {shape}; allowed: at least one row")
     if classes < 2:
         raise InputError(f"{classes} class; allowed: two or more (or one logit with labels 0 and 1)")
     if logits.flags.c_contiguous:
@@ -201,7 +210,7 @@ def check_logits(logits: Floats) -> None:
             return
     low, high = float(logits.min()), float(logits.max())
     if not (np.isfinite(low) and np.isfinite(high)):
-        where = first_not_finite(logits[0] if members == 1 else logits)
+        where = first_not_finite(logits[0] if members == 1 and logits.ndim == 3 else logits)
         raise InputError(f"logits hold {where}; allowed: finite numbers")
     if max(abs(low), abs(high)) > LARGEST_LOGIT:
         raise InputError(f"logits from {low:g} to {high:g}; allowed: up to {LARGEST_LOGIT:g} in size")
