@@ -63,8 +63,8 @@ def main() -> None:
             draw(Path(folder), chosen.rows, classes, RIGHT)
             parts += [f"## {classes} classes", "", *compared(Path(folder), ROWS), ""]
             parts += [
-                f"`TemperatureScaledClassifier` and `CalibratedClassifierCV(ensemble=False)`, {classes} classes, "
-                "of naive Bayes with five folds; seconds of `fit` and `predict_proba`:",
+                "`TemperatureScaledClassifier` and `CalibratedClassifierCV(ensemble=False)`, "
+                f"{classes} classes, of naive Bayes with five folds; seconds of `fit` and `predict_proba`:",
                 "",
                 *compared(Path(folder), ESTIMATORS),
                 "",
@@ -73,11 +73,11 @@ def main() -> None:
         [
             "# Calibrators compared with other libraries",
             "",
-            f"{chosen.rows:,} rows of logits with T = {RIGHT}: the first half is fitted, and the NLL is that of the",
-            "second. Seconds are of fit and application. A peer for two classes is used on each class against the",
-            "others. Unregularised unless it says cross-validated; SVS and SMS are probmetrics' regularised ones.",
-            "probmetrics' Dirichlet calibration needs a package that is not installed, so ours is compared with",
-            "its matrix scaling, which has as many parameters.",
+            f"{chosen.rows:,} rows of logits with T = {RIGHT}: the first half is fitted, and the NLL is",
+            "that of the second. Seconds are of fit and application. A peer for two classes is used on each",
+            "class against the others. Unregularised unless it says cross-validated; SVS and SMS are",
+            "probmetrics' regularised ones. Its Dirichlet calibration needs a package that is not installed,",
+            "so ours is compared with its matrix scaling, which has as many parameters.",
             "",
             *circumstances(),
             "",
