@@ -140,8 +140,9 @@ def calibrate_valid(place, rng):
     method = str(rng.choice(["temperature", "temperature", "temperature>=1", "budget"]))
     stream = ("--stream",) if suffix != ".npz" and method == "temperature" and rng.random() < 0.3 else ()
     names = {"temperature>=1": "softening"}
-    words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream)
-    done = yield Step(words, VALID, lambda _: _wrong_fit(fitted, read, method), writes=(fitted,))
+    force = ("--force",) if rng.random() < 0.3 else ()
+    words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream, *force)
+    done = yield Step(words, VALID, lambda _: _wrong_fit(fitted, read, method, bool(force)), writes=(fitted,))
     if done != 0:
         return
     scale = json.loads(fitted.read_text())["temperature"]
@@ -156,12 +157,12 @@ def calibrate_valid(place, rng):
         yield Step(("evaluate", source, "--calibration", fitted, *options), VALID, check)
 
 
-def _wrong_fit(path, drawn, method):
+def _wrong_fit(path, drawn, method, force):
     found = json.loads(path.read_text())
     best = found["best"] if method == "budget" else found
     if best["flat"]:
         return None
-    value = best["declined"] or best["temperature"] if method == "temperature>=1" else best["temperature"]
+    value = best["declined"] or best["temperature"]
 
     def nll(t):
         return oracle.mean_nll(drawn.logits, drawn.labels, t)
@@ -179,8 +180,12 @@ def _wrong_fit(path, drawn, method):
         limit = (1 + found["budget"]) * nll(wanted)
         if abs(nll(found["temperature"]) - limit) > 1e-4 * limit:
             return f"NLL {nll(found['temperature'])!r} at the budget's T, not {limit!r}"
-    if method == "temperature>=1" and found["temperature"] != max(1.0, value):
-        return f"T = {found['temperature']!r}, not {max(1.0, value)!r}"
+    if method != "budget":
+        low, high = best["interval"]["low"], best["interval"]["high"]
+        is_unknown = best["at_bound"] or high is None or high >= 100 * low
+        used = 1.0 if is_unknown and not force else max(1.0, value) if method == "temperature>=1" else value
+        if found["temperature"] != used:
+            return f"T = {found['temperature']!r}, not {used!r}"
     return None
 
 

@@ -262,8 +262,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         name="quickstart",
         parts=(Part(task="pets", recipe=_PETS),),
-        methods=PAPERS,
-        about="the paper's methods on photographs of cats and dogs; two minutes on two cores",
+        methods=(*PAPERS, "budget-t", *(each.name for each in METHODS if each.sharpness_aware)),
+        about="the paper's methods and two of ours on photographs of cats and dogs",
     ),
     Experiment(
         name="toy",
