@@ -35,6 +35,7 @@ mutants: .venv/dev ## change the source a little, 60 times, and see whether the 
 
 fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inputs; CASES=100000 SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
+	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \

@@ -1,4 +1,4 @@
-"""Scaling with rows, classes, members, runs and methods: CPU seconds and memory, log-log, exponents.
+"""Scaling with rows, classes, columns, members, runs and methods: CPU seconds and memory, log-log, exponents.
 
     python benchmarks/growth.py                       (some minutes, about 2 GiB of memory)
     python benchmarks/growth.py --most 100000 --only fit
@@ -36,7 +36,7 @@ LEAST_SHOWN = 8.0  # MiB: below, the allocator dominates the measurement
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt
 ON_WHITE = '<svg style="background:#fff;color:#1c2126" '
-AXES = ("rows", "classes", "members", "runs", "methods")
+AXES = ("rows", "classes", "columns", "members", "runs", "methods")
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,8 @@ with its own sort. `evaluate` has 10 resamples, `compare` two methods of two run
 lower confidence.""",
     "classes": """5,000 rows of one member. Metrics: 500 multi-label rows; for single-label data they do not
 depend on the number of classes.""",
+    "columns": """Files of 20 rows, as the commands read them: a column for each class, or two classes
+and columns that are no scores. `evaluate` has all metrics and no resamples.""",
     "members": "20,000 rows of 10 classes.",
     "runs": "Three methods, 1,000 rows in groups of 10, 200 resamples.",
     "methods": "Three runs each, otherwise the same.",

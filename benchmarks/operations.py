@@ -4,11 +4,16 @@ Data is drawn once and cut to size. `prepare(size)` does the untimed preparation
 function, without cached results of earlier runs.
 """
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 from surefoot import Predictions, evaluate
 from surefoot.calibrators import CALIBRATORS
@@ -17,10 +22,12 @@ from surefoot.deploy.thresholds import Guarantee, choose_thresholds
 from surefoot.evaluation.compare import compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
+from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
 from surefoot.report.comparison import TableContext, comparison_tables
 from surefoot.streaming.accumulate import Request, Shape, accumulate
+from surefoot.streaming.evaluate import Source, evaluate_files
 from surefoot.streaming.outcomes import Batch
 
 Array = np.ndarray
@@ -39,6 +46,8 @@ ARGSORT = "numpy's argsort"  # and reading in its order: the reference for opera
 
 ROWS = tuple(round(10 ** (3 + third / 3)) for third in range(13))  # 1,000 to 10 million
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+COLUMN_ROWS = 20
+COLUMN_COUNTS = tuple(20_000 // 2**half for half in range(7, -1, -1))  # 156 to 20,000
 CLASS_COUNTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -226,7 +235,7 @@ def _check(data: Callable[[int], Predictions], size: int) -> Work:
     window = predictions.take(slice(0, size // 2 - 1))
     found = [scores_of(predictions), scores_of(window.with_logits(0.8 * window.logits))]
     sides = [replace(side, accepted=(side.confidence > 0.8).astype(float)) for side in found]
-    return partial(check_shift, *sides, share=AlphaBudget.only(0.05))
+    return partial(check_shift, *sides, budget=AlphaBudget.only(0.05))
 
 
 def _sorting(most: int, size: int) -> Work:
@@ -236,7 +245,13 @@ def _sorting(most: int, size: int) -> Work:
 
 def operations(most: int) -> list[Operation]:
     """All timed operations, in an order that shares data; `most` limits the rows."""
-    return [*_against_rows(most), *_against_classes(), *_against_members(), *_against_runs()]
+    return [
+        *_against_rows(most),
+        *_against_classes(),
+        *against_columns(),
+        *_against_members(),
+        *_against_runs(),
+    ]
 
 
 def _against_rows(most: int) -> list[Operation]:
@@ -289,6 +304,60 @@ def _against_classes() -> list[Operation]:
         sizes = tuple(size for size in CLASS_COUNTS if size <= 50 or metric.name not in FLOORS)
         found.append(Operation(metric.name, "classes", sizes, partial(_metric, metric, block_outcomes)))
     return found
+
+
+def against_columns() -> list[Operation]:
+    """Files with a column per class, and with columns that are no scores."""
+    found = []
+    for suffix in (".csv", ".parquet"):
+        for kind, table in (("classes", _class_columns), ("other columns", _other_columns)):
+            work = partial(_read_table, suffix, table)
+            found.append(Operation(f"read {suffix}, {kind}", "columns", COLUMN_COUNTS, work))
+        work = partial(_command, suffix)
+        found.append(Operation(f"evaluate {suffix}, classes", "columns", COLUMN_COUNTS, work))
+        work = partial(_write_table, suffix)
+        found.append(Operation(f"write {suffix}, other columns", "columns", COLUMN_COUNTS, work))
+    stream = partial(_stream_table, ".csv")
+    return [*found, Operation("stream .csv, classes", "columns", COLUMN_COUNTS, stream)]
+
+
+def _class_columns(count: int) -> pa.Table:
+    logits = np.random.default_rng(0).standard_normal((COLUMN_ROWS, count))
+    columns = {f"logit_class {index}": logits[:, index] for index in range(count)}
+    return pa.table(columns | {"label": [f"class {row % count}" for row in range(COLUMN_ROWS)]})
+
+
+def _other_columns(count: int) -> pa.Table:
+    columns = {f"column {index}": np.arange(COLUMN_ROWS) for index in range(count)}
+    return pa.table({"logit": np.linspace(-1, 1, COLUMN_ROWS), "label": np.arange(COLUMN_ROWS) % 2} | columns)
+
+
+def _written(table: pa.Table, suffix: str) -> Path:
+    path = Path(tempfile.gettempdir(), f"growth-columns{suffix}")
+    (pyarrow.parquet.write_table if suffix == ".parquet" else pyarrow.csv.write_csv)(table, path)
+    return path
+
+
+def _read_table(suffix: str, table: Callable[[int], pa.Table], count: int) -> Work:
+    return partial(read_predictions, _written(table(count), suffix))
+
+
+def _write_table(suffix: str, count: int) -> Work:
+    predictions = read_predictions(_written(_other_columns(count), ".parquet"))
+    return partial(write_predictions, predictions, Path(tempfile.gettempdir(), f"growth-written{suffix}"))
+
+
+def _stream_table(suffix: str, count: int) -> Work:
+    path = _written(_class_columns(count), suffix)
+    return lambda: evaluate_files(
+        {"familiar": Source.of([path])}, metrics=[METRICS.named("nll")], resamples=0
+    )
+
+
+def _command(suffix: str, count: int) -> Work:
+    """All metrics, as `surefoot evaluate --resamples 0` has them."""
+    path = _written(_class_columns(count), suffix)
+    return lambda: evaluate(read_predictions(path), resamples=0)
 
 
 def _against_members() -> list[Operation]:

@@ -1,7 +1,8 @@
 """Contestants in separate processes that alternate: ours, a peer, ours, the same peer.
 
-All have one thread; the minimum CPU seconds of a few runs count, to reduce the influence of other load on the
-machine. Peers run in a separate environment.
+In two settings: with one thread, where the least CPU seconds of a few runs count, to reduce the influence of
+other load on the machine; and as people run it, with the default number of threads beside a busy process,
+where the least seconds count. Peers run in a separate environment.
 """
 
 import json
@@ -9,8 +10,11 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,19 +37,44 @@ class Turn:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Setting:
+    """How all contestants run, and which seconds count."""
+
+    name: str
+    environment: tuple[tuple[str, str], ...]
+    clock: str  # cpu or wall
+
+
+ONE_THREAD = Setting("one thread", (("OMP_NUM_THREADS", "1"),), "cpu")
+BUSY = Setting("default threads, beside a busy process", (), "wall")
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process keeps one core busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 class Contestant:
     """A process that repeats one job on request."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, setting: Setting = ONE_THREAD) -> None:
         python = sys.executable if what.startswith(("surefoot", "numpy")) else PEERS_PYTHON
-        self.what = what
+        self.what, self.setting = what, setting
+        inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         self.process = subprocess.Popen(
             [str(python), str(HERE / "contestants.py"), what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            env=inherited | {"PYTHONWARNINGS": "ignore"} | dict(setting.environment),
         )
 
     def __enter__(self) -> "Contestant":
@@ -66,7 +95,10 @@ class Contestant:
             raise SystemExit(
                 f"{self.what} did not start; try: {PEERS_PYTHON} {HERE}/contestants.py {self.what}"
             )
-        return Turn(**json.loads(line))
+        answer = json.loads(line)
+        if "error" in answer:
+            return Turn(error=answer["error"])
+        return Turn(answer["value"], answer[self.setting.clock], answer["megabytes"])
 
 
 def against(ours: Contestant, peer: Contestant, folder: Path) -> tuple[Turn, Turn]:
@@ -83,6 +115,25 @@ def _again(turns: int, spent: float) -> bool:
     if turns < TURNS:
         return spent < ENOUGH_SECONDS
     return turns < QUICK_TURNS and spent < QUICK_SECONDS
+
+
+Start = Callable[[str, Setting], Contestant]
+
+
+@contextmanager
+def contestants() -> Iterator[Start]:
+    """A function that starts a contestant when it is first asked for; all end with the block."""
+    with ExitStack() as stack:
+        yield cache(lambda what, setting: stack.enter_context(Contestant(what, setting)))
+
+
+def in_both(start: Start, ours: str, peer: str, folder: Path) -> dict[Setting, tuple[Turn, Turn]]:
+    """Our best and the peer's best in both settings."""
+    result = {ONE_THREAD: against(start(ours, ONE_THREAD), start(peer, ONE_THREAD), folder)}
+    pair = start(ours, BUSY), start(peer, BUSY)
+    with busy_process():
+        result[BUSY] = against(*pair, folder)
+    return result
 
 
 def best(turns: list[Turn]) -> Turn:
@@ -124,9 +175,10 @@ def circumstances() -> list[str]:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
-        "the end). One thread each; CPU seconds, equal to wall time on an idle machine. Our runs and the",
-        f"peer's alternate, and the best counts: of two runs, of up to {QUICK_TURNS} for fast ones,",
-        f"of one above {ENOUGH_SECONDS:g} s.",
+        "the end). Two settings: one thread, in CPU seconds, equal to wall time on an idle machine; and",
+        '"busy", the default number of threads beside a process that keeps one core busy, in seconds. Our',
+        f"runs and the peer's alternate, and the best counts: of two runs, of up to {QUICK_TURNS} for fast",
+        f"ones, of one above {ENOUGH_SECONDS:g} s.",
         ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 

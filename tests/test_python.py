@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import surefoot
 from surefoot import InputError, choose_thresholds, fit_calibration, load_thresholds, monitor, save_thresholds
@@ -106,3 +108,21 @@ def test_each_check_of_a_history_spends_its_part_of_alpha(tmp_path):
         monitor(reference, current, thresholds=thresholds, calibration=fitted)
     with pytest.raises(InputError, match="alpha is 2; allowed: above 0 and below 1"):
         monitor(reference, current, alpha=2)
+
+
+def test_predictions_of_a_model_over_a_loader_or_a_generator():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))  # in training mode, on purpose
+    x, y = torch.randn(10, 4), torch.arange(10) % 3
+    expected = model[0](x).detach()
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    for batches in (
+        loader,
+        ((a, b) for a, b in loader),
+        ({"input": a, "labels": b} for a, b in loader),
+        (x, y),
+    ):
+        found = surefoot.predictions_of(model, batches)
+        torch.testing.assert_close(found.logits[0], expected)
+        assert torch.equal(found.labels, y)
+    assert model.training

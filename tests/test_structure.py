@@ -22,7 +22,7 @@ LEVELS = (
     {"streaming", "workers"},
     {"experiments"},
     {"deploy", "extend", "plots"},
-    {"report", "serve"},
+    {"report", "serve", "sklearn"},
     {"cli"},
 )
 

@@ -53,7 +53,7 @@ def test_the_table(folder, capsys):
     for words in commands("table.md", "surefoot"):
         if words[0] == "run":
             words += [word for value in SMALL for word in ("--set", value)]
-            words += ["--method", "single", "--method", "ensemble-of-t"]
+            words += ["--method", "single", "--method", "ensemble-of-t", "--workers", "1", "--train-only"]
         if words[0] in ("serve", "export"):  # tested elsewhere, and slow
             continue
         done.append((words[0], surefoot(*words)))

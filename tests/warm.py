@@ -204,6 +204,9 @@ def _watch(request, given, out, err, status):
 def _become(request):
     """A new process: its folder, its environment, its signals, and its code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The streams of the process that forks may be of a file, in which one can seek; these are pipes.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     if request["new_session"]:
         os.setsid()
     _use(request["environment"])

@@ -398,7 +398,13 @@ def write_toml(document: dict[str, Any], path: Path, *, comment: str = "") -> No
 def toml_text(document: dict[str, Any], *, comment: str = "") -> str:
     """Plain values, lists of them and tables as TOML; None is left out, at any depth."""
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
-    return lines + tomli_w.dumps(_without_none(document))
+    text = lines + tomli_w.dumps(_without_none(document))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        around = text[max(0, error.start - 60) : error.end]
+        raise InputError(f"TOML cannot hold {around!r}; allowed: text and paths in UTF-8") from error
+    return text
 
 
 def _without_none(value: Any) -> Any:

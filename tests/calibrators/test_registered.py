@@ -194,8 +194,8 @@ def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkey
     assert not (tmp_path / "other").exists()
 
 
-def test_it_does_not_fit_one_temperature():
-    with pytest.raises(
-        InputError, match="does not fit one temperature; allowed: temperature, softening, budget"
-    ):
-        surefoot.calibrate(nn.Identity(), (torch.zeros(2, 2), torch.tensor([0, 1])), method=NAME)
+def test_a_model_is_calibrated_by_it():
+    val = biased()
+    calibrated = surefoot.calibrate(nn.Identity(), (val.logits[0], val.labels), method=NAME)
+    expected = fit_calibration(NAME, val)(val).probs()
+    np.testing.assert_allclose(calibrated.probabilities(val.logits[0]), expected, atol=1e-6)

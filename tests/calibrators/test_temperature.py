@@ -253,8 +253,29 @@ def test_labels_without_probability_are_remarked_on():
     for row in range(3):
         probs[row, labels[row]] = 0
     probs /= probs.sum(axis=1, keepdims=True)
-    remarks = fit_calibration("temperature", Predictions.from_probs(probs, labels)).remarks()
+    with_zeros = Predictions.from_probs(probs, labels)
+    remarks = fit_calibration("temperature", with_zeros, force=True).remarks()
     assert any("dominate the fit (trees give exact zeros)" in remark for remark in remarks)
+    cautious = fit_calibration("temperature", with_zeros)
+    assert cautious.temperature == 1
+    assert cautious.evidence.nll_after == cautious.evidence.nll_before
+
+
+def test_a_temperature_that_the_data_say_nothing_about_is_not_used(tmp_path):
+    few = Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])
+    fitted = fit_calibration("temperature", few)
+    plain = fit_temperature(few)
+    assert plain.high > 100 * plain.low
+    assert (fitted.temperature, fitted.declined) == (1, plain.temperature)
+    assert "the fitted T = 3.64 was not used, as its 95% interval is " in fitted.remarks()[0]
+    assert torch.equal(fitted(few).logits, few.logits)
+    assert fit_calibration("temperature", few, force=True).temperature == plain.temperature
+    assert fit_calibration("member-temperatures", few).temperatures == (1,)
+    correct = fit_calibration("temperature", Predictions.from_logits([[5.0, 0.0]], [0]))
+    assert "was not used, as every label is predicted correctly (n = 1)" in correct.remarks()[0]
+    for each in (fitted, correct):
+        save_calibration(each, tmp_path / "c.json")
+        assert load_calibration(tmp_path / "c.json") == each
 
 
 def test_few_rows_that_are_all_right_do_not_mislead_the_search():

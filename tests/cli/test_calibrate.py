@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from surefoot import InputError, fit_calibration, load_calibration, read_predictions, write_predictions
 from surefoot.cli.app import app
 from surefoot.metrics import nll, nll_unclipped
+from surefoot.predictions.predictions import Predictions
 from tests.conftest import draw_one_label
 
 WORDS = {
@@ -136,3 +137,36 @@ def test_refuses_in_one_sentence(case, two_models, here):
     assert done.stderr.strip().count("\n") == 0
     assert done.stdout == ""
     assert not Path("c.json").exists()
+
+
+RICHER = {
+    "vector": (("--regularisation", "0.1"), {"regularisation": 0.1}),
+    "histogram": (("--bins", "5"), {"bins": 5}),
+    "isotonic": ((), {}),
+}
+
+
+def test_richer_calibrators(here, tmp_path):
+    val, file, drawn = tmp_path / "val.npz", tmp_path / "c.json", draw_one_label(sharpness=2)
+    write_predictions(drawn, val)
+    for name, (options, named) in RICHER.items():
+        done = here("calibrate", val, "--method", name, *options, "-o", file)
+        assert "on rows left out of the fit: NLL " in done.stdout
+        fitted = load_calibration(file)
+        assert fitted == fit_calibration(name, drawn, **named)
+    here("apply", file, val, "-o", tmp_path / "after.npz")
+    assert torch.equal(read_predictions(tmp_path / "after.npz").logits, fitted(drawn).logits)
+    found = here("evaluate", val, "--calibration", file, "--format", "json", "--resamples", 0)
+    nll = json.loads(found.stdout)["familiar"]["metrics"]["nll_unclipped"]["value"]
+    assert nll == pytest.approx(fitted.evidence.nll_after)
+    refused = here("calibrate", val, "--bins", "5", "-o", file, check=2)
+    assert "unknown option of method temperature: 'bins'; have: none" in refused.stderr
+
+
+def test_an_uncertain_temperature_is_used_by_force_only(here, tmp_path):
+    val, file = tmp_path / "val.npz", tmp_path / "c.json"
+    write_predictions(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]), val)
+    done = here("calibrate", val, "-o", file)
+    assert done.stdout.startswith("T = 1, because the fitted T = 3.641 (95% interval ")
+    assert "note: the fitted T = 3.64 was not used" in done.stderr
+    assert here("calibrate", val, "-o", file, "--force").stdout.startswith("T = 3.641 (95% interval ")

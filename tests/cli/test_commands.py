@@ -224,6 +224,12 @@ def test_a_file_that_is_not_there_is_said_at_once():
     assert loaded_by("evaluate", __file__, "gone.npz") == expected
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_a_refusal_that_cannot_be_printed_has_its_exit_code(closed):
+    command = f"{sys.executable} -c 'from surefoot.cli import main; main()' evaluate nothing.npz {closed}"
+    assert subprocess.run(command, shell=True, check=False).returncode == 2
+
+
 def test_a_closed_pipe_is_no_error(files):
     code = "from surefoot.cli import main; main()"
     command = f"{sys.executable} -c '{code}' ls metrics | head -1"

@@ -82,7 +82,7 @@ def test_check_as_json(file):
         (["check", "nowhere.toml"], "surefoot: cannot read nowhere.toml: No such file or directory\n"),
         (
             ["check", "dogs"],
-            "surefoot: unknown task 'dogs'; have: toy, letters, gender, cat-dog, animals, objects, or a .toml file\n",
+            "surefoot: unknown task 'dogs'; have: toy, letters, pets, gender, cat-dog, animals, objects, or a .toml file\n",
         ),
         (
             ["check", "gender"],

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -187,10 +186,20 @@ def test_a_broken_promise_is_said(files, tmp_path):
     assert "more than guaranteed. These rows have another distribution than val" in printed
 
 
-def test_without_mapie_a_sentence_says_how_to_get_it(files, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mapie.risk_control", None)
-    with pytest.raises(InputError, match=r"pip install 'surefoot\[thresholds\]'"):
-        surefoot("thresholds", files / "val.npz", "-o", tmp_path / "t.json")
+def test_thresholds_per_class_are_printed_written_and_applied(files, tmp_path):
+    file, page = tmp_path / "t.json", tmp_path / "t.html"
+    words = ("thresholds", files / "val.npz", "--target-error", 0.05, "--per", "class", "-o", file)
+    code, printed, _ = surefoot(*words, "--html", page, "--min-coverage", 0.999)
+    assert code == 1  # fewer are accepted
+    parts = json.loads(file.read_text())["parts"]
+    assert set(parts) == {"0", "1", "2"}
+    for part in parts.values():
+        assert f"{part['accept']:.6g} or more" in printed
+    assert "Guaranteed for each on its own" in printed
+    assert "Thresholds per class" in page.read_text()
+    code, printed, _ = surefoot("monitor", files / "val.npz", files / "test.npz", "--thresholds", file)
+    share = load_thresholds(file).accepted(read_predictions(files / "val.npz")).mean()
+    assert f"{share:.3f}" in printed or f"{share:.4g}" in printed
 
 
 def test_many_labels_need_a_class(tmp_path):
@@ -225,7 +234,7 @@ def test_monitor_without_labels(files, tmp_path):
     )
     code, printed, _ = surefoot("monitor", known, fresh)
     assert code == 0
-    assert "No significant shift." in printed
+    assert "No shift detected. With 1,500 rows, a drop of the estimated accuracy" in printed
     assert "because it has no labels" in printed
     code, printed, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
     assert code == 1
@@ -276,7 +285,9 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
         assert "share accepted" in printed
         assert len(history.read_text().splitlines()) == number
     assert [json.loads(line)["alarm"] for line in history.read_text().splitlines()] == [False, False, True]
-    text = check_page(page, figures=3)
+    text = check_page(page, figures=4)
+    assert "The most unfamiliar rows" in text
+    assert "Classes and groups" in text
     assert "The data has shifted." in text
     with pytest.raises(InputError, match="checks against another reference"):
         surefoot("monitor", files / "test.npz", files / "val.npz", "--history", history)
@@ -340,15 +351,17 @@ def test_both_pages_fit_a_telephone_and_a_small_window(files, tmp_path):
         page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        for name, figures in (("t.html", 1), ("m.html", 3)):
+        for name, figures in (("t.html", 1), ("m.html", 4)):
             page.goto((tmp_path / name).as_uri())
             assert page.locator("figure svg").count() == figures
             assert page.evaluate("document.documentElement.scrollWidth") <= 390
             assert page.locator("#verdict p").first.bounding_box()["width"] > 250
-        page.locator("summary").click()
+        for number in range(2):
+            page.locator("summary").nth(number).click()
         for width in (390, 720, 1000, 1300):
             page.set_viewport_size({"width": width, "height": 800})
             boxes = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
-            assert page.eval_on_selector_all(".scroll", boxes) == [0, 0]
+            chosen = ".scroll:has(.compared), .scroll:has(.checks)"
+            assert page.eval_on_selector_all(chosen, boxes) == [0, 0]
         browser.close()
     assert problems == []

@@ -414,9 +414,11 @@ def test_bad_models_are_refused_in_a_sentence(model):
         surefoot.calibrate(nn.Unflatten(1, (1, WIDTH)), (X, Y))
     with pytest.raises(InputError, match="returned tuple; allowed: logits"):
         surefoot.calibrate(HuggingFaceLike(nn.Identity(), lambda z: (z,)), [{"pixel_values": X, "labels": Y}])
-    with pytest.raises(InputError, match="'novelty' does not fit one temperature"):
+    with pytest.raises(InputError, match="'novelty' needs more than one model's logits"):
         surefoot.calibrate(model, (X, Y), method="novelty")
-    with pytest.raises(InputError, match=r"unknown method 'foo'; allowed: temperature, softening, budget$"):
+    with pytest.raises(
+        InputError, match="unknown method 'foo'; allowed: temperature, softening, budget, vector"
+    ):
         surefoot.calibrate(model, (X, Y), method="foo")
     with pytest.raises(InputError, match="unknown option of method temperature: 'budget'; have: none"):
         surefoot.calibrate(model, (X, Y), budget=0.05)

@@ -1,25 +1,27 @@
 """The monitor: every number against an independent oracle, the stated rates in drawn data, a history that counts."""
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, fisher_exact, ks_2samp, ttest_ind
+from scipy.stats import binomtest, ks_2samp, mannwhitneyu, ttest_ind
 from sklearn.metrics import roc_auc_score
 
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
+from surefoot.deploy.detectors import combine, higher, kernel_distance
+from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
+    AVERAGE,
+    THRESHOLDED,
     AlphaBudget,
-    Finding,
     check_shift,
     fingerprint,
     novelty_name,
-    opened,
     scores_of,
 )
-from surefoot.deploy.monitor import _holm as holm
+from surefoot.deploy.monitor import _estimated as estimated
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
-from surefoot.intervals import NAN, Interval
 from surefoot.report.monitor import SHIFTED, monitor_document, monitor_table, monitor_verdict
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -44,8 +46,10 @@ def test_every_number_against_scipy_and_scikit_learn():
     then, now = (scores_of(each, thresholds=thresholds) for each in (reference, current))
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
-    confidence, novelty, coverage = look.findings
-    assert confidence.p == pytest.approx(ks_2samp(a, b).pvalue)
+    found = {each.name: each for each in look.findings}
+    assert list(found) == ["confidence", "confidence tail", "energy", "energy tail", "coverage", "outputs"]
+    confidence, novelty, coverage = (found[name] for name in ("confidence", "energy", "coverage"))
+    assert confidence.p == pytest.approx(mannwhitneyu(b, a, alternative="less").pvalue, abs=0.003)
     assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
     welch = ttest_ind(b, a, equal_var=False)
     ends = welch.confidence_interval()
@@ -54,34 +58,76 @@ def test_every_number_against_scipy_and_scikit_learn():
     auroc = roc_auc_score([0] * 700 + [1] * 150, -np.concatenate([a, b]))
     assert confidence.more_novel.value == pytest.approx(auroc)
     energies = [-each.logits[0].logsumexp(dim=1).numpy() for each in (reference, current)]
-    assert (novelty.name, novelty.p) == ("energy", pytest.approx(ks_2samp(*energies).pvalue))
     assert novelty.more_novel.value == pytest.approx(
         roc_auc_score([0] * 700 + [1] * 150, np.concatenate(energies))
     )
     taken = [(each >= thresholds.accept).sum() for each in (a, b)]
-    table = [[taken[0], 700 - taken[0]], [taken[1], 150 - taken[1]]]
-    assert coverage.p == pytest.approx(fisher_exact(table).pvalue)
     assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
     assert look.alarm
-    assert look.drop.value == pytest.approx(a.mean() - b.mean())
-    right = reference.outcomes.correct.mean()
-    assert look.accuracy.value == pytest.approx(b.mean() + right - a.mean())
-    assert look.reference_accuracy.value == pytest.approx(right)
-    assert look.reference_accuracy.low == pytest.approx(
-        binomtest(int(reference.outcomes.correct.sum()), 700).proportion_ci().low
+    assert look.estimator == THRESHOLDED
+    right = reference.outcomes.correct
+    limit = np.sort(a)[(~right).sum() - 1]
+    assert look.accuracy.value == pytest.approx((b > limit).mean())
+    assert look.drop.value == pytest.approx(right.mean() - (b > limit).mean())
+    assert look.reference_accuracy.value == pytest.approx(right.mean())
+    assert look.reference_accuracy.low == pytest.approx(binomtest(int(right.sum()), 700).proportion_ci().low)
+    fitted = fit_temperature(reference)
+    then, now = (scores_of(each, calibration=fitted) for each in (reference, current))
+    calibrated = check_shift(then, now, budget=ONLY)
+    assert calibrated.estimator == AVERAGE
+    assert calibrated.accuracy.value == pytest.approx(now.confidence.mean())
+    assert calibrated.drop.value == pytest.approx(then.confidence.mean() - now.confidence.mean())
+    most = np.argsort(-energies[1])[:20]
+    assert [name for name, _ in calibrated.unfamiliar] == [str(row) for row in most]
+
+
+def test_all_permutations_by_hand():
+    """Seven rows, three of them current: 35 subsets, each with the mean rank and tail score computed here."""
+    reference, current = np.array([0.3, 0.1, 0.4, 0.15]), np.array([0.9, 0.35, 0.6])
+    rows = np.concatenate([reference, current])
+    ranks = np.array([sorted(rows).index(value) + 1 for value in rows])
+    columns = [ranks, -np.log(1 - ranks / 8)]
+    subsets = [list(each) for each in combinations(range(7), 3)]
+    values = np.array([[column[each].sum() for column in columns] for each in subsets])
+    exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
+    results = combine(higher("x", reference, current), 3, level=0.005)
+    own = exact[subsets.index([4, 5, 6])]
+    assert [each.p for each in results] == pytest.approx(own, abs=0.012)
+    together = [(exact.min(axis=1) <= p + 1e-9).mean() for p in own]
+    assert [each.adjusted for each in results] == pytest.approx(together, abs=0.012)
+
+
+def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(300), rng.standard_normal(100) + 0.3
+    permuted = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05)
+    monkeypatch.setattr("surefoot.deploy.detectors.MOST_WORK", 1)
+    mean, tail = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05)
+    assert mean.p == pytest.approx(
+        mannwhitneyu(b, a, alternative="greater", method="asymptotic").pvalue, rel=0.02
     )
+    assert mean.adjusted == pytest.approx(2 * mean.p)
+    assert tail.p == pytest.approx(permuted[1].p, abs=0.02)
 
 
-def test_holm_by_its_definition():
-    nothing = Interval(NAN)
-    given = [Finding("x", 0, 0, nothing, 0, nothing, p, NAN) for p in (0.01, 0.04, 0.03)]
-    assert [each.adjusted for each in holm(given)] == pytest.approx([0.03, 0.06, 0.06])
-    assert [each.adjusted for each in holm([given[0]])] == [0.01]
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_the_kernel_distance_is_that_of_the_gaussian_kernel(unit):
+    """The statistic against the kernel matrix with the same width; a variance changes, no mean does."""
+    rng = np.random.default_rng(0)
+    a, b = unit * rng.standard_normal((400, 2)), unit * 2 * rng.standard_normal((200, 2))
+    (detector,) = kernel_distance("k", a, b)
+    found = detector.statistic(detector.columns[-200:].sum(axis=0, keepdims=True), 200)[0] / 64
+    both = np.concatenate([a, b]) / np.concatenate([a, b]).std(axis=0)
+    squares = ((both[:, None] - both[None]) ** 2).sum(axis=2)
+    kernel = np.exp(-squares / 2 / np.median(squares[squares > 0]))
+    weight = np.concatenate([np.full(400, -1 / 400), np.full(200, 1 / 200)])
+    assert found == pytest.approx(weight @ kernel @ weight, rel=0.4)
+    assert combine([detector], 200, level=0.05)[0].adjusted == pytest.approx(0.002)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 40.0], ids=["plain", "saturated: most confidences are exactly 1"])
 def test_false_alarms_and_detection_in_drawn_data(sharpness):
-    rng, turns, false, found = np.random.default_rng(1), 250, 0, 0
+    rng, turns, false, found = np.random.default_rng(1), 40, 0, 0
     for _ in range(turns):
         reference = scores_of(source(300, rng, sharpness=sharpness))
         false += check_shift(reference, scores_of(source(100, rng, sharpness=sharpness)), budget=ONLY).alarm
@@ -92,7 +138,7 @@ def test_false_alarms_and_detection_in_drawn_data(sharpness):
 
 
 def test_ten_looks_at_one_reference_alarm_no_more_often_than_alpha():
-    rng, turns, false = np.random.default_rng(2), 100, 0
+    rng, turns, false = np.random.default_rng(2), 12, 0
     for _ in range(turns):
         reference = scores_of(source(300, rng))
         looks = (
@@ -112,10 +158,11 @@ def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_
     for _ in range(turns):
         labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
         for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
-            interval = check_shift(scores_of(reference), current, budget=ONLY).accuracy
+            interval, _, name = estimated(scores_of(reference), current)
+            assert name == (THRESHOLDED if counts else AVERAGE)
             inside = interval.low <= truth <= interval.high
             corrected, trusting = corrected + (inside and counts), trusting + (inside and not counts)
-    assert binomtest(corrected, turns, 0.95).pvalue > 1e-4
+    assert binomtest(corrected, turns, 0.95, alternative="less").pvalue > 1e-4
     assert trusting < 0.5 * turns
 
 
@@ -140,13 +187,13 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert monitor_verdict(loud)[0] == SHIFTED
     assert "less than the bound 0.5: no alarm" in monitor_verdict(quiet)[0]
     same = check_shift(reference, scores_of(source(2000, rng)), budget=ONLY)
-    assert monitor_verdict(same)[0] == "No significant shift."
+    assert monitor_verdict(same)[0].startswith("No shift detected. With 2,000 rows, a drop of the estimated")
     sure = check_shift(reference, scores_of(source(2000, rng, blur=-3)), budget=ONLY)
     assert "more confident than before" in monitor_verdict(sure)[-1]
     assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
-    assert len(monitor_table(loud).rows) == 2
+    assert len(monitor_table(loud).rows) == 5
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
@@ -158,7 +205,8 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     assert novelty_name(scores_of(given), scores_of(draw_one_label(100))) == "energy"
     scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(scores, scores) is None
-    assert [each.name for each in check_shift(scores, scores, budget=ONLY).findings] == ["confidence"]
+    names = [each.name for each in check_shift(scores, scores, budget=ONLY).findings]
+    assert names == ["confidence", "confidence tail", "outputs"]
     members = scores_of(draw_one_label(100, members=3))
     assert novelty_name(members, members) == "energy"
 
@@ -172,7 +220,7 @@ def test_novelty_that_is_as_high_as_can_be_everywhere_is_compared():
         for each, strange in rows
     ]
     look = check_shift(*sides, budget=ONLY)
-    assert [each.name for each in look.significant] == ["novelty"]
+    assert {each.name for each in look.significant} == {"novelty", "novelty tail"}
     assert look.alarm
 
 
@@ -255,5 +303,5 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         (without, without, 0),
     ):
         found = check_shift(reference, current, budget=ONLY)
-        assert len(found.findings) == 2 + expected
+        assert len(found.findings) == 5 + expected
     assert AlphaBudget(0.05).number == 1

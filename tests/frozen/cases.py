@@ -30,6 +30,13 @@ CALIBRATORS = {
     "softening": ("five-val.parquet", "soft-val.npz", "many-val.npz"),
     "budget": ("two-val.parquet", "five-val.parquet", "soft-val.npz", "many-val.npz", "members-val.npz"),
     "novelty": ("two-val.parquet", "five-val.parquet", "many-val.npz", "members-val.npz"),
+    "vector": ("five-val.parquet", "many-val.npz"),
+    "matrix": ("five-val.parquet",),
+    "dirichlet": ("five-val.parquet",),
+    "platt": ("members-val.npz",),
+    "beta": ("two-val.parquet",),
+    "isotonic": ("two-val.parquet",),
+    "histogram": ("many-val.npz",),
 }
 STREAMED = ("temperature", "softening")
 EVALUATED = {

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import resource
 import socket
 import struct
 import zipfile
@@ -15,6 +16,8 @@ import pytest
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.io import read_json, read_toml
+from surefoot.predictions import memory
+from surefoot.streaming.evaluate import Source
 from surefoot.streaming.readers import parts_of
 from tests import warm
 
@@ -286,3 +289,31 @@ def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
     logits = np.zeros((len(ids), 2))
     with pytest.raises(InputError, match="ids of up to 100,000,000 characters would take"):
         Predictions.from_logits(logits, np.zeros(len(ids), int), ids=ids)
+
+
+def test_an_allocation_beyond_the_available_memory_is_refused_while_data_are_decoded(monkeypatch):
+    """A kilobyte of a .parquet can stand for gigabytes, and nothing in its metadata can be trusted to say so."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2.0**20)
+    np.empty(4 * 2**30, dtype=np.uint8)  # is promised: it is not written to
+    refused = pytest.raises(InputError, match=r"do not fit into memory; allowed: what is available, 1\.0 MiB")
+    with refused, memory.limited_memory(), memory.limited_memory():
+        np.empty(4 * 2**30, dtype=np.uint8)
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_a_name_that_is_not_utf_8_can_be_written_and_read(tmp_path, suffix):
+    path = tmp_path / "\udcff" / f"\udcfe{suffix}"
+    path.parent.mkdir()
+    write_predictions(Predictions.from_logits(LOGITS, LABELS), path)
+    assert np.array_equal(read_predictions(path).logits[0], LOGITS)
+    if suffix != ".npz":
+        assert Source.of([path]).shape.classes == 3
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "NaN", "-Infinity", "1e999", "9" * 30])
+def test_json_that_other_programs_would_not_read_is_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(f'{{"a": {text}}}')
+    with pytest.raises(InputError, match="is not a calibration: not JSON"):
+        read_json(tmp_path / "a.json", "a calibration")

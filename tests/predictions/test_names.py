@@ -116,6 +116,7 @@ def test_applied_predictions_evaluate_as_the_calibration_does(suffix, tmp_path):
         (["-100", "b"], "mark of unknown labels"),
         (["-0100.00", "b"], "mark of unknown labels"),
         (["é", "e\u0301"], "occurs twice"),
+        (["a", "a\u200b"], "occurs twice"),
         (["a\0", "b"], "null"),
         (["a\ud800", "b"], "Unicode"),
     ],

@@ -5,7 +5,8 @@ import torch
 
 from surefoot import IGNORE, InputError, LabelKind, Predictions
 from surefoot.metrics import nll
-from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, chunks
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_sigmoid, average_softmax, map_chunks
+from surefoot.predictions.predictions import _shaped
 from tests.conftest import draw_many_labels, draw_one_label
 
 LOGITS = [[1.0, 2.0, 3.0], [0.5, 0.0, -0.5]]
@@ -189,7 +190,8 @@ def test_refuses(case):
 @pytest.mark.parametrize("members", [1, 2, 7, 32])
 def test_chunks_hold_no_more_numbers_for_more_members_and_average_the_same(members, average):
     logits = torch.randn(members, 9_001, 11, generator=torch.Generator().manual_seed(members))
-    parts, averaged = zip(*((part, chunk.clone()) for part, chunk in chunks(logits, average)), strict=True)
+    found = map_chunks(logits, average, lambda part, chunk, _: (part, chunk.clone()))
+    parts, averaged = zip(*found, strict=True)
     assert max(part.stop - part.start for part in parts) * members * 11 <= NUMBERS_AT_ONCE
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     torch.testing.assert_close(torch.cat(averaged), average(logits.double()), rtol=1e-14, atol=1e-14)
@@ -200,3 +202,16 @@ def test_rows_may_differ_from_a_sum_of_one_by_a_thousandth():
     for row in ([0.5, 0.5011], [0.5, 0.4989]):
         with pytest.raises(InputError, match=r"row 0 sum to .*; allowed: 1 within 0\.001"):
             Predictions.from_probs([row], [0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("shape", "labels"),
+    [((4, 3), [0, 1, 2, 0]), ((2, 4, 3), [0, 1, 2, 0]), ((4,), [0, 1, 0, 1]), ((4, 3), [[0, 1, 1]] * 4)],
+)
+def test_logits_that_stay_on_their_device_are_shaped_like_those_that_are_read(shape, labels, dtype):
+    logits = (3 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(dtype)
+    read = Predictions.from_logits(logits, labels)
+    shaped = _shaped(logits, tuple(read.logits.shape))
+    assert torch.equal(shaped, read.logits)
+    assert shaped.dtype is read.logits.dtype

@@ -50,16 +50,15 @@ class Served:
 def served(bundle, *options, environment=()):
     """`surefoot serve` on a free port."""
     words = ["serve", bundle, "--port", 0, "--device", "cpu", *options]
-    process = warm.Process(warm.SUREFOOT, words, environment=dict(environment))
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"on (http://\S+) ", line)
-        assert found, line + process.stderr.read()
-        yield Served(process, found[1])
-    finally:
-        if process.poll() is None:
+    with warm.Process(warm.SUREFOOT, words, environment=dict(environment)) as process:
+        try:
+            line = process.stdout.readline()
+            found = re.search(r"on (http://\S+) ", line)
+            assert found, line + process.stderr.read()
+            yield Served(process, found[1])
+        finally:
             process.kill()
-        process.communicate()
+            process.communicate()
 
 
 def picture(seed=0, *, size=(30, 24), kind="PNG", label=None):

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import surefoot
 from tests.deploy.made import COLOURS
+from tests.fuzz.serving import fuzz_server
 from tests.serve.made import PATIENCE, THRESHOLDS, bundled, counts, expected, json_of, picture, served
 
 CLOSE = 1e-6
@@ -282,6 +283,17 @@ def test_metrics_are_read_by_prometheus_own_parser(client):
     assert parsed == {
         (name, tuple(sorted(labels))): value for (name, labels), value in counts(response.text).items()
     }
+
+
+def test_a_slice_of_the_hostile_requests(made):
+    """`make fuzz` sends thousands."""
+    with served(made[1], "--timeout", 2) as running:
+        found, failures = fuzz_server(running.port, 150, seed=19)
+        code, _, log = running.end()
+    assert not failures
+    assert found["200"] > 10
+    assert found["400"] > 10
+    assert (code, "Traceback" in log) == (0, False), log
 
 
 def test_a_hundred_clients_at_once(server, client, bundle, tmp_path):

@@ -22,15 +22,26 @@ if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
 
 FORMAT = 1
+LOGITS_HELD_OUT = 2**20  # above, the effect on rows left out is not computed: the fit has enough rows
 DEFINITIONS = {
     "temperature": "calibrated logits = logits / temperature; several members are averaged first",
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
     "temperature-before-averaging": "the logits of each member, or of each sample of a Bayesian network, are "
     "divided by temperature, then probabilities averaged",
-    "declined": "a fitted temperature below 1 that was not used; the interval is then its own",
+    "declined": "a fitted temperature that was not used, as it is below 1 or its interval spans orders of "
+    "magnitude; the interval is then its own",
     "budget": "the largest temperature whose nll is at most (1 + budget) times the least; for 'surplus' "
     "at most nll_limit, the least nll of a reference model on the same rows",
     "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
+    "vector": "calibrated logits = weights * (logits - their mean) + bias; for many labels without the mean",
+    "matrix": "calibrated logits = weights @ (logits - their mean) + bias; members averaged first",
+    "dirichlet": "calibrated logits = weights @ log_softmax(logits) + bias; members averaged first",
+    "platt": "log odds of each class against all others = slope * log odds + intercept; two classes have one "
+    "curve, that of class 1; the probabilities of more are divided by their sum",
+    "beta": "log odds of each class = slope_above * log p - slope_below * log(1 - p) + intercept; as platt",
+    "isotonic": "the probability of each class from its log odds, linear between the points; as platt",
+    "histogram": "as isotonic; the points are the two ends of each bin",
+    "held_out": "each row calibrated by a fit without its fold, five folds; groups are not divided",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
     "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
@@ -51,6 +62,8 @@ class Calibrator:
     read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
     one_temperature: bool = False  # whether it fits one T for all logits
     options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
+    one_label_only: bool = False  # whether it needs classes that exclude each other
+    one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
 
 
 def _later(path: str) -> Callable[..., Any]:
@@ -69,12 +82,12 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
-               read=_later("temperature:MemberTemperatures.from_dict")),
+               read=_later("temperature:MemberTemperatures.from_dict"), one_model=False),
     Calibrator("temperature-before-averaging", "One temperature before averaging",
                "mean over members of softmax(z_m / T), one T", "Li & Hoiem, CVPR 2020",
                kind="temperature-before-averaging",
                fit=_later("before_averaging:fit_temperature_before_averaging"),
-               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict")),
+               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict"), one_model=False),
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
@@ -87,22 +100,80 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
-               read=_later("novelty:NoveltyScaling.from_dict")),
+               read=_later("novelty:NoveltyScaling.from_dict"), one_model=False),
+    Calibrator("vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
+               "Guo et al., ICML 2017",
+               kind="vector", fit=_later("affine:fit_vector_scaling"),
+               read=_later("affine:VectorScaling.from_dict"), options=("regularisation",)),
+    Calibrator("matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
+               "Kull et al., NeurIPS 2019",
+               kind="matrix", fit=_later("affine:fit_matrix_scaling"),
+               read=_later("affine:MatrixScaling.from_dict"), options=("regularisation",), one_label_only=True),
+    Calibrator("dirichlet", "Dirichlet calibration", "softmax(W log p + b), regularised off the diagonal",
+               "Kull et al., NeurIPS 2019",
+               kind="dirichlet", fit=_later("affine:fit_dirichlet_scaling"),
+               read=_later("affine:DirichletScaling.from_dict"), options=("regularisation",), one_label_only=True),
+    Calibrator("platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
+               "Platt, 1999",
+               kind="platt", fit=_later("one_vs_rest:fit_platt_scaling"),
+               read=_later("one_vs_rest:PlattScaling.from_dict")),
+    Calibrator("beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
+               "Kull et al., AISTATS 2017",
+               kind="beta", fit=_later("one_vs_rest:fit_beta_calibration"),
+               read=_later("one_vs_rest:BetaCalibration.from_dict")),
+    Calibrator("isotonic", "Isotonic regression", "a curve of p of each class that never falls, divided by the sum",
+               "Zadrozny & Elkan, KDD 2002",
+               kind="isotonic", fit=_later("one_vs_rest:fit_isotonic_calibration"),
+               read=_later("one_vs_rest:IsotonicCalibration.from_dict")),
+    Calibrator("histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
+               "Zadrozny & Elkan, ICML 2001",
+               kind="histogram", fit=_later("one_vs_rest:fit_histogram_calibration"),
+               read=_later("one_vs_rest:HistogramCalibration.from_dict"), options=("bins",)),
 ))
 # fmt: on
 
 
-def fit_calibration(name: str, val: "Predictions", **options: Any) -> Calibration:
+def fit_calibration(name: str, val: "Predictions", *, force: bool = False, **options: Any) -> Calibration:
     """Fit the named calibrator on `val`, with its effect on `val` as evidence.
 
     Options are those of the calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus"
-    the `reference`, the plain model's predictions of the same rows.
+    the `reference`, the plain model's predictions of the same rows; for "vector", "matrix" and "dirichlet"
+    the `regularisation`, chosen by cross-validation by default; for "histogram" the number of `bins`.
+
+    A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
     """
     calibrator = CALIBRATORS.named(name)
     refuse_unknown(f"option of method {name}:", options, calibrator.options)
     fitted = calibrator.fit(val, **options)
+    fitted = fitted if force else fitted.cautious()
     after = fitted(val)
-    return replace(fitted, evidence=Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after)))
+    evidence = Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after))
+    return replace(fitted, evidence=_with_held_out(evidence, calibrator, fitted, val, options))
+
+
+def _with_held_out(
+    evidence: Evidence,
+    calibrator: Calibrator,
+    fitted: Calibration,
+    val: "Predictions",
+    options: dict[str, Any],
+) -> Evidence:
+    """With the effect on rows left out, where it takes little time, and with remarks on it and on the data."""
+    from surefoot.calibrators.advice import data_remarks, effect_remarks
+    from surefoot.calibrators.folds import out_of_fold
+
+    held_out = None
+    is_declined = getattr(fitted, "declined", None) is not None
+    if val.logits.numel() <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
+        chosen = dict(options)
+        if "regularisation" in calibrator.options:
+            chosen["regularisation"] = getattr(fitted, "regularisation", None)
+        held_out = out_of_fold(val, lambda rows: calibrator.fit(rows, **chosen))
+    remarks = data_remarks(val)
+    if held_out is not None:
+        evidence = replace(evidence, nll_held_out=nll_unclipped(held_out), ece_held_out=ece(held_out))
+        remarks += effect_remarks(val, held_out)
+    return replace(evidence, remarks=tuple(remarks))
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:

@@ -44,6 +44,10 @@ class TemperatureBeforeAveraging(Temperature):
         """The same T for each member."""
         return (self.temperature,) * self.members
 
+    def cautious(self) -> Self:
+        """Unchanged: T = 1 before averaging is another model than the average as it is."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return super().to_dict() | {"members": self.members}

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from surefoot.errors import InputError, require_number
@@ -48,16 +48,30 @@ class Evidence:
     nll_after: float
     ece_before: float
     ece_after: float
+    _: KW_ONLY
+    nll_held_out: float | None = None  # after, each row calibrated by a fit without its fold; None: not known
+    ece_held_out: float | None = None
+    remarks: tuple[str, ...] = ()  # on the data and on the effect
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Plain values; undefined ones are None."""
-        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; undefined ones are None. What is not known, and no remarks, are left out."""
+        values = {name: getattr(self, name) for name in BEFORE_AND_AFTER}
+        held_out = {name: getattr(self, name) for name in HELD_OUT if getattr(self, name) is not None}
+        numbers = {name: v if math.isfinite(v) else None for name, v in (values | held_out).items()}
+        return numbers | ({"remarks": list(self.remarks)} if self.remarks else {})
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> "Evidence":
         """From plain values."""
-        values = [document[field.name] for field in fields(Evidence)]
-        return Evidence(*(math.nan if value is None else float(value) for value in values))
+        names = [*BEFORE_AND_AFTER, *(name for name in HELD_OUT if name in document)]
+        values: dict[str, Any] = {
+            name: math.nan if document[name] is None else float(document[name]) for name in names
+        }
+        return Evidence(**values, remarks=tuple(str(remark) for remark in document.get("remarks", ())))
+
+
+BEFORE_AND_AFTER = ("nll_before", "nll_after", "ece_before", "ece_after")
+HELD_OUT = ("nll_held_out", "ece_held_out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +176,16 @@ class Calibration(Result, ABC):
         return [f"{self.summary()}, n = {self.n:,}"]
 
     def remarks(self) -> list[str]:
-        """Warnings for the user; empty if there are none."""
+        """Warnings about the fit; empty if there are none."""
         return []
+
+    def cautious(self) -> Self:
+        """The same, unless the data says almost nothing about it: then what leaves predictions unchanged."""
+        return self
+
+    def notes(self) -> list[str]:
+        """All warnings for the user: about the data, the fit and its effect."""
+        return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
 
 
 def positive(document: Mapping[str, Any], name: str) -> float:
@@ -180,6 +202,16 @@ def not_negative(document: Mapping[str, Any], name: str) -> float:
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} is {value}; allowed: a number from 0")
     return value
+
+
+def numbers_from(values: Any, name: str, count: int) -> tuple[float, ...]:
+    """As many finite numbers."""
+    if not isinstance(values, list) or len(values) != count:
+        raise ValueError(f"{name} are not a list of {count} numbers")
+    numbers = tuple(float(value) for value in values)
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{name} have numbers that are not finite")
+    return numbers
 
 
 def evidence_from(document: Mapping[str, Any]) -> Evidence | None:

@@ -4,15 +4,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, exp_into, map_chunks, spans
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.logits import (
+    average_sigmoid,
+    average_softmax,
+    can_fuse,
+    exp_into,
+    map_chunks,
+    spans,
+)
 from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import in_parallel
 
@@ -48,13 +54,22 @@ Read = TypeVar("Read", bound=Derivatives)
 class Reading:
     """Derivatives of the summed NLL at one scale: the first row by row, the second and third summed."""
 
-    row_slopes: Array
+    row_slopes: Tensor
     second: float
     third: float
 
     @cached_property
     def slope(self) -> float:
-        return float(self.row_slopes.sum())
+        return float(self._slopes.sum())
+
+    @property
+    def largest_slope(self) -> float:
+        return float(self._slopes.max())
+
+    @property
+    def _slopes(self) -> Any:
+        """In the memory of the host as an array: numpy works on one thread."""
+        return self.row_slopes.numpy() if self.row_slopes.device.type == "cpu" else self.row_slopes
 
 
 def halley(slope: float, second: float, third: float) -> float:
@@ -135,7 +150,7 @@ def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
     nll, slopes = torch.empty(2, predictions.n, dtype=torch.float64, device=predictions.logits.device)
 
     def lose(part: slice, logits: Tensor, buffer: Tensor) -> None:
-        labels, scale = predictions.labels[part], scales[part].unsqueeze(1)
+        labels, scale = predictions.labels[part], scales[part].to(logits.device).unsqueeze(1)
         if softmax:
             below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
             true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
@@ -169,6 +184,11 @@ def known_labels(predictions: Predictions) -> int:
 def read(predictions: Predictions, scale: float) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
     softmax = predictions.kind is LabelKind.ONE_LABEL
+    if softmax and can_fuse(predictions.logits):
+        from surefoot.predictions.fused import softmax_slopes
+
+        first, of_second, of_third = softmax_slopes(predictions.logits, predictions.labels, scale)
+        return Reading(first, float(of_second.sum()), float(of_third.sum()))
     slopes = torch.empty(predictions.n, dtype=torch.float64, device=predictions.logits.device)
     average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
 
@@ -177,7 +197,7 @@ def read(predictions: Predictions, scale: float) -> Reading:
         return second, third
 
     seconds, thirds = zip(*map_chunks(predictions.logits, average, read_chunk), strict=True)
-    return Reading(slopes.cpu().numpy(), sum(seconds), sum(thirds))
+    return Reading(slopes, sum(seconds), sum(thirds))
 
 
 def search(

@@ -16,11 +16,11 @@ from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import lowest
-from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
+UNKNOWN = 100  # an interval whose ends differ by this factor or more says nothing: T is not used
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
@@ -68,7 +68,23 @@ class Temperature(SingleTemperature):
     at_bound: bool = False
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal: no T changes anything, and 1 is taken
-    declined: float | None = None  # the fitted T, below 1, that was not used; low and high are its interval
+    # The fitted T that was not used, as it is below 1 or unknown; low and high are its interval
+    declined: float | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the interval spans orders of magnitude."""
+        return self.at_bound or self.high >= UNKNOWN * self.low
+
+    def cautious(self) -> Self:
+        """T = 1 where the interval spans orders of magnitude; the fitted T is then declined."""
+        if not self.is_unknown or self.declined is not None or self.temperature == 1:
+            return self
+        unchanged = None
+        if self.evidence is not None:
+            before = self.evidence.nll_before, self.evidence.ece_before
+            unchanged = replace(self.evidence, nll_after=before[0], ece_after=before[1])
+        return replace(self, temperature=1.0, declined=self.temperature, evidence=unchanged)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; an infinite end of the interval is None."""
@@ -90,29 +106,34 @@ class Temperature(SingleTemperature):
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; a declined T is below 1, and 1 is used instead."""
+        """From plain values; a declined T is below 1 or unknown, and 1 is used instead."""
         value = positive(document, "temperature")
         declined = None if document.get("declined") is None else positive(document, "declined")
-        if declined is not None and (value != 1 or declined >= 1):
-            raise ValueError(
-                f"temperature is {value} and {declined} was declined; allowed: 1, and a T below 1"
-            )
+        if declined is not None and (value != 1 or (declined >= 1 and "interval" not in document)):
+            raise _wrongly_declined(value, declined)
         low, high = (document["interval"][name] for name in ("low", "high"))
-        return cls(
+        result = cls(
             temperature=value,
             low=float(low),
             high=math.inf if high is None else float(high),
             declined=declined,
             **facts_from(document),
         )
+        if declined is not None and declined >= 1 and not result.is_unknown:
+            raise _wrongly_declined(value, declined)
+        return result
 
     def details(self) -> dict[str, float]:
         """The declined T."""
-        return {} if self.declined is None else {"declined, as below 1:": self.declined}
+        if self.declined is None:
+            return {}
+        return {"declined, as uncertain:" if self.is_unknown else "declined, as below 1:": self.declined}
 
     def lines(self) -> list[str]:
         """The T with its interval."""
         ends = "" if self.at_bound else f" (95% interval {self.low:.5g} to {self.high:.5g})"
+        if self.declined is not None and self.is_unknown:
+            return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is uncertain, n = {self.n:,}"]
         if self.declined is not None:
             return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is below 1, n = {self.n:,}"]
         return [f"T = {self.temperature:.5g}{ends}, n = {self.n:,}"]
@@ -122,6 +143,14 @@ class Temperature(SingleTemperature):
         remarks = []
         if self.flat:
             remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
+        elif self.declined is not None and self.is_unknown:
+            reach = "unknown" if self.at_bound else f"{self.low:.3g} to {self.high:.3g}"
+            why = "every label is predicted correctly" if self.separable else f"its 95% interval is {reach}"
+            remarks.append(
+                f"the fitted T = {self.declined:.3g} was not used, as {why} (n = {self.n}): the predictions "
+                "are not changed; use more validation data, or --force (force=True) to use it"
+            )
+            return remarks
         elif self.declined is not None:
             remarks.append(
                 f"the fitted T = {self.declined:.3g} is below 1 and would make the model more confident "
@@ -153,6 +182,11 @@ class Temperature(SingleTemperature):
                 "not suit the other rows"
             )
         return remarks
+
+
+def _wrongly_declined(value: float, declined: float) -> ValueError:
+    allowed = "allowed: 1, and a T below 1 or one whose interval spans orders of magnitude"
+    return ValueError(f"temperature is {value} and {declined} was declined; {allowed}")
 
 
 @dataclass(frozen=True)
@@ -225,6 +259,10 @@ class MemberTemperatures(Calibration):
             raise ValueError("members are empty; allowed: one or more")
         return cls(members, evidence=evidence_from(document))
 
+    def cautious(self) -> Self:
+        """T = 1 for the members whose interval spans orders of magnitude."""
+        return replace(self, members=tuple(member.cautious() for member in self.members))
+
     def lines(self) -> list[str]:
         """Each member's T with its interval."""
         if len(self.members) == 1:
@@ -276,7 +314,7 @@ def fit_temperature(val: Predictions) -> Temperature:
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
-    separable = not reading.row_slopes.max() > 0 and is_separable(labelled)
+    separable = not reading.largest_slope > 0 and is_separable(labelled)
     if separable:
         scale = highest
     at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
@@ -308,11 +346,9 @@ def only_labelled(val: Predictions) -> Predictions:
     return val.take(known.reshape(val.n, -1).any(axis=1)).average()
 
 
-def interval_factor(
-    row_slopes: Array | Tensor, second: float, scale: float, groups: NDArray[Any] | None
-) -> float:
+def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
-    slopes = np.asarray(row_slopes)
+    slopes = row_slopes.cpu().numpy()
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, slopes)

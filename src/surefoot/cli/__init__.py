@@ -1,6 +1,8 @@
 """The command line: parse, one call, print. Slow imports happen inside the commands."""
 
 import sys
+from io import TextIOWrapper
+from typing import Any, NoReturn
 
 from surefoot.cli.app import app
 from surefoot.errors import InputError
@@ -9,11 +11,12 @@ from surefoot.text import sentence
 
 def main() -> None:
     """Run the command line; bad input prints one sentence and ends with exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # with another encoding than UTF-8: shown as escapes, no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:
-        sys.stderr.write(f"surefoot: {sentence(str(error))}\n")
-        sys.exit(2)
+        _refuse(str(error))
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has ended: print no error
         sys.exit(1)
@@ -21,8 +24,16 @@ def main() -> None:
         if error.strerror is None:
             raise
         named = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"surefoot: {sentence(f'{named}{error.strerror}')}\n")
-        sys.exit(2)
+        _refuse(f"{named}{error.strerror}")
     except MemoryError:
-        sys.stderr.write("surefoot: not enough memory for this input; allowed: less data\n")
-        sys.exit(2)
+        _refuse("not enough memory for this input; allowed: less data")
+
+
+def _refuse(reason: str) -> NoReturn:
+    """End with exit code 2, also where standard error is closed or cannot be written to."""
+    errors: Any = sys.stderr
+    try:
+        errors.write(f"surefoot: {sentence(reason)}\n")
+    except (AttributeError, OSError, ValueError):
+        sys.stderr = None  # so that it is not written again at the end
+    sys.exit(2)

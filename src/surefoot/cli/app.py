@@ -14,6 +14,7 @@ from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
+from surefoot.cli.sets import sets
 from surefoot.cli.terminal import echo
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
@@ -35,6 +36,7 @@ for command in (
     calibrate,
     apply,
     thresholds,
+    sets,
     monitor,
     predictions,
     bundle,

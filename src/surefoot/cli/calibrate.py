@@ -45,8 +45,24 @@ def calibrate(
         Path | None,
         typer.Option(help="With --budget surplus: the plain model's predictions of the same rows."),
     ] = None,
+    regularisation: Annotated[
+        float | None,
+        typer.Option(
+            help="With --method vector, matrix or dirichlet: how strongly it is held near one temperature.",
+            show_default="chosen by cross-validation",
+        ),
+    ] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="With --method histogram: how many.", show_default="10")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
+    ] = False,
     group_by: Annotated[
-        str | None, typer.Option(help="Column whose values are groups: the interval is clustered by them.")
+        str | None,
+        typer.Option(
+            help="Column whose values are groups: intervals are clustered by them, folds do not divide them."
+        ),
     ] = None,
     stream: Annotated[bool | None, STREAM] = None,
     engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
@@ -58,7 +74,12 @@ def calibrate(
     from surefoot.calibrators import CALIBRATORS, Calibration, fit_calibration, save_calibration
     from surefoot.predictions.paths import files_named
 
-    options: dict[str, Any] = {"budget": budget_of(budget), "reference": reference}
+    options: dict[str, Any] = {
+        "budget": budget_of(budget),
+        "reference": reference,
+        "regularisation": regularisation,
+        "bins": bins,
+    }
     options = {name: value for name, value in options.items() if value is not None}
     refuse_unknown(f"option of method {method}:", options, CALIBRATORS.named(method).options)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
@@ -75,6 +96,7 @@ def calibrate(
 
         with streaming_engine(engine, address, workers) as running:
             fitted: Calibration = fit_files(method, Source.of(files), engine=running, watch=reading)
+        fitted = fitted if force else fitted.cautious()
     else:
         from surefoot.cli.terminal import busy
 
@@ -82,14 +104,17 @@ def calibrate(
         if reference is not None:
             options["reference"] = read_all(reference_files, None)
         with busy("fitting"):
-            fitted = fit_calibration(method, predictions, **options)
+            fitted = fit_calibration(method, predictions, force=force, **options)
     save_calibration(fitted, output)
     for line in fitted.lines():
         echo(line)
     if fitted.evidence is not None:
         echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
         echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
-    for remark in fitted.remarks():
+        if fitted.evidence.nll_held_out is not None and fitted.evidence.ece_held_out is not None:
+            nll, ece = fitted.evidence.nll_held_out, fitted.evidence.ece_held_out
+            echo(f"on rows left out of the fit: NLL {nll:.4f}, ECE {ece:.4f}")
+    for remark in fitted.notes():
         echo(f"note: {remark}", err=True)
     echo(f"calibration: {output}", err=True)
 

@@ -100,7 +100,7 @@ def show(
     echo(f"{entry.title}: {entry.description}")
     if entry.layout is None:
         names = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants) or entry.name
-        echo(f"Built in: generated in seconds, nothing to download. Use it as: {names}")
+        echo(f"Built in: nothing to download. Use it as: {names}")
         return
     rows = []
     for place in entry.layout.places:

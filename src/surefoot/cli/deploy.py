@@ -224,13 +224,12 @@ def _predict_table(
     refuse_missing(file)
     refuse_wrong_outputs([file], [output])
     assert bundle.encoding is not None
-    rows = read_rows(bundle.encoding, file)
+    rows = read_rows(bundle.encoding, file, allow_unseen=allow_unseen)
     with progress("predicting", len(rows)) as tick:
         unseen = predict_rows(
             bundle,
             rows,
             output,
-            allow_unseen=allow_unseen,
             thresholds=thresholds,
             probabilities=probabilities,
             device=device,

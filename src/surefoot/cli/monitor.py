@@ -1,7 +1,5 @@
 """`surefoot monitor`: has the data shifted?"""
 
-from contextlib import ExitStack
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +9,7 @@ import typer
 from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.io import all_or_none
-from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.labels import LabelKind
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
@@ -68,41 +65,32 @@ def monitor(
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(*inputs)
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.monitor import AlphaBudget, check_shift, fingerprint, opened, scores_of
+    from surefoot.deploy.workflow import shift_check
     from surefoot.predictions.files import read_outputs
-    from surefoot.predictions.labels import refuse_other_classifier
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
         familiar = read_outputs(reference, unlabelled=kind)
         unlabelled = read_outputs(current, unlabelled=familiar.kind)
-        no_labels = unlabelled.labels.new_full(unlabelled.labels.shape, IGNORE)
-        unlabelled = replace(unlabelled, labels=no_labels)
-        refuse_other_classifier({"reference": familiar, "current": unlabelled})
-        before = scores_of(familiar, calibration=fitted, thresholds=chosen)
-        after = scores_of(unlabelled, calibration=fitted, thresholds=chosen)
-    name = fingerprint(before)
     from surefoot.report.monitor import monitor_table, monitor_verdict, write_monitor_page
 
-    with ExitStack() as stack:  # the check is recorded when all else has succeeded, and shown after that
-        past = None
-        budget = AlphaBudget.only(alpha)
-        if history is not None:
-            past = stack.enter_context(opened(history, alpha=alpha, reference=name))
-            budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
-        stack.enter_context(all_or_none())
-        check = check_shift(before, after, budget=budget, bound=bound)
-        if past is not None:
-            past = past.added(check, reference=name, source=path_text(current))
+    with shift_check(
+        familiar,
+        unlabelled,
+        calibration=fitted,
+        thresholds=chosen,
+        alpha=alpha,
+        bound=bound,
+        history=history,
+        source=path_text(current),
+    ) as checked:  # it is recorded when all else has succeeded, and shown after that
+        check, before, after = checked.check, checked.reference, checked.current
         verdict, table = monitor_verdict(check), monitor_table(check)
         document = _document(check, verdict)
         if output is not None:
             sources = {"reference": path_text(reference), "current": path_text(current)}
-            checks = () if past is None else past.checks
             with busy("drawing the page"):
-                write_monitor_page(check, verdict, table, before, after, checks, sources, output)
-        if past is not None:
-            past.write()
+                write_monitor_page(check, verdict, table, before, after, checked.checks, sources, output)
     _note_novelty(before, after)
     _print(document, verdict, table, output_format)
     if output is not None:
@@ -118,11 +106,9 @@ def _loaded(
     from surefoot.deploy.thresholds import load_thresholds
 
     chosen = None if thresholds is None else load_thresholds(thresholds)
-    if chosen is None or chosen.calibration is None:
-        return chosen, None if calibration is None else load_calibration(calibration)
-    if calibration is not None:
+    if chosen is not None and chosen.calibration is not None and calibration is not None:
         raise InputError(f"{thresholds} already contains a calibration; allowed: no --calibration")
-    return chosen, chosen.calibration
+    return chosen, None if calibration is None else load_calibration(calibration)
 
 
 def _note_novelty(reference: "Scores", current: "Scores") -> None:

@@ -32,6 +32,13 @@ Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
+Calibrators = Annotated[
+    str | None,
+    typer.Option(
+        help="Add single networks and the ensemble with each of these ('surefoot ls calibrators'), "
+        "e.g. temperature,vector,isotonic."
+    ),
+]
 QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
@@ -52,6 +59,7 @@ def run(
     values: Sets = None,
     method: Methods = None,
     oracle: Oracle = False,
+    calibrators: Calibrators = None,
     root: Annotated[Path | None, typer.Option(help="Folder with the task's published files.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Pretrained weights for every part.")] = None,
     store: Annotated[
@@ -84,6 +92,7 @@ def run(
             values=dict(value_of(text) for text in values or ()),
             methods=method,
             oracle=oracle,
+            calibrators=[] if calibrators is None else [name.strip() for name in calibrators.split(",")],
             root=root,
             weights=weights,
             store=store,
@@ -170,9 +179,9 @@ def _report(
     given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
-
         assert study.folder is not None
+        from surefoot.report.study import write_study  # after what may be refused: it imports torch
+
         written = write_study(study, study.folder)
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):

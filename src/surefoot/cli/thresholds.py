@@ -33,6 +33,12 @@ Share = Annotated[
 ClassName = Annotated[
     str | None, typer.Option(help="With many labels: the class that the thresholds are for.")
 ]
+Per = Annotated[
+    str | None,
+    typer.Option(
+        help="Choose for each predicted class ('class') or each group of a column ('groups', or its name)."
+    ),
+]
 Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with the risk-coverage curve.")]
 
 
@@ -57,8 +63,9 @@ def thresholds(
     unfamiliar: Unfamiliar = None,
     calibration: CalibrationFile = None,
     split: Share = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random parts of VAL.")] = 0,
     for_class: ClassName = None,
+    per: Per = None,
     html: Page = None,
 ) -> None:
     """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
@@ -76,7 +83,9 @@ def thresholds(
     refuse_other_classifier(predictions)
     fitted, used = _calibrated(predictions["val"], calibration, split, seed)
     with busy("choosing"):
-        chosen = choose_thresholds(used, guarantee, calibration=fitted, for_class=for_class)
+        chosen = choose_thresholds(
+            used, guarantee, calibration=fitted, for_class=for_class, per=per, seed=seed
+        )
     if not isinstance(chosen, Thresholds):
         echo(_unreachable(chosen, used.n), err=True)
         raise typer.Exit(1)
@@ -150,9 +159,9 @@ def _unreachable(unreachable: "Unreachable", n: int) -> str:
 
 def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.thresholds import coverage_conflict
+    from surefoot.report.thresholds import coverage_conflict, parts_table
 
-    print_tables([table])
+    print_tables([table] if chosen.per is None else [parts_table(chosen), table])
     echo(*verdict)
     conflict = coverage_conflict(chosen, min_coverage)
     if conflict is not None:

@@ -1,7 +1,7 @@
 """Calibrate a user's own model: fit a temperature on a loader, return both as one module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot.calibrators import CALIBRATORS, fit_calibration
-from surefoot.deploy.model import Calibrated, Report, ScikitModel, as_module, logits_of, model_outputs, moved
+from surefoot.deploy.model import (
+    Calibrated,
+    CalibratedBy,
+    Report,
+    ScikitModel,
+    as_module,
+    logits_of,
+    model_outputs,
+    moved,
+)
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
@@ -20,6 +29,34 @@ LABELS = ("labels", "label")  # their names in a batch that is a mapping
 ROWS_AT_ONCE = 256
 
 
+@overload
+def calibrate(
+    model: Any,
+    val: Any,
+    *,
+    method: Literal["temperature", "softening", "budget"] = ...,
+    budget: float | str | None = ...,
+    reference: Any = ...,
+    force: bool = ...,
+    tick: Callable[[int], None] = ...,
+) -> Calibrated: ...
+
+
+@overload
+def calibrate(
+    model: Any,
+    val: Any,
+    *,
+    method: str,
+    budget: float | str | None = ...,
+    reference: Any = ...,
+    regularisation: float | None = ...,
+    bins: int | None = ...,
+    force: bool = ...,
+    tick: Callable[[int], None] = ...,
+) -> Calibrated | CalibratedBy: ...
+
+
 def calibrate(
     model: Any,
     val: Any,
@@ -27,9 +64,14 @@ def calibrate(
     method: str = "temperature",
     budget: float | str | None = None,
     reference: Any = None,
+    regularisation: float | None = None,
+    bins: int | None = None,
+    force: bool = False,
     tick: Callable[[int], None] = lambda _: None,
-) -> Calibrated:
+) -> Calibrated | CalibratedBy:
     """The model with the temperature that is best on `val`, as a module that can replace it.
+
+    Other calibrators by `method`: `surefoot ls calibrators`.
 
     `val` is held-out data drawn like the training data: a loader of (x, y) or of mappings with `labels`, or
     one pair of arrays. Labels (n,) are class indices (of a scikit-learn classifier its own names); labels
@@ -37,27 +79,34 @@ def calibrate(
 
     `budget` is for the method "budget": a share such as 0.05, or "surplus", which needs the `reference`, the
     plain model; it is run on `val` too, so `val` gives the same samples twice, in the same order.
+    `regularisation` is for "vector", "matrix" and "dirichlet", `bins` for "histogram". A T whose interval
+    spans orders of magnitude is not used, T = 1 instead, unless `force`.
 
     The model runs in evaluation mode, without gradients, on the device of its weights; its modes are restored
     afterwards. `tick` is called with the number of rows of each batch.
 
-    >>> x = torch.tensor([[4.0, 0.0]] * 4)
-    >>> calibrated = calibrate(torch.nn.Identity(), (x, torch.tensor([0, 0, 0, 1])))
+    >>> x = torch.tensor([[4.0, 0.0]] * 400)
+    >>> calibrated = calibrate(torch.nn.Identity(), (x, torch.tensor([0, 0, 0, 1] * 100)))
     >>> calibrated.probabilities(x)[0]
     tensor([0.7500, 0.2500])
     """
-    allowed = [each.name for each in CALIBRATORS if each.one_temperature]
+    allowed = [each.name for each in CALIBRATORS if each.one_model]
     if method not in allowed:
         known = any(method == each.name for each in CALIBRATORS)
-        wrong = f"method {method!r} does not fit one temperature" if known else f"unknown method {method!r}"
+        wrong = (
+            f"method {method!r} needs more than one model's logits" if known else f"unknown method {method!r}"
+        )
         raise InputError(f"{wrong}; allowed: {', '.join(allowed)}")
     predictions = predictions_of(model, val, tick)
-    options: dict[str, Any] = {} if budget is None else {"budget": budget}
+    given = {"budget": budget, "regularisation": regularisation, "bins": bins}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if reference is not None:
         options["reference"] = predictions_of(reference, val)
-    fitted = fit_calibration(method, predictions, **options)
-    assert fitted.single_temperature is not None
-    return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=Report.of(fitted))
+    fitted = fit_calibration(method, predictions, force=force, **options)
+    report = Report.of(fitted)
+    if fitted.single_temperature is None:
+        return CalibratedBy(model, fitted, report=report)
+    return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=report)
 
 
 def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:

@@ -56,6 +56,8 @@ def rule_from(document: Any, *, classes: int) -> Rule:
         raise InputError(
             f"thresholds for {document['for_class']!r} alone; needed: thresholds for all classes"
         )
+    if document.get("per") is not None:
+        raise InputError(f"thresholds per {document['per']!r}; needed: one pair of thresholds for all rows")
     if document.get("classes", classes) != classes:
         raise InputError(f"thresholds for {document['classes']} classes, and the bundle has {classes}")
     for name in (ACCEPT, REJECT):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.calibrators.temperature import FittedModule
 from surefoot.errors import InputError
 from surefoot.novelty import Scale, logits_score
@@ -98,7 +99,14 @@ class ScikitModel(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, samples: ArrayLike | Tensor) -> Tensor:
         """Logits (n, classes), or (n,) of two classes."""
-        rows = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        logits = self.logits_of_rows(
+            samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        )
+        device = samples.device if isinstance(samples, Tensor) else None
+        return torch.as_tensor(logits, dtype=torch.float32, device=device)
+
+    def logits_of_rows(self, rows: Any) -> NDArray[np.float64]:
+        """The same of arrays or tables, in float64."""
         logits = self._scores(rows)
         if logits is None:
             tiny = float(np.finfo(np.float32).tiny)  # in place of 0
@@ -106,8 +114,7 @@ class ScikitModel(nn.Module):
             logits = np.log(np.maximum(probabilities, tiny))
             if self.kind is LabelKind.MANY_LABELS:
                 logits = logits - np.log(np.maximum(1 - probabilities, tiny))
-        device = samples.device if isinstance(samples, Tensor) else None
-        return torch.as_tensor(np.asarray(logits), dtype=torch.float32, device=device)
+        return np.asarray(logits, dtype=np.float64)
 
     def _scores(self, rows: Any) -> NDArray[np.float64] | None:
         if not hasattr(self.classifier, "decision_function"):
@@ -158,7 +165,7 @@ class Report:
     def of(calibration: Calibration) -> "Report":
         """From a calibration with its evidence."""
         assert calibration.evidence is not None
-        return Report(calibration, **asdict(calibration.evidence))
+        return Report(calibration, **{name: getattr(calibration.evidence, name) for name in BEFORE_AND_AFTER})
 
     @property
     def n(self) -> int:
@@ -168,7 +175,7 @@ class Report:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the fit; empty if there are none."""
-        return tuple(self.calibration.remarks())
+        return tuple(self.calibration.notes())
 
     def __str__(self) -> str:
         nll = f"NLL {self.nll_before:.4f} -> {self.nll_after:.4f} (unclipped)"
@@ -248,6 +255,38 @@ class Calibrated(CalibratedModule):
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):.5g}, kind={self.kind}"
+
+
+class CalibratedBy(CalibratedModule):
+    """An unchanged model and a calibration of its logits that is more than one temperature."""
+
+    def __init__(self, model: Any, calibration: Calibration, *, report: Report | None = None) -> None:
+        super().__init__()
+        if calibration.needs_novelty or not calibration.averages_members:
+            raise InputError(
+                f"a {calibration.kind} calibration needs more than one model's logits; allowed: others"
+            )
+        self.kind = calibration.label_kind
+        self.model = as_module(model, self.kind)
+        self.training = self.model.training
+        self.report = report
+        self.calibration = calibration.module()
+        device = device_of(self.model)
+        if device is not None and device.type != "meta":
+            self.calibration.to(device)
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Calibrated logits in the shape of the model's own; two classes in one logit stay one."""
+        logits = logits_of(self.model(*inputs, **named))
+        if self.kind is LabelKind.MANY_LABELS or not is_one_logit(logits):
+            calibrated: Tensor = self.calibration(logits)
+            return calibrated
+        log_odds = logits.reshape(-1, 1)
+        both: Tensor = self.calibration(torch.cat([torch.zeros_like(log_odds), log_odds], dim=1))
+        return (both[:, 1] - both[:, 0]).reshape(logits.shape)
+
+    def extra_repr(self) -> str:
+        return f"kind={self.kind}"
 
 
 class Ensemble(CalibratedModule):

@@ -1,20 +1,24 @@
 """Shift detection: predictions without labels compared with a reference from familiar data."""
 
 import hashlib
-import json
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from surefoot import __version__
 from surefoot.calibrators import Calibration
+from surefoot.deploy.accuracy import Reference, thresholded_confidence
+from surefoot.deploy.detectors import (
+    LEAST_RANGE,
+    combine,
+    higher,
+    kernel_distance,
+)
+from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
 from surefoot.errors import InputError
 from surefoot.intervals import (
@@ -25,27 +29,41 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.io import ClaimedError, locked, parse_json, read_text, replacing
-from surefoot.novelty import average_ranks, energy
-from surefoot.predictions.logits import chunks
+from surefoot.novelty import average_ranks, energy, neighbour_distances
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import map_chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
 
 FEW_ROWS = 50
-LEAST_RANGE = 1e-6  # an energy that varies by less is constant: the logits were made from probabilities
+POWER = 0.8  # of the smallest drop that a check would have detected
+MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
+NORMAL_CURVE = NormalDist()
+ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
+         "outputs", "features")  # fmt: skip
+
+AVERAGE, DIFFERENCE, THRESHOLDED = "average confidence", "difference of confidences", "thresholded confidence"
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The compared scores of predictions, a number for each row, and which rows are accepted."""
+    """What is compared of predictions: numbers for each row, and which rows are accepted."""
 
     confidence: Array
     novelty: Mapping[str, Array]  # 'energy', and 'novelty' if the file has it
     accepted: Array | None  # 0 or 1 for each row, with thresholds
     surplus: Array | None  # correct (0 or 1) less confidence, for each labelled row; None without labels
     accuracy: Interval  # NaN without labels
+    calibrated: bool
+    vectors: Array  # (n, classes): average logits
+    classes: NDArray[np.int64] | None  # the predicted class; None for many labels
+    labelled: Reference | None  # one label: the labelled rows
+    features: Array | None
+    ids: NDArray[Any] | None
+    groups: NDArray[Any] | None
+    class_names: tuple[str, ...]
 
     @property
     def n(self) -> int:
@@ -59,11 +77,11 @@ class Finding:
     name: str
     reference: float
     current: float
-    change: Interval  # current less reference
-    distance: float  # Kolmogorov-Smirnov; NaN for a share
+    change: Interval  # current less reference; NaN where no single number is compared
+    distance: float  # Kolmogorov-Smirnov; NaN for a share and for vectors
     more_novel: Interval  # P(a current row is more novel than one of the reference); NaN for a share
     p: float
-    adjusted: float  # Holm, within the check
+    adjusted: float  # corrected for all comparisons of the check
 
 
 @dataclass(frozen=True)
@@ -96,10 +114,17 @@ class Check(Result):
     n_reference: int
     n_current: int
     findings: tuple[Finding, ...]
-    labelled: bool  # whether the reference's labels have corrected the estimate
+    parts: tuple[PartFinding, ...]  # of predicted classes and of groups
+    unfamiliar: tuple[tuple[str, float], ...]  # the most unfamiliar rows: id, or row number, and score
+    unfamiliar_by: str  # the score that ranks them
+    labelled: bool  # whether the reference's labels are used for the estimate
+    reference_measured: bool  # whether its accuracy comes from labels
+    estimator: str
+    calibrated: bool
     reference_accuracy: Interval  # measured where there are labels, else estimated
     accuracy: Interval  # estimated
     drop: Interval  # of the estimate: reference less current
+    smallest_drop: float  # of the estimate that would have been detected with probability POWER
     budget: AlphaBudget
     bound: float | None
 
@@ -113,6 +138,11 @@ class Check(Result):
         """A significant change and, if a bound is given, an estimated drop of at least that much."""
         return bool(self.significant) and (self.bound is None or self.drop.value >= self.bound)
 
+    @property
+    def matters(self) -> bool:
+        """Whether the data has shifted and the estimated accuracy has fallen with it."""
+        return bool(self.significant) and self.drop.low > 0
+
 
 def scores_of(
     predictions: Predictions, *, calibration: Calibration | None = None, thresholds: Thresholds | None = None
@@ -123,12 +153,25 @@ def scores_of(
     if predictions.novelty is not None:
         novelty["novelty"] = predictions.novelty.numpy()
     surplus, accuracy = _against_labels(calibrated)
+    vectors = predictions.average().logits[0].double().numpy()
+    one_label = predictions.kind is LabelKind.ONE_LABEL
+    outcomes = calibrated.outcomes
+    known = one_label and surplus is not None
+    features = predictions.features
     return Scores(
         confidence=confidences(calibrated),
         novelty=novelty,
         accepted=None if thresholds is None else thresholds.accepted(predictions).astype(float),
         surplus=surplus,
         accuracy=accuracy,
+        calibrated=calibration is not None,
+        vectors=vectors,
+        classes=vectors.argmax(axis=1) if one_label else None,
+        labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if known else None,
+        features=None if features is None else features.double().numpy(),
+        ids=predictions.ids,
+        groups=predictions.groups,
+        class_names=predictions.class_names or tuple(str(index) for index in range(predictions.classes)),
     )
 
 
@@ -136,8 +179,11 @@ def energies(predictions: Predictions) -> Array:
     """The energy of each row, the mean over members: averaged logits have another one."""
     total = torch.zeros(predictions.n, dtype=torch.float64)
     for member in predictions.logits:
-        for part, logits in chunks(member.unsqueeze(0), lambda one: one[0]):
-            total[part] += energy(logits, predictions.kind)
+
+        def add(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
+            total[part] += energy(logits, predictions.kind).cpu()
+
+        map_chunks(member.unsqueeze(0), lambda one: one[0], add)
     mean: Array = total.numpy() / predictions.members
     return mean
 
@@ -149,26 +195,111 @@ def check_shift(
     for which, side in (("reference", reference), ("current", current)):
         if side.n < 2:
             raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
-    findings = [_shift("confidence", reference.confidence, current.confidence, sign=-1)]
-    name = novelty_name(reference, current)
-    if name is not None:
-        findings.append(_shift(name, reference.novelty[name], current.novelty[name], sign=1))
-    if reference.accepted is not None and current.accepted is not None:
-        findings.append(_coverage(reference.accepted, current.accepted))
+    accuracy, drop, estimator = _estimated(reference, current)
+    unfamiliar_by, scores = _unfamiliarity(reference, current)
+    most = np.argsort(-scores, kind="stable")[:MOST_UNFAMILIAR]
+    ids = np.arange(current.n) if current.ids is None else current.ids
     own_accuracy = reference.accuracy
     if reference.surplus is None:
-        own_accuracy = _estimate(reference.confidence, None)
+        own_accuracy = _mean(reference.confidence)
+    error = (drop.high - drop.low) / 2 / NORMAL
     return Check(
         n_reference=reference.n,
         n_current=current.n,
-        findings=_holm(findings),
-        labelled=reference.surplus is not None,
+        findings=_findings(reference, current, budget.level),
+        parts=_parts(reference, current),
+        unfamiliar=tuple((str(ids[row]), float(scores[row])) for row in most),
+        unfamiliar_by=unfamiliar_by,
+        labelled=reference.surplus is not None and estimator != AVERAGE,
+        reference_measured=reference.surplus is not None,
+        estimator=estimator,
+        calibrated=current.calibrated,
         reference_accuracy=own_accuracy,
-        accuracy=_estimate(current.confidence, reference.surplus),
-        drop=_difference(reference.confidence, current.confidence),
+        accuracy=accuracy,
+        drop=drop,
+        smallest_drop=(NORMAL_CURVE.inv_cdf(1 - budget.level / 2) + NORMAL_CURVE.inv_cdf(POWER)) * error,
         budget=budget,
         bound=bound,
     )
+
+
+def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding, ...]:
+    """Every detector that both sides have the numbers for, with its p-value and the corrected one."""
+    before, now = reference.confidence, current.confidence
+    described = {"confidence": _shift("confidence", before, now, sign=-1)}
+    detectors = higher("confidence", -before, -now)
+    name = novelty_name(reference, current)
+    if name is not None:
+        before, now = reference.novelty[name], current.novelty[name]
+        described[name] = _shift(name, before, now, sign=1)
+        detectors += higher(name, before, now)
+    if reference.accepted is not None and current.accepted is not None:
+        described["coverage"] = _coverage(reference.accepted, current.accepted)
+        detectors += higher("coverage", -reference.accepted, -current.accepted)[:1]
+    detectors += kernel_distance("outputs", reference.vectors, current.vectors)
+    if reference.features is not None and current.features is not None:
+        detectors += kernel_distance("features", reference.features, current.features)
+    results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
+    found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
+    for name, each in results.items():
+        found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
+    return tuple(found[name] for name in sorted(found, key=ORDER.index))
+
+
+def _nothing(name: str) -> Finding:
+    """A comparison of vectors, which have no single mean."""
+    return Finding(name, NAN, NAN, NO_INTERVAL, NAN, NO_INTERVAL, 1.0, 1.0)
+
+
+def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
+    """Predicted classes, and groups where both sides have them, corrected for their number."""
+    confidence = reference.confidence, current.confidence
+    found: list[PartFinding] = []
+    if reference.classes is not None and current.classes is not None:
+        names = np.array(reference.class_names)
+        found += part_findings("class", (names[reference.classes], names[current.classes]), confidence)
+    if reference.groups is not None and current.groups is not None:
+        found += part_findings("group", (reference.groups, current.groups), confidence)
+    corrected = holm([each.p for each in found])
+    return tuple(replace(each, adjusted=p) for each, p in zip(found, corrected, strict=True))
+
+
+def _unfamiliarity(reference: Scores, current: Scores) -> tuple[str, Array]:
+    """The score that ranks current rows by how unfamiliar they are, and its name."""
+    if reference.features is not None and current.features is not None:
+        known, rows = (torch.from_numpy(side) for side in (reference.features, current.features))
+        return "distance of features", neighbour_distances(rows, known, device=torch.device("cpu")).numpy()
+    name = novelty_name(reference, current)
+    return ("1 - confidence", 1 - current.confidence) if name is None else (name, current.novelty[name])
+
+
+def _estimated(reference: Scores, current: Scores) -> tuple[Interval, Interval, str]:
+    """The accuracy and its drop, by the estimator with the lowest error in benchmarks/results/accuracy.md.
+
+    With a calibration the mean confidence. Without one, ATC if the reference has labels; for many labels
+    the difference of confidences.
+    """
+    confidence = current.confidence
+    if current.calibrated or reference.surplus is None:
+        return _mean(confidence), _difference(reference.confidence, confidence), AVERAGE
+    if reference.labelled is None:
+        value = float(np.clip(confidence.mean() + reference.surplus.mean(), 0, 1))
+        accuracy = _normal_interval(value, [confidence, reference.surplus], (0.0, 1.0))
+        return accuracy, _difference(reference.confidence, confidence), DIFFERENCE
+    labelled = reference.labelled
+    value = thresholded_confidence(labelled, confidence)
+    # Two counts: current rows above the threshold, and wrong reference rows, which place it.
+    now, before = (Proportion.of(round(share * n), n) for share, n in (
+        (value, current.n), (float(labelled.correct.mean()), len(labelled.correct))
+    ))  # fmt: skip
+    sides = [Interval(each.value, each.low, each.high) for each in (now, before)]
+    drop = difference_of_proportions(sides[1], sides[0])
+    low, high = (float(np.clip(before.value - end, 0, 1)) for end in (drop.high, drop.low))
+    return Interval(value, low, high), drop, THRESHOLDED
+
+
+def _mean(confidence: Array) -> Interval:
+    return _normal_interval(float(confidence.mean()), [confidence], (0.0, 1.0))
 
 
 def novelty_name(reference: Scores, current: Scores) -> str | None:
@@ -208,33 +339,33 @@ def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
         k = Proportion.of(int(outcomes.correct.sum()), len(outcomes.row))
         return surplus, Interval(k.value, k.low, k.high)
     correct = np.bincount(outcomes.row, outcomes.correct, calibrated.n)[known] / decisions[known]
-    return surplus, _estimate(correct, None)
+    return surplus, _mean(correct)
 
 
 def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding:
-    from scipy.stats import ks_2samp  # takes most of a second to import
-
-    with warnings.catch_warnings():  # where its exact p is a rounding error above 1, it is approximated
-        warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
-        test: Any = ks_2samp(reference, current)
     return Finding(
         name=name,
         reference=float(reference.mean()),
         current=float(current.mean()),
         change=_difference(current, reference),
-        distance=float(test.statistic),
+        distance=_distance(reference, current),
         more_novel=_probability_above(sign * reference, sign * current),
-        p=float(test.pvalue),
-        adjusted=NAN,
+        p=1.0,
+        adjusted=1.0,
     )
 
 
+def _distance(reference: Array, current: Array) -> float:
+    """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
+    both = np.concatenate([reference, current])
+    shares = [np.searchsorted(np.sort(side), both, "right") / len(side) for side in (reference, current)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
 def _coverage(reference: Array, current: Array) -> Finding:
-    from scipy.stats import fisher_exact
 
     sides = [Proportion.of(int(side.sum()), len(side)) for side in (reference, current)]
     before, now = (Interval(side.value, side.low, side.high) for side in sides)
-    table = np.array([[side.k, side.n - side.k] for side in sides])
     return Finding(
         name="coverage",
         reference=before.value,
@@ -242,20 +373,8 @@ def _coverage(reference: Array, current: Array) -> Finding:
         change=difference_of_proportions(now, before),
         distance=NAN,
         more_novel=NO_INTERVAL,
-        p=float(fisher_exact(table).pvalue),
-        adjusted=NAN,
-    )
-
-
-def _holm(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Holm's step-down p-values: the smallest times their number, the next times one less, never falling."""
-    ranked = sorted(range(len(findings)), key=lambda i: findings[i].p)
-    adjusted, so_far = [NAN] * len(findings), 0.0
-    for place, i in enumerate(ranked):
-        so_far = max(so_far, min(1.0, (len(findings) - place) * findings[i].p))
-        adjusted[i] = so_far
-    return tuple(
-        Finding(**{**vars(each), "adjusted": value}) for each, value in zip(findings, adjusted, strict=True)
+        p=1.0,
+        adjusted=1.0,
     )
 
 
@@ -275,14 +394,6 @@ def _difference(a: Array, b: Array) -> Interval:
     return _normal_interval(float(a.mean() - b.mean()), [a, b], (-np.inf, np.inf))
 
 
-def _estimate(confidence: Array, surplus: Array | None) -> Interval:
-    """The mean confidence, plus the reference's accuracy less its mean confidence."""
-    if surplus is None:
-        return _normal_interval(float(confidence.mean()), [confidence], (0.0, 1.0))
-    value = float(np.clip(confidence.mean() + surplus.mean(), 0, 1))
-    return _normal_interval(value, [confidence, surplus], (0.0, 1.0))
-
-
 def _normal_interval(value: float, samples: list[Array], limits: tuple[float, float]) -> Interval:
     """A 95% interval from the variances of the independent samples behind the value."""
     fewest = min(len(each) for each in samples)
@@ -291,95 +402,3 @@ def _normal_interval(value: float, samples: list[Array], limits: tuple[float, fl
     error = float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in samples)))
     reach = NORMAL * few_samples_factor(fewest) * error
     return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
-
-
-@dataclass(frozen=True)
-class History:
-    """The checks so far, oldest first, and the file they are in."""
-
-    path: Path
-    text: str
-    checks: tuple[dict[str, Any], ...]
-
-    def added(self, check: Check, *, reference: str, source: str) -> "History":
-        """With this check at its end; nothing is written yet."""
-        entry = {
-            "look": check.budget.number,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "surefoot": __version__,
-            "source": source,
-            "reference": reference,
-            "n": check.n_current,
-            "alpha": check.budget.alpha,
-            "level": check.budget.level,
-            "p": {each.name: each.p for each in check.findings},
-            "accuracy": asdict(check.accuracy),
-            "drop": asdict(check.drop),
-            "alarm": check.alarm,
-        }
-        text = self.text + json.dumps(entry, allow_nan=False) + "\n"
-        return History(self.path, text, (*self.checks, entry))
-
-    def write(self) -> None:
-        """Write the file, which spends the budget of its last check."""
-        with replacing(self.path) as temporary:
-            temporary.write_text(self.text, encoding="utf-8")
-
-
-LOCK_NAME = 50  # characters of the history's name in the name of its lock, which has 255 bytes at most
-
-
-@contextmanager
-def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
-    """The history, locked until the check is written: two at once would spend the same budget twice."""
-    if not path.name:
-        raise InputError(f"the history {path} is not a file; allowed: the path of a file, new or existing")
-    try:
-        lock = path.with_name(f".{path.name[:LOCK_NAME]}.lock")
-        with locked(lock):
-            try:
-                yield _read(path, alpha=alpha, reference=reference)
-            finally:
-                lock.unlink(missing_ok=True)
-    except ClaimedError as error:
-        raise InputError(f"another check with the history {path} is running; try again") from error
-
-
-def _read(path: Path, *, alpha: float, reference: str) -> History:
-    text = read_text(path) if path.exists() else ""
-    text += "" if text.endswith("\n") or not text else "\n"
-    lines = enumerate(text.split("\n")[:-1], start=1)
-    checks = tuple(_check_from(path, number, line) for number, line in lines)
-    for check in checks:
-        if check["alpha"] != alpha:
-            raise InputError(
-                f"{path} was started with --alpha {check['alpha']:g}, got {alpha:g}; allowed: the same"
-            )
-        if check["reference"] != reference:
-            raise InputError(
-                f"{path} has checks against another reference (or with another calibration); allowed: a new "
-                "history for a new reference"
-            )
-    return History(path, text, checks)
-
-
-def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
-    """The keys of a check that are used again; anything else on its line stays in the file."""
-    try:
-        entry = parse_json(line)
-        if entry["look"] != number:
-            raise ValueError(f"look {entry['look']!r}")
-        return {
-            "look": number,
-            "at": str(entry["at"]),
-            "n": int(entry["n"]),
-            "alpha": float(entry["alpha"]),
-            "reference": str(entry["reference"]),
-            "accuracy": {name: float(entry["accuracy"][name]) for name in ("value", "low", "high")},
-            "alarm": bool(entry["alarm"]),
-        }
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a history of checks: line {number} is wrong ({error}); allowed: a file that "
-            "'surefoot monitor --history' wrote"
-        ) from error

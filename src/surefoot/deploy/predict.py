@@ -105,20 +105,14 @@ def predict_rows(
     rows: RawColumns,
     output: Path,
     *,
-    allow_unseen: bool = False,
     thresholds: Rule | None = None,
     probabilities: bool = False,
     device: str = "cpu",
     tick: Callable[[int], None] = lambda _: None,
 ) -> list[Unseen]:
-    """Write a row for each row of a table, by its number from 0; returns values that training never had.
-
-    Those are refused unless `allow_unseen`, and nothing is then written.
-    """
+    """Write a row for each row of a table, by its number from 0; returns values that training never had."""
     assert bundle.encoding is not None
     _refuse_format(output)
-    if not allow_unseen:
-        bundle.encoding.refuse_unseen(rows)
     bundle.to(device)
     table = Table(bundle, thresholds or bundle.thresholds, probabilities, key="row")
     with replacing(output) as temporary, _writer(temporary, table.schema, output.suffix.lower()) as write:

@@ -18,22 +18,30 @@ ENDINGS = (".csv", ".parquet", ".json", ".jsonl", ".npy")
 CSV, JSON = "text/csv", "application/json"
 
 
-def read_rows(encoding: Encoding, file: Path) -> RawColumns:
-    """The rows of a file: a table, a JSON list of objects, an object per line, or an array of vectors."""
-    ending = file.suffix.lower()
+def read_rows(encoding: Encoding, file: Path, *, allow_unseen: bool = False) -> RawColumns:
+    """The rows of a file; values that training never had are refused unless `allow_unseen`."""
     try:
-        if ending not in ENDINGS:
-            raise InputError(f"unknown file type {file.suffix!r}; have: {', '.join(ENDINGS)}")
-        if ending == ".npy":
-            return encoding.read_array(read_array(file))
-        if ending in (".json", ".jsonl"):
-            with decoding("JSON"):
-                data = read_regular(file)
-            return rows_of_json(encoding, data, lines=ending == ".jsonl")
-        return encoding.read(read_table(file, *_types(encoding)))
+        rows = _read(encoding, file)
+        if not allow_unseen:
+            encoding.refuse_unseen(rows)
+        return rows
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(f"{file}: ") else f"{file}: {text}") from error
+
+
+def _read(encoding: Encoding, file: Path) -> RawColumns:
+    """A table, a JSON list of objects, an object per line, or an array of vectors."""
+    ending = file.suffix.lower()
+    if ending not in ENDINGS:
+        raise InputError(f"unknown file type {file.suffix!r}; have: {', '.join(ENDINGS)}")
+    if ending == ".npy":
+        return encoding.read_array(read_array(file))
+    if ending in (".json", ".jsonl"):
+        with decoding("JSON"):
+            data = read_regular(file)
+        return rows_of_json(encoding, data, lines=ending == ".jsonl")
+    return encoding.read(read_table(file, *_types(encoding)))
 
 
 def rows_of_json(encoding: Encoding, data: bytes, *, lines: bool = False) -> RawColumns:

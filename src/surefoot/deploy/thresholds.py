@@ -2,9 +2,8 @@
 
 import json
 import math
-import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,30 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
+from surefoot.deploy.learn_then_test import (
+    CANDIDATES,
+    STEPS,
+    Bools,
+    ErrorTest,
+    candidate_bounds,
+    candidate_cuts,
+    valid_cuts,
+)
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
 from surefoot.novelty import max_probability
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, chunks
+from surefoot.predictions.logits import average_sigmoid, average_softmax, map_chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
 
-CANDIDATES = 20
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
 LEVEL = 0.95
+PREDICTED_CLASS = "class"
 STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or above t + STEP'
-
-Bools = NDArray[np.bool_]
 
 
 def confidences(predictions: Predictions) -> Array:
@@ -41,8 +47,11 @@ def confidences(predictions: Predictions) -> Array:
     """
     average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
     uncertainty = torch.empty(predictions.n, dtype=torch.float64)
-    for part, logits in chunks(predictions.logits, average):
+
+    def score(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
         uncertainty[part] = max_probability(logits, predictions.kind)
+
+    map_chunks(predictions.logits, average, score)
     confidence: Array = (1 - uncertainty.numpy()).round(DECIMALS)
     return confidence
 
@@ -84,9 +93,21 @@ class Candidate:
     bound: float
 
 
+@dataclass(frozen=True)
+class Part:
+    """The thresholds of one class or group, chosen on n rows; with an infinite `accept`, none is accepted."""
+
+    accept: float
+    reject: float
+    n: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(Result):
-    """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it."""
+    """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it.
+
+    With `per`, each class or group has its own pair in `parts`; rows of any other are reviewed.
+    """
 
     accept: float
     reject: float  # 0 if no rows are known to be wrong often enough
@@ -99,6 +120,8 @@ class Thresholds(Result):
     for_class: str | None = None
     calibration: Calibration | None = None
     measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
+    per: str | None = None  # PREDICTED_CLASS, or the column of the groups
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
@@ -115,11 +138,22 @@ class Thresholds(Result):
 
     def accepted(self, predictions: Predictions) -> Bools:
         """Which rows are accepted; needs no labels."""
-        return confidences(self.prepare(predictions)) >= self.accept
+        prepared = self.prepare(predictions)
+        return confidences(prepared) >= self._limits(prepared)[0]
 
     def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
         """The zones of labelled predictions."""
-        return zones(self.prepare(predictions), self.accept, self.reject)
+        prepared = self.prepare(predictions)
+        return zones(prepared, *self._limits(prepared))
+
+    def _limits(self, prepared: Predictions) -> tuple[Array, Array]:
+        """`accept` and `reject` for each row."""
+        pairs = np.full((prepared.n, 2), (self.accept, self.reject))
+        if self.per is not None:
+            names = parts_of(prepared, self.per)
+            for name, part in self.parts.items():
+                pairs[names == name] = part.accept, part.reject
+        return pairs[:, 0], pairs[:, 1]
 
 
 @dataclass(frozen=True)
@@ -141,31 +175,88 @@ def choose_thresholds(
     *,
     calibration: Calibration | None = None,
     for_class: str | None = None,
+    per: str | None = None,
+    seed: int = 0,
 ) -> Thresholds | Unreachable:
-    """The lowest confidence to accept and the highest to reject with that guarantee on data like `val`."""
+    """The lowest confidence to accept and the highest to reject with that guarantee on data like `val`.
+
+    With `per`, for each predicted class (PREDICTED_CLASS) or each group of a column: each guarantee is about
+    the rows of its own part, and holds at the stated level on its own.
+    """
     calibrated = val if calibration is None else calibration(val)
     prepared = calibrated if for_class is None else calibrated.of_class(for_class)
+    if per is None:
+        chosen = _choose(prepared, guarantee, seed)
+    else:
+        chosen = _choose_per(prepared, per, guarantee, seed)
+    if isinstance(chosen, Unreachable):
+        return chosen
+    return replace(chosen, for_class=for_class, calibration=calibration)
+
+
+def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
     confidence, correct = _decisions(prepared)
-    candidates = _candidates(confidence, ~correct, guarantee.level)
-    valid = _valid_cuts(confidence, ~correct, most=guarantee.target_error, level=guarantee.level)
-    if not valid:
+    candidates = _candidates(confidence, ~correct, guarantee)
+    cuts = valid_cuts(ErrorTest(confidence, ~correct, guarantee.target_error, guarantee.level), seed=seed)
+    if not cuts:
         return Unreachable(guarantee, candidates)
-    accept = max(0.0, round(min(valid) + STEP, DECIMALS))
+    accept = _above(min(cuts))
     # Reversed: the least confident first, and a correct prediction counts as an error.
-    rejected = _valid_cuts(-confidence, correct, most=1 - guarantee.reject_error, level=guarantee.level)
-    reject = max([-cut for cut in rejected if 0 <= -cut <= accept], default=0.0)
+    reversed_rows = ErrorTest(-confidence, correct, 1 - guarantee.reject_error, guarantee.level)
+    below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
+    reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
+    bounds = {each.accept: each.bound for each in candidates}
     return Thresholds(
         accept=accept,
         reject=reject,
         guarantee=guarantee,
-        bound=next(each.bound for each in candidates if each.accept == accept),
+        bound=min(guarantee.target_error, bounds.get(accept, 1.0)),
         n=len(confidence),
         classes=prepared.classes,
         zones=zones(prepared, accept, reject),
         candidates=candidates,
-        for_class=for_class,
-        calibration=calibration,
     )
+
+
+def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
+    _decisions(prepared)
+    names, labelled = parts_of(prepared, per), np.isin(np.arange(prepared.n), prepared.outcomes.row)
+    parts, failures = {}, []
+    for name in sorted(set(names[labelled].tolist())):
+        rows = prepared.take(np.flatnonzero((names == name) & labelled))
+        chosen = _choose(rows, guarantee, seed)
+        if isinstance(chosen, Thresholds):
+            parts[name] = Part(chosen.accept, chosen.reject, chosen.n)
+        else:
+            failures.append(chosen)
+            parts[name] = Part(math.inf, 0.0, rows.n)
+    if len(failures) == len(parts):
+        return min(failures, key=lambda each: each.best.bound)
+    empty = Thresholds(
+        accept=math.inf,
+        reject=0.0,
+        guarantee=guarantee,
+        bound=guarantee.target_error,
+        n=int(labelled.sum()),
+        classes=prepared.classes,
+        zones={},
+        candidates=(),
+        per=per,
+        parts=parts,
+    )
+    return replace(empty, zones=empty.zones_of(prepared))
+
+
+def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
+    """The predicted class, or the group, of each row as text."""
+    if per == PREDICTED_CLASS:
+        names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
+        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        return predicted
+    groups = prepared.grouped_by(per).groups
+    assert groups is not None
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
@@ -177,10 +268,13 @@ def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predi
     return predictions.take(np.sort(order[:first])), predictions.take(np.sort(order[first:]))
 
 
-def zones(predictions: Predictions, accept: float, reject: float) -> dict[str, Zone]:
-    """Shares and errors at or above `accept`, between, and below `reject`."""
+def zones(predictions: Predictions, accept: float | Array, reject: float | Array) -> dict[str, Zone]:
+    """Shares and errors at or above `accept`, between, and below `reject`: numbers, or one for each row."""
     confidence, correct = _decisions(predictions)
-    accepted, rejected = confidence >= accept, confidence < reject
+    row = predictions.outcomes.row
+    upper, lower = (np.broadcast_to(limit, predictions.n)[row] for limit in (accept, reject))
+    accepted = confidence >= upper
+    rejected = (confidence < lower) & ~accepted
     rows = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
     return {
         name: Zone(
@@ -203,50 +297,21 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
     return outcomes.confidence, outcomes.correct
 
 
-def _cuts(score: Array) -> Array:
-    """The score at every twentieth rank from the top; a candidate is all rows above a cut. Last: all rows."""
-    ranked = np.sort(score)[::-1]
-    ranks = [min(-(-len(ranked) * part // CANDIDATES), len(ranked) - 1) for part in range(1, CANDIDATES)]
-    return np.append(ranked[ranks], -np.inf)
-
-
-def _valid_cuts(score: Array, wrong: Bools, *, most: float, level: float) -> list[float]:
-    """The cuts above which, with probability `level` for all of them at once, at most `most` are wrong."""
-    try:
-        from mapie.risk_control import BinaryClassificationController, BinaryRisk
-    except ImportError as error:
-        raise InputError(
-            "thresholds need MAPIE; install it with: pip install 'surefoot[thresholds]'"
-        ) from error
-    risk = BinaryRisk(lambda true, _: true == 1, lambda _, above: above == 1, higher_is_better=False)
-    controller = BinaryClassificationController(
-        lambda scores, cut: (scores > cut).astype(int),
-        risk,
-        target_level=most,
-        confidence_level=level,
-        best_predict_param_choice=risk,
-        list_predict_params=_cuts(score)[:, None],
-        fwer_method="bonferroni",
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that no threshold is valid: we report it ourselves
-        controller.calibrate(score, wrong)
-    return [float(cut) for cut in controller.valid_predict_params.ravel()]
-
-
-def _candidates(confidence: Array, wrong: Bools, level: float) -> tuple[Candidate, ...]:
+def _candidates(confidence: Array, wrong: Bools, guarantee: Guarantee) -> tuple[Candidate, ...]:
     """Every candidate with the exact upper bound of its error; all bounds hold together."""
-    from scipy.special import betaincinv
-
+    tested = ErrorTest(confidence, wrong, guarantee.target_error, guarantee.level)
+    cuts = candidate_cuts(confidence)
+    rows, errors = tested.above(cuts)
     candidates = {}
-    for cut in _cuts(confidence):
-        above = confidence > cut
-        n, k = int(above.sum()), int((above & wrong).sum())
-        tail = (1 - level) / CANDIDATES
-        bound = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-        accept = max(0.0, round(cut + STEP, DECIMALS))
-        candidates[accept] = Candidate(accept, n / len(confidence), k, n, bound)
+    for cut, n, k, bound in zip(cuts, rows, errors, candidate_bounds(tested, cuts), strict=True):
+        accept = _above(cut)
+        candidates[accept] = Candidate(accept, int(n) / len(confidence), int(k), int(n), float(bound))
     return tuple(candidates.values())
+
+
+def _above(cut: float) -> float:
+    """The lowest confidence above a cut."""
+    return max(0.0, round(cut + STEP, DECIMALS))
 
 
 FORMAT = 1
@@ -258,7 +323,10 @@ DEFINITIONS = {
     "guarantee": "on data like those it was chosen on, and on no others: with probability 'level' over the "
     "draw of the n rows, the error among the accepted is at most target_error; and with the same probability "
     "the error among the rejected, where any are, is at least reject_error",
-    "method": f"exact binomial tests of {CANDIDATES} candidates at fixed ranks of confidence, Bonferroni",
+    "method": f"Learn then test, exact binomial tests: a fixed sequence of {STEPS} cuts from a start that a "
+    f"tenth of the rows decides, and {CANDIDATES} candidates at fixed ranks (Bonferroni)",
+    "parts": "if present: the thresholds of each predicted class or group, each with a guarantee of its own; "
+    "accept null: nothing is accepted",
     "interval": "low and high: exact 95% (Clopper-Pearson)",
 }
 
@@ -298,8 +366,9 @@ def thresholds_document(
         "surefoot": __version__,
         "format": FORMAT,
         "kind": KIND,
-        "accept": thresholds.accept,
+        "accept": _finite(thresholds.accept),
         "reject": thresholds.reject,
+        **_parts_document(thresholds),
         "target_error": thresholds.guarantee.target_error,
         "reject_error": thresholds.guarantee.reject_error,
         "level": thresholds.guarantee.level,
@@ -329,9 +398,8 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
     for name, known in (("kind", KIND), ("format", FORMAT)):
         if document.get(name) != known:
             raise ValueError(f"{name} is {document.get(name)!r}; allowed: {known!r}")
-    accept, reject = float(document["accept"]), float(document["reject"])
-    if not 0 <= reject <= accept < math.inf:
-        raise ValueError(f"accept is {accept} and reject is {reject}; allowed: 0 <= reject <= accept")
+    per, parts = document.get("per"), document.get("parts", {})
+    accept, reject = _pair(document, may_be_null=per is not None)
     calibration, for_class = document["calibration"], document["for_class"]
     return Thresholds(
         accept=accept,
@@ -347,7 +415,32 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
         candidates=tuple(Candidate(**each) for each in document["candidates"]),
         for_class=None if for_class is None else str(for_class),
         calibration=None if calibration is None else calibration_from(calibration),
+        per=None if per is None else str(per),
+        parts={
+            str(name): Part(*_pair(each, may_be_null=True), int(each["n"])) for name, each in parts.items()
+        },
     )
+
+
+def _pair(document: Mapping[str, Any], *, may_be_null: bool) -> tuple[float, float]:
+    """`accept`, infinite for null, and `reject`."""
+    given = document["accept"]
+    accept = math.inf if given is None and may_be_null else float(given)
+    reject = float(document["reject"])
+    if not 0 <= reject <= accept or (given is not None and accept == math.inf):
+        raise ValueError(f"accept is {accept} and reject is {reject}; allowed: 0 <= reject <= accept")
+    return accept, reject
+
+
+def _parts_document(thresholds: Thresholds) -> dict[str, Any]:
+    if thresholds.per is None:
+        return {}
+    parts = {name: asdict(part) | {"accept": _finite(part.accept)} for name, part in thresholds.parts.items()}
+    return {"per": thresholds.per, "parts": parts}
+
+
+def _finite(value: float) -> float | None:
+    return None if value == math.inf else value
 
 
 def _proportion_document(proportion: Proportion) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """Thresholds and shift detection from predictions in memory: what the commands do, as functions."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy import thresholds as choosing
-from surefoot.deploy.monitor import AlphaBudget, Check, check_shift, fingerprint, opened, scores_of
+from surefoot.deploy.history import opened
+from surefoot.deploy.monitor import AlphaBudget, Check, Scores, check_shift, fingerprint, scores_of
 from surefoot.deploy.thresholds import (
     LEVEL,
     REJECT_ERROR,
@@ -16,6 +20,7 @@ from surefoot.deploy.thresholds import (
     split_rows,
 )
 from surefoot.errors import InputError, require
+from surefoot.io import all_or_none
 from surefoot.predictions.labels import IGNORE, refuse_other_classifier
 from surefoot.predictions.predictions import Predictions
 
@@ -32,13 +37,16 @@ def choose_thresholds(
     split: float | None = None,
     seed: int = 0,
     for_class: str | None = None,
+    per: str | None = None,
 ) -> Thresholds | Unreachable:
     """The lowest confidence to accept and the highest to reject, with a guarantee on data like `val`.
 
     With probability `level` over the draw of `val`, at most `target_error` of the accepted predictions are
     wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
     `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
-    `val`, and chooses on the rest. `Unreachable` says which error can be guaranteed instead.
+    `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
+    ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can
+    be guaranteed instead.
     """
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
@@ -50,7 +58,9 @@ def choose_thresholds(
         first, val = split_rows(val, split, seed)
         calibration = fit_calibration("temperature", first)
     guarantee = Guarantee(target_error, reject_error, level)
-    chosen = choosing.choose_thresholds(val, guarantee, calibration=calibration, for_class=for_class)
+    chosen = choosing.choose_thresholds(
+        val, guarantee, calibration=calibration, for_class=for_class, per=per, seed=seed
+    )
     if isinstance(chosen, Unreachable):
         return chosen
     return replace(chosen, measured={name: chosen.zones_of(each) for name, each in given.items()})
@@ -74,6 +84,42 @@ def monitor(
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
     and their calibration is used.
     """
+    with shift_check(
+        reference,
+        current,
+        calibration=calibration,
+        thresholds=thresholds,
+        alpha=alpha,
+        bound=bound,
+        history=history,
+        source=source,
+    ) as checked:
+        return checked.check
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A check with the scores that it compared, and the history with this check at its end."""
+
+    check: Check
+    reference: Scores
+    current: Scores
+    checks: tuple[dict[str, Any], ...]
+
+
+@contextmanager
+def shift_check(
+    reference: Predictions,
+    current: Predictions,
+    *,
+    calibration: Calibration | None,
+    thresholds: Thresholds | None,
+    alpha: float,
+    bound: float | None,
+    history: str | Path | None,
+    source: str,
+) -> Iterator[Checked]:
+    """A check, recorded in the history when everything has succeeded that is done with it."""
     require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
     require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
     if thresholds is not None and thresholds.calibration is not None:
@@ -86,10 +132,15 @@ def monitor(
         scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
     )
     if history is None:
-        return check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        with all_or_none():
+            yield Checked(check, before, after, ())
+        return
     name = fingerprint(before)
-    with opened(Path(history), alpha=alpha, reference=name) as past:  # locked: no budget is spent twice
+    # Locked until it is written: two checks at once would spend the same budget.
+    with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
         budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
         check = check_shift(before, after, budget=budget, bound=bound)
-        past.added(check, reference=name, source=source).write()
-        return check
+        recorded = past.added(check, reference=name, source=source)
+        yield Checked(check, before, after, recorded.checks)
+        recorded.write()

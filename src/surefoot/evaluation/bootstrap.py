@@ -274,7 +274,7 @@ class _ResampledCurve(Curve):
 def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Array) -> Array:
     """Values on the curve of some decisions, resample by resample; NaN where it has none of them."""
     values = np.full((len(metrics), len(counts)), NAN)
-    on_grids = [index for index, metric in enumerate(metrics) if metric.of_residuals is not None]
+    on_grids = {index: metric.of_residuals for index, metric in enumerate(metrics) if metric.of_residuals}
     grids, totals = np.zeros((len(counts), SMOOTH_GRID if on_grids else 0)), np.zeros(len(counts))
     step = max(1, AT_ONCE // max(1, len(decisions.unit)))
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
@@ -286,6 +286,6 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Ar
         for of_metric, metric in zip(values[:, start : start + step], metrics, strict=True):
             if metric.curve is not None:
                 of_metric[:] = [metric.curve(curve) if curve.total else NAN for curve in curves]
-    for index in on_grids:
-        values[index] = metrics[index].of_residuals(grids, totals)
+    for index, of_residuals in on_grids.items():
+        values[index] = of_residuals(grids, totals)
     return values

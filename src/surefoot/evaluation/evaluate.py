@@ -112,6 +112,7 @@ def replicates(
     unit_of = units_of(versions[0].n, versions[0].groups)
     bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
     for bootstrap in bootstraps:
+        _ = bootstrap.outcomes.entropy  # all facts, in one reading of the logits
         bootstrap.prepare()
     values = [np.empty((len(metrics), resamples)) for _ in versions]
     step = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))

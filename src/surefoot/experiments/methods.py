@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from surefoot.calibrators import CALIBRATORS, Calibrator
 from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
-from surefoot.errors import refuse_unknown
+from surefoot.errors import InputError, refuse_unknown
+from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
 from surefoot.registry import Registry
 from surefoot.tasks.task import Split, Task
@@ -184,8 +186,6 @@ class Method:
 
     def calibration(self, data: FitData) -> "Calibration | None":
         """What the method fits."""
-        from surefoot.calibrators import CALIBRATORS
-
         if self.fit is None:
             return None
         assert not self.scales_samples, "the samples are not stored, but the fitted T is"
@@ -227,10 +227,57 @@ HENDRYCKS = "Hendrycks & Gimpel, ICLR 2017, for the score"
 FORET = "Foret et al., ICLR 2021"
 OURS = "this package"
 
+CALIBRATED = "calibrators"  # their page, and that of the methods made of them
+ROWS = {"temperature": ("single-t", "t-of-ensemble"), "budget": ("budget-t", "ensemble-budget-t"),
+        "member-temperatures": ("ensemble-of-t",)}  # that have names of their own  # fmt: skip
+
 PLAIN_TOO = " + 1"  # in the cost of training: the plain network that a surplus is measured from
 
+
+def calibrated_rows(calibrator: str) -> tuple[str, ...]:
+    """The methods that fit a calibrator on single networks and on their ensemble, by its name.
+
+    >>> calibrated_rows("temperature"), calibrated_rows("vector")
+    (('single-t', 't-of-ensemble'), ('single-vector', 'ensemble-vector'))
+    """
+    if calibrator == "novelty":
+        raise InputError("calibrator 'novelty' needs a score of each sample; allowed: the method 'novelty'")
+    CALIBRATORS.named(calibrator)
+    return ROWS.get(calibrator, (f"single-{calibrator}", f"ensemble-{calibrator}"))
+
+
+class Methods(Registry[Method]):
+    """Also knows `single-NAME` and `ensemble-NAME` of every calibrator; no experiment has them by default."""
+
+    def named(self, name: str) -> Method:
+        """The entry of that name, or the method made of a calibrator."""
+        if all(each.name != name for each in self):
+            for calibrator in CALIBRATORS:
+                if calibrator.name != "novelty" and name in calibrated_rows(calibrator.name):
+                    return _calibrated_by(calibrator, name)
+        return super().named(name)
+
+
+def _calibrated_by(calibrator: Calibrator, name: str) -> Method:
+    is_ensemble = name.startswith("ensemble-")
+    count = "M" if is_ensemble else "1"
+    return Method(
+        name=name,
+        title=f"{'Ensemble' if is_ensemble else 'Single'} + {calibrator.name}",
+        is_ensemble=is_ensemble,
+        fit=calibrator.name,
+        not_in_paper=True,
+        variance_from=f"single-{calibrator.name}" if is_ensemble else None,
+        reference=calibrator.reference,
+        page=CALIBRATED,
+        formula=calibrator.formula,
+        training=count,
+        inference=count,
+    )
+
+
 # fmt: off
-METHODS: Registry[Method] = Registry("method", (
+METHODS: Registry[Method] = Methods("method", (
     Method(name="single", title="Single", paper="Single Model",
            reference=PAPER, page="single",
            formula="softmax(z)", training="1", inference="1"),
@@ -366,6 +413,9 @@ def obstacle(method: Method, setup: Setup) -> str | None:
         return f"{method.title} needs two members or more, and there is {setup.members}"
     if method.oracle and Split.TEST_UNFAMILIAR not in task.splits:
         return f"{method.title} is tuned on unfamiliar samples, and task {task.name!r} has none"
+    fits_one_label = method.fit is not None and CALIBRATORS.named(method.fit).one_label_only
+    if fits_one_label and task.kind is LabelKind.MANY_LABELS:
+        return f"{method.title} needs classes that exclude each other, and task {task.name!r} has many labels"
     variants = [] if method.variant is None else [method.variant(own, 0)]
     if method.held_out:
         variants += all_folds(setup.recipe, task, setup.folds)[:1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.errors import InputError, one_of
 from surefoot.evaluation import RESAMPLES
 from surefoot.experiments.experiment import Experiment, Part, experiment_named, overridden
-from surefoot.experiments.methods import METHODS
+from surefoot.experiments.methods import METHODS, calibrated_rows
 from surefoot.experiments.plan import Plan
 from surefoot.experiments.run import (
     PLANS,
@@ -62,6 +62,7 @@ def run(
     values: Mapping[str, Any] | None = None,
     methods: Sequence[str] | None = None,
     oracle: bool = False,
+    calibrators: Sequence[str] = (),
     root: str | Path | None = None,
     weights: str | Path | None = None,
     store: str | Path = "runs",
@@ -77,7 +78,8 @@ def run(
     """Train what is missing, then score and compare every method on familiar and unfamiliar data.
 
     `experiment` is a name (`surefoot ls experiments`) or a TOML file; `values` replace those of the
-    experiment or of its recipes, as `--set` does: {"runs": 3, "epochs": 12}. The same call resumes where it
+    experiment or of its recipes, as `--set` does: {"runs": 3, "epochs": 12}. `calibrators` add rows with each
+    of them on single networks and on the ensemble. The same call resumes where it
     was stopped. `study.save_report(study.folder)` writes the page.
     """
     trained = train(
@@ -85,6 +87,7 @@ def run(
         values=values,
         methods=methods,
         oracle=oracle,
+        calibrators=calibrators,
         root=root,
         weights=weights,
         store=store,
@@ -166,6 +169,7 @@ def train(
     values: Mapping[str, Any] | None,
     methods: Sequence[str] | None,
     oracle: bool,
+    calibrators: Sequence[str],
     root: str | Path | None,
     weights: str | Path | None,
     store: str | Path,
@@ -179,7 +183,8 @@ def train(
     progress: Progress,
 ) -> Trained:
     """Train what is missing."""
-    chosen = resolved(_chosen_experiment(experiment, values or {}, methods, oracle, root, weights))
+    chosen = _chosen_experiment(experiment, values or {}, methods, oracle, calibrators, root, weights)
+    chosen = resolved(chosen)
     training = _training_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
     plans = plans_for(chosen)
     images = None if cache is None else Path(cache)
@@ -200,6 +205,7 @@ def _chosen_experiment(
     values: Mapping[str, Any],
     methods: Sequence[str] | None,
     oracle: bool,
+    calibrators: Sequence[str],
     root: str | Path | None,
     weights: str | Path | None,
 ) -> Experiment:
@@ -212,10 +218,9 @@ def _chosen_experiment(
         given["methods"] = list(methods)
     named = experiment if isinstance(experiment, Experiment) else experiment_named(str(experiment))
     chosen = overridden(named, given)
-    if oracle:
-        added = tuple(each.name for each in METHODS if each.oracle and each.name not in chosen.methods)
-        chosen = replace(chosen, methods=(*chosen.methods, *added))
-    return chosen
+    added = [each.name for each in METHODS if oracle and each.oracle]
+    added += [row for calibrator in calibrators for row in calibrated_rows(calibrator)]
+    return replace(chosen, methods=tuple(dict.fromkeys((*chosen.methods, *added))))
 
 
 @dataclass(frozen=True)

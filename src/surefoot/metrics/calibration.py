@@ -158,9 +158,8 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
     here = high
     below = excess(spectra, high)
     for _ in range(SMOOTH_STEPS):
-        rows, spectra, low, high, before, above, here, below = (
-            values[left] for values in (rows, spectra, low, high, before, above, here, below)
-        )
+        rows, spectra = rows[left], spectra[left]
+        low, high, before, above, here, below = np.stack([low, high, before, above, here, below])[:, left]
         if not len(rows):
             break
         with np.errstate(divide="ignore", invalid="ignore"):

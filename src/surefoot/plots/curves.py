@@ -177,7 +177,7 @@ def class_scores(predictions: Predictions) -> list[ClassScores]:
     outcomes = predictions.outcomes
     names = predictions.class_names or tuple(f"class {index}" for index in range(predictions.classes))
     if predictions.kind is LabelKind.ONE_LABEL:
-        true = predictions.labels.numpy()[outcomes.row]
+        true = predictions.labels.cpu().numpy()[outcomes.row]
     else:
         true = np.repeat(
             np.arange(predictions.classes), [block.stop - block.start for block in outcomes.blocks]

@@ -107,7 +107,7 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     if not table.num_rows:
         raise InputError("no rows; allowed: at least one row")
     if columns == [f"{scale}s"]:
-        return scale, _lists(table, columns[0]), None, columns
+        return scale, lists_in(table, columns[0]), None, columns
     if columns == [scale]:
         return scale, numbers_in(table[scale], scale), None, columns
     if f"{scale}s" in columns or scale in columns:
@@ -141,7 +141,7 @@ def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]
     if given == ["label"]:
         return class_indices(table["label"], names), given
     if given == ["labels"]:
-        return _lists(table, "labels"), given
+        return lists_in(table, "labels"), given
     ordered = [f"label_{name}" for name in names or []]
     present = set(per_class)
     missing = [name for name in ordered if name not in present]
@@ -206,7 +206,7 @@ def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
     return column.to_numpy()
 
 
-def _lists(table: pa.Table, name: str) -> Any:
+def lists_in(table: pa.Table, name: str) -> Any:
     """A list column as an array (n, classes), a list of lists as (members, n, classes)."""
     column = table[name].combine_chunks()
     shape = [len(column)]

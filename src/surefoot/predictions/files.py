@@ -19,6 +19,7 @@ from surefoot.predictions.columns import (
     is_label,
     is_predict_output,
     is_score,
+    lists_in,
     numbers_in,
     read_columns,
     refuse_gaps,
@@ -31,7 +32,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
 
 SUFFIXES = (".npz", ".parquet", ".csv")
-ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes")
+ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
 
 def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
@@ -66,6 +67,8 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         raise InputError(
             f"{path}: a .csv holds one member, got {predictions.members}; allowed: .npz or .parquet"
         )
+    if suffix == ".csv" and predictions.features is not None:
+        raise InputError(f"{path}: a .csv holds no features; allowed: .npz or .parquet")
     with replacing(path) as temporary:
         if suffix == ".npz":
             _write_npz(predictions, temporary)
@@ -84,9 +87,10 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
 
 def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -> None:
     """Raise for further columns that would be read back as something else, or not at all."""
-    attributes = predictions.attributes
-    for name in [] if attributes is None else attributes.column_names:
+    for field in [] if predictions.attributes is None else predictions.attributes.schema:
+        name = field.name
         taken = is_score(name) or is_label(name) or name in ("groups", "ids", "novelty")
+        taken = taken or (name == "features" and pa.types.is_nested(field.type))
         if taken or (suffix == ".csv" and (not name or name != name.strip())):
             raise InputError(
                 f"a column {name!r} in a {suffix} would be read as something else; allowed: .npz, or another "
@@ -100,7 +104,7 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
 
 def to_list_table(predictions: Predictions) -> pa.Table:
     """The predictions with list columns, exact to the bit."""
-    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits.cpu().numpy(), predictions.labels.cpu().numpy()
     columns = {"logits": _list_column(logits[0] if len(logits) == 1 else logits.transpose(1, 0, 2))}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = pa.array(labels)
@@ -116,7 +120,7 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
     In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
     """
     names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
-    logits, labels = predictions.logits.double().numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits.cpu().double().numpy(), predictions.labels.cpu().numpy()
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = [names[label] if label >= 0 else str(label) for label in labels.tolist()]
@@ -131,6 +135,8 @@ def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Tabl
             columns[key] = getattr(predictions, key)
     if predictions.novelty is not None:
         columns["novelty"] = predictions.novelty.numpy()
+    if predictions.features is not None:
+        columns["features"] = _list_column(predictions.features.numpy())
     table = pa.table(columns)
     attributes = predictions.attributes
     if attributes is None:
@@ -168,7 +174,8 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     columns = read_columns(table)
     if columns.labels is None and unlabelled is None:
         raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
-    used = {*columns.used, "groups", "ids", "novelty"}
+    has_features = "features" in table.column_names and pa.types.is_nested(table["features"].type)
+    used = {*columns.used, "groups", "ids", "novelty", *(["features"] if has_features else [])}
     rest = [name for name in table.column_names if name not in used]
     keys: dict[str, Any] = {}
     for name in ("groups", "ids"):
@@ -183,6 +190,7 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
         class_names=columns.class_names,
         novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
         attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
+        features=lists_in(table, "features") if has_features else None,
         **keys,
     )
 
@@ -218,17 +226,19 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
         ids=arrays.get("ids"),
         novelty=arrays.get("novelty"),
         attributes=attributes,
+        features=arrays.get("features"),
     )
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
     arrays: dict[str, Any] = {
-        "logits": predictions.logits.numpy(),
-        "labels": predictions.labels.numpy(),
+        "logits": predictions.logits.cpu().numpy(),
+        "labels": predictions.labels.cpu().numpy(),
         "groups": predictions.groups,
         "ids": predictions.ids,
         "classes": None if predictions.class_names is None else np.array(predictions.class_names),
         "novelty": None if predictions.novelty is None else predictions.novelty.numpy(),
+        "features": None if predictions.features is None else predictions.features.numpy(),
     }
     if predictions.attributes is not None:
         sink = io.BytesIO()

@@ -1,7 +1,7 @@
 """From logits and labels to outcomes; the average over ensemble members in log space."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import local
@@ -62,11 +62,11 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     row: Index | Callable[[], Index] = partial(np.arange, len(labels)) if rows is None else rows.cpu().numpy()
     softmax = _Softmax(logits, labels, rows)
     return Outcomes(
-        log_p_true=lambda: softmax.likelihood[0],
-        squared_error=lambda: softmax.spread[0],
-        confidence=lambda: softmax.likelihood[1],
+        log_p_true=lambda: softmax.fact(0),
+        squared_error=lambda: softmax.fact(2),
+        confidence=lambda: softmax.fact(1),
         correct=lambda: softmax.correct,
-        entropy=lambda: softmax.spread[1],
+        entropy=lambda: softmax.fact(3),
         row=row,
         blocks=(slice(0, len(labels)),),
     )
@@ -84,6 +84,12 @@ class _Softmax:
     labels: Tensor  # (rows, 1)
     rows: Tensor | None = None  # where the labels are; None is everywhere
 
+    def fact(self, number: int) -> Array:
+        """Log p(true), confidence, squared error or entropy."""
+        if can_fuse(self.logits):
+            return np.asarray(self._fused[0][number].cpu().numpy())
+        return self.likelihood[number] if number < 2 else self._everything[1][number - 2]
+
     @cached_property
     def likelihood(self) -> tuple[Array, Array]:
         """Log p(true), and confidence."""
@@ -100,14 +106,11 @@ class _Softmax:
         log_p_true, confidence = facts.cpu().numpy()
         return log_p_true, confidence
 
-    @property
-    def spread(self) -> tuple[Array, Array]:
-        """Squared error, and the entropy log(total) - sum p (z - top)."""
-        return self._everything[1]
-
     @cached_property
     def correct(self) -> Bools:
         """Whether a row's label is its top class."""
+        if can_fuse(self.logits):
+            return np.asarray(self._fused[1].cpu().numpy())
         if len(self.logits) > 1:
             return self._everything[2]
         labels = self.labels[:, 0].cpu().numpy()
@@ -119,7 +122,10 @@ class _Softmax:
 
     @cached_property
     def _everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
-        """Likelihood, spread, and for several members what is correct."""
+        """Likelihood; squared error and entropy; and for several members what is correct.
+
+        The entropy is log(total) - sum p (z - top).
+        """
         facts, several = self._empty(4), len(self.logits) > 1
         correct = torch.empty(len(self.labels), dtype=torch.bool, device=self.logits.device)
 
@@ -142,6 +148,15 @@ class _Softmax:
         likelihood = self.__dict__.setdefault("likelihood", (log_p_true, confidence))
         return likelihood, (squared_error, entropy), correct.cpu().numpy()
 
+    @cached_property
+    def _fused(self) -> tuple[Tensor, Tensor]:
+        """On a GPU: the four facts, and what is correct."""
+        from surefoot.predictions.fused import softmax_facts
+
+        facts, correct = softmax_facts(self.logits, self.labels[:, 0], self.rows)
+        facts[1].round_(decimals=DECIMALS)
+        return facts, correct
+
     def _empty(self, facts: int) -> Tensor:
         return torch.empty(facts, len(self.labels), dtype=torch.float64, device=self.logits.device)
 
@@ -152,6 +167,15 @@ def _set_likelihood(facts: Tensor, true: Tensor, total: Tensor) -> Tensor:
     torch.sub(true, log_total, out=facts[0])
     torch.round(1 / total, decimals=DECIMALS, out=facts[1])
     return log_total
+
+
+def can_fuse(logits: Tensor) -> bool:
+    """Whether these logits (members, n, classes) are on a GPU, and can be read there by one operation."""
+    if logits.device.type != "cuda":
+        return False
+    from surefoot.predictions.fused import fits
+
+    return fits(logits)
 
 
 def lowest(labels: Tensor) -> int:
@@ -258,13 +282,6 @@ def map_chunks(
     if logits.device.type != "cpu":
         return [load(part) for part in parts]
     return in_parallel(load, parts, numbers=members * rows_in_all * classes)
-
-
-def chunks(logits: Tensor, average: Callable[[Tensor], Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """The same one after another, without the scratch space."""
-    rows = max(1, NUMBERS_AT_ONCE // (logits.shape[0] * logits.shape[2]))
-    for part in spans(logits.shape[1], rows):
-        yield part, average(logits[:, part].to(torch.float64, copy=True))
 
 
 def spans(n: int, rows: int) -> list[slice]:

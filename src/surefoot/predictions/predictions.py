@@ -30,6 +30,7 @@ from surefoot.predictions.validate import (
     as_keys,
     as_labels,
     as_predictions,
+    check_features,
     check_length,
     check_predictions,
     first_not_finite,
@@ -55,16 +56,25 @@ class Predictions:
     ids: NDArray[Any] | None = None  # (n,) text or whole numbers
     novelty: Tensor | None = None  # (n,) float64, higher is less familiar
     attributes: pa.Table | None = None  # any further columns, n rows
+    features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
-        for name in ("groups", "ids", "novelty", "attributes"):
+        labels = self.labels.cpu().numpy()
+        if self.logits.device.type == "cpu":
+            check_predictions(self.logits.numpy(), labels, self.kind, self.class_names)
+        else:
+            low, high = torch.aminmax(self.logits)  # the extremes, and NaN if there is one, say enough
+            extremes = torch.stack([low, high]).cpu().numpy()
+            check_predictions(extremes, labels, self.kind, self.class_names, shape=tuple(self.logits.shape))
+        for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
             raise InputError(f"novelty has shape {tuple(self.novelty.shape)}; allowed: (n,)")
         if self.novelty is not None and not torch.isfinite(self.novelty).all():
             where = first_not_finite(self.novelty.numpy())
             raise InputError(f"novelty holds {where}; allowed: finite numbers")
+        if self.features is not None:
+            check_features(self.features.numpy())
 
     @staticmethod
     def from_logits(
@@ -77,19 +87,24 @@ class Predictions:
         ids: Any = None,
         novelty: Any = None,
         attributes: pa.Table | Mapping[str, Any] | None = None,
+        features: Any = None,
     ) -> "Predictions":
         """From logits of shape (n, classes) or (members, n, classes); (n,) or a last axis of 1 is binary.
 
         `labels` of shape (n,) are class indices, or names among `class_names`; of shape (n, classes) they
         are 0 / 1 / -100 (ignored), and the logits are then one sigmoid each. Without labels, give None and
-        `kind`.
+        `kind`. Logits on a GPU stay there: metrics and temperatures are computed there, and `cpu` gives a
+        copy for everything else.
 
         >>> Predictions.from_logits([1.5, -0.5], labels=[1, 0]).logits  # one logit: the log odds of class 1
         tensor([[[ 0.0000,  1.5000],
                  [ 0.0000, -0.5000]]], dtype=torch.float64)
         """
-        scores = as_floats("logits", _as_numpy(logits))
-        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes)
+        rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
+        if isinstance(logits, Tensor) and logits.device.type != "cpu":
+            zeros = np.broadcast_to(np.float32(0), tuple(logits.shape))  # of that shape, without its memory
+            return _build("logit", zeros, *rest, on_device=logits.detach())
+        return _build("logit", as_floats("logits", _as_numpy(logits)), *rest)
 
     @staticmethod
     def from_probs(
@@ -102,6 +117,7 @@ class Predictions:
         ids: Any = None,
         novelty: Any = None,
         attributes: pa.Table | Mapping[str, Any] | None = None,
+        features: Any = None,
     ) -> "Predictions":
         """From probabilities, shaped and labelled as in `from_logits`.
 
@@ -109,7 +125,7 @@ class Predictions:
         its type (1.2e-38 for float32, 2.2e-308 for float64).
         """
         scores = as_floats("probs", _as_numpy(probs))
-        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes)
+        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
     def from_frame(
@@ -213,6 +229,12 @@ class Predictions:
         averaged = in_parallel(lambda part: average(self.logits[:, part]), parts, numbers=self.logits.numel())
         return self.with_logits(torch.cat(averaged).unsqueeze(0))
 
+    def cpu(self) -> "Predictions":
+        """The same in the memory of the host."""
+        if self.logits.device.type == "cpu":
+            return self
+        return replace(self, logits=self.logits.cpu(), labels=self.labels.cpu())
+
     def member(self, index: int) -> "Predictions":
         """One member alone."""
         return self.with_logits(self.logits[index : index + 1])
@@ -244,6 +266,7 @@ class Predictions:
             ids=None if self.ids is None else self.ids[index],
             novelty=None if self.novelty is None else self.novelty[tensor_index],
             attributes=None if self.attributes is None else self.attributes.take(index),
+            features=None if self.features is None else self.features[tensor_index],
         )
 
     def of_class(self, name: str) -> "Predictions":
@@ -304,6 +327,9 @@ def _build(
     ids: Any,
     novelty: Any,
     attributes: pa.Table | Mapping[str, Any] | None,
+    features: Any,
+    *,
+    on_device: Tensor | None = None,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
     truth = None if labels is None else _label_indices(_as_numpy(labels), class_names)
@@ -311,15 +337,26 @@ def _build(
     if novelty is not None:
         novelty = torch.from_numpy(as_floats("novelty", _as_numpy(novelty)).astype(np.float64))
     return Predictions(
-        logits=_as_tensor(logits),
-        labels=_as_tensor(truth),
+        logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
+        labels=_as_tensor(truth) if on_device is None else _as_tensor(truth).to(on_device.device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", _as_numpy(groups)),
         ids=None if ids is None else as_keys("ids", _as_numpy(ids)),
         novelty=novelty,
         attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
+        features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
     )
+
+
+def _shaped(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Logits that stay on their device, as `as_floats` and `as_predictions` would convert them."""
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.to(torch.float32 if logits.is_floating_point() else torch.float64)
+    logits = logits.reshape(*shape[:2], -1)
+    if logits.shape[2] < shape[2]:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=2)
+    return logits
 
 
 def _label_indices(labels: Any, class_names: Sequence[str] | None) -> NDArray[np.integer]:

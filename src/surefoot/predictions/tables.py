@@ -8,16 +8,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
 from surefoot.errors import InputError, one_line
 from surefoot.predictions.memory import limited_memory, refuse_larger_than_memory
 from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_text
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
@@ -54,11 +56,13 @@ def validated(rows: Rows) -> Rows:
 
 def read_parquet(file: Path) -> pa.Table:
     """A parquet file, whose checksums are verified where it has any."""
+    from pyarrow import parquet  # slow to import
+
     with decoding(".parquet data"), limited_memory():
-        with pyarrow.parquet.ParquetFile(arrow_file(file)) as opened:
+        with parquet.ParquetFile(arrow_file(file)) as opened:
             refuse_announced(opened.metadata, range(opened.metadata.num_row_groups))
         with arrow_file(file) as source:
-            table = pyarrow.parquet.read_table(source, partitioning=None, page_checksum_verification=True)
+            table = parquet.read_table(source, partitioning=None, page_checksum_verification=True)
         return validated(table)
 
 
@@ -67,7 +71,7 @@ def arrow_file(path: str | Path, mode: str = "rb") -> pa.OSFile:
     return pa.OSFile(os.fsencode(path), mode)
 
 
-def refuse_announced(metadata: pyarrow.parquet.FileMetaData, groups: Iterable[int]) -> None:
+def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> None:
     """Raise if row groups would not fit into memory: a few bytes can stand for billions of equal values."""
     total = 0
     for group in map(metadata.row_group, groups):

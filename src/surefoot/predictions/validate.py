@@ -20,6 +20,7 @@ from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
 LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
+MOST_FEATURES = 64  # for each row; project more at random
 NUMBERS_AT_ONCE = 1_000_000  # logits that are checked at a time
 DOT_NUMBERS = 8192
 LARGEST_WHOLE = 2**53  # above it, a float64 does not hold every whole number
@@ -133,11 +134,19 @@ def as_predictions(
 
 
 def check_predictions(
-    logits: Floats, labels: Whole, kind: LabelKind, class_names: Sequence[str] | None
+    logits: Floats,
+    labels: Whole,
+    kind: LabelKind,
+    class_names: Sequence[str] | None,
+    *,
+    shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise unless logits, labels and class names are finite, in range and of shapes that fit."""
-    check_logits(logits)
-    _, n, classes = logits.shape
+    """Raise unless logits, labels and class names are finite, in range and of shapes that fit.
+
+    Of logits on a GPU, `logits` are the lowest and the highest, and `shape` is the shape of all.
+    """
+    check_logits(logits, shape)
+    _, n, classes = shape or logits.shape
     check_length("labels", labels, n)
     check_labels(labels, kind, n, classes)
     if class_names is None:
@@ -160,21 +169,30 @@ def check_class_names(names: Iterable[str]) -> None:
             raise InputError(f"class name {name!r}; allowed: Unicode without null characters")
         if re.fullmatch(rf"-0*{-IGNORE}(\.0*)?", name):
             raise InputError(f"class name {name!r} is the mark of unknown labels; allowed: another name")
-        normalised[unicodedata.normalize("NFC", name)] += 1
+        normalised[_looks(name)] += 1
     repeated = next((name for name, count in normalised.items() if count > 1), None)
     if repeated is not None:
         raise InputError(f"class name {repeated!r} occurs twice; allowed: different names")
 
 
-def check_logits(logits: Floats) -> None:
+def _looks(name: str) -> str:
+    """The name without characters that are not shown, and with one form of each accent."""
+    if name.isascii():
+        return name
+    shown = (letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFC", "".join(shown))
+
+
+def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
     """Raise unless logits are finite, at most LARGEST_LOGIT in size, and (members, n, classes)."""
-    if logits.ndim != 3 or logits.dtype.kind != "f":
+    shape = logits.shape if shape is None else shape
+    if len(shape) != 3 or logits.dtype.kind != "f":
         raise InputError(
-            f"logits have type {logits.dtype}, shape {logits.shape}; allowed: float (members, n, classes)"
+            f"logits have type {logits.dtype}, shape {shape}; allowed: float (members, n, classes)"
         )
-    members, n, classes = logits.shape
+    members, n, classes = shape
     if not members or not n:
-        raise InputError(f"no rows: logits have shape {logits.shape}; allowed: at least one row")
+        raise InputError(f"no rows: logits have shape {shape}; allowed: at least one row")
     if classes < 2:
         raise InputError(f"{classes} class; allowed: two or more (or one logit with labels 0 and 1)")
     if logits.flags.c_contiguous:
@@ -192,7 +210,7 @@ def check_logits(logits: Floats) -> None:
             return
     low, high = float(logits.min()), float(logits.max())
     if not (np.isfinite(low) and np.isfinite(high)):
-        where = first_not_finite(logits[0] if members == 1 else logits)
+        where = first_not_finite(logits[0] if members == 1 and logits.ndim == 3 else logits)
         raise InputError(f"logits hold {where}; allowed: finite numbers")
     if max(abs(low), abs(high)) > LARGEST_LOGIT:
         raise InputError(f"logits from {low:g} to {high:g}; allowed: up to {LARGEST_LOGIT:g} in size")
@@ -212,6 +230,17 @@ def first_not_finite(values: Floats) -> str:
     names = ("member", "row", "column")[-len(index) :] if len(index) > 1 else ("row",)
     where = ", ".join(f"{name} {at}" for name, at in zip(names, index, strict=True))
     return f"{'NaN' if np.isnan(values[tuple(index)]) else 'infinity'} in {where}"
+
+
+def check_features(features: Floats) -> None:
+    """Raise unless features are finite and (n, 1 to MOST_FEATURES)."""
+    if features.ndim != 2 or not 1 <= features.shape[1] <= MOST_FEATURES:
+        raise InputError(f"features have shape {features.shape}; allowed: (n, 1 to {MOST_FEATURES})")
+    if not np.isfinite(features).all():
+        raise InputError(f"features hold {first_not_finite(features)}; allowed: finite numbers")
+    largest = float(np.abs(features).max(initial=0))
+    if largest > LARGEST_LOGIT:
+        raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
 
 
 def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:

@@ -103,7 +103,7 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
         groups_shown=GROUPS_SHOWN,
         many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
         calibration=subject.calibration,
-        remarks=[] if subject.calibration is None else subject.calibration.remarks(),
+        remarks=[] if subject.calibration is None else subject.calibration.notes(),
         sources=subject.sources or {},
         definitions=to_html(
             [

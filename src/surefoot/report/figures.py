@@ -18,6 +18,7 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import Proportion
 from surefoot.metrics import nll
 from surefoot.plots import (
+    DIAGONAL,
     draw_histogram,
     draw_reliability,
     draw_risk_coverage,
@@ -78,7 +79,7 @@ def reliability_figure(
     """Accuracy against confidence, ten equal-mass bins, the confidences at the foot, the noise band."""
     with rc_context(side_style(side)):
         figure, axes = _one_axes()
-        axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+        axes.plot([0, 1], [0, 1], **DIAGONAL)
         if before is not None:
             label = "before calibration"
             axes.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)

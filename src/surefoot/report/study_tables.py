@@ -282,7 +282,9 @@ def scores_compared(path: Path, names: Sequence[str] | None = None) -> Compariso
     for name in selected:
         if name not in values:
             raise InputError(f"{path} has no method {name!r}; have: {', '.join(values)}")
-    about = without_absent_lenders([described(method) for method in METHODS if method.name in selected])
+    listed = [method.name for method in METHODS if method.name in selected]
+    made = [name for name in selected if name not in listed]  # of calibrators, which are not listed
+    about = without_absent_lenders([described(METHODS.named(name)) for name in (*listed, *made)])
     return comparison_from_scores({name: values[name] for name in selected}, about)
 
 

@@ -1,6 +1,7 @@
 """The result of `surefoot thresholds` as a table, a verdict and a page."""
 
 import decimal
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,32 @@ SIDES = {"val": "familiar", "unfamiliar": "unfamiliar"}  # the sets that are dra
 def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
     """For each set of data: how much is accepted, reviewed and rejected, and how much of it is wrong."""
     rows = []
+    any_rejected = bool(chosen.reject) or any(part.reject for part in chosen.parts.values())
     for name, zones in {"val (thresholds chosen here)": chosen.zones, **measured}.items():
         for zone, rows_in in zones.items():
-            if zone != "reject" or chosen.reject:
+            if zone != "reject" or any_rejected:
                 rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))
     below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
+    title = f"Accept at {chosen.accept:.6g} or more{below}" if chosen.per is None else f"Per {chosen.per}"
     return Table.of_text(
-        f"Accept at {chosen.accept:.6g} or more{below}; exact 95% intervals",
+        f"{title}; exact 95% intervals",
         ("data", "decision", "share of the rows", "wrong among them"),
         rows,
     )
+
+
+def parts_table(chosen: Thresholds) -> Table:
+    """The thresholds of each class or group."""
+    rows = [
+        (
+            name,
+            f"{part.n:,}",
+            f"{part.accept:.6g} or more" if part.accept < math.inf else "nothing",
+            f"below {part.reject:.6g}" if part.reject else "nothing",
+        )
+        for name, part in chosen.parts.items()
+    ]
+    return Table.of_text(f"Thresholds per {chosen.per}", (str(chosen.per), "n", "accept", "reject"), rows)
 
 
 def proportion_text(proportion: Proportion) -> str:
@@ -54,6 +71,8 @@ def proportion_text(proportion: Proportion) -> str:
 
 def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
+    if chosen.per is not None:
+        return [*_of_parts(chosen), *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
     guarantee = chosen.guarantee
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     reject = f"; reject them below {chosen.reject:.6g}" if chosen.reject else ""
@@ -61,8 +80,7 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
         f"Accept predictions{whose} at a confidence of {chosen.accept:.6g} or more{reject}; a person reviews "
         "the others.",
         f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows: on "
-        f"familiar data at most {guarantee.target_error:.3g} of the accepted predictions are wrong "
-        f"(bound reached: {chosen.bound:.3g}).",
+        f"familiar data at most {rounded_up(chosen.bound)} of the accepted predictions are wrong.",
     ]
     if not chosen.reject:
         sentences.append(
@@ -70,6 +88,21 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
             f"{guarantee.reject_error:.3g} or more."
         )
     return [*sentences, *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
+
+
+def _of_parts(chosen: Thresholds) -> list[str]:
+    guarantee, without = chosen.guarantee, [n for n, each in chosen.parts.items() if each.accept == math.inf]
+    sentences = [
+        f"Each {chosen.per} has its own thresholds; a person reviews rows of any other.",
+        f"Guaranteed for each on its own, with probability {guarantee.level:.3g} over the draw of its rows: "
+        f"on familiar data at most {guarantee.target_error:.3g} of its accepted predictions are wrong.",
+    ]
+    if without:
+        sentences.append(
+            f"Nothing is accepted for {', '.join(map(repr, without))}: no threshold reaches the target with "
+            "so few rows or so many errors."
+        )
+    return sentences
 
 
 def _on_familiar_test(chosen: Thresholds, measured: Measured) -> list[str]:
@@ -121,13 +154,15 @@ def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
     coverage = chosen.zones["accept"].share.value
     if coverage >= min_coverage:
         return None
-    enough = [each for each in chosen.candidates if each.share >= min_coverage]
-    instead = min(enough, key=lambda each: each.bound)
-    return (
+    conflict = (
         f"an error of at most {chosen.guarantee.target_error:.3g} can be guaranteed for {coverage:.1%} of "
-        f"the rows, less than the requested {min_coverage:.1%}; for {instead.share:.1%} of them the "
-        f"guaranteed error is {rounded_up(instead.bound)}"
+        f"the rows, less than the requested {min_coverage:.1%}"
     )
+    enough = [each for each in chosen.candidates if each.share >= min_coverage]
+    if not enough:
+        return conflict
+    instead = min(enough, key=lambda each: each.bound)
+    return f"{conflict}; for {instead.share:.1%} of them the guaranteed error is {rounded_up(instead.bound)}"
 
 
 def write_thresholds_page(
@@ -142,6 +177,7 @@ def write_thresholds_page(
     text = template_named("thresholds.html").render(
         verdict=verdict,
         table=to_html([table], "measured"),
+        parts=to_html([parts_table(chosen)], "parts") if chosen.parts else "",
         figure=Markup(_figure(chosen, predictions)),
         sources=sources,
         candidates=len(chosen.candidates),
@@ -164,7 +200,8 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
             axes.plot(curve.coverage, curve.risk, **style)
             highest = max(highest, *curve.risk)
         bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
-        axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
+        if bounds:
+            axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
         axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
         for name, side in sides.items():
             zone = chosen.zones_of(predictions[name])["accept"]

@@ -3,7 +3,6 @@
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
 from surefoot.experiments.changes import ExperimentChange
 from surefoot.experiments.run import Study
 from surefoot.intervals import NAN, Interval
-from surefoot.io import make_folder, replacing
+from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.pages import template_named
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.changes import change_document, change_notes, task_tables, value_tables
@@ -125,10 +124,11 @@ class View:
             version=__version__,
         )
         document = json.dumps(self.document(), indent=1, allow_nan=False)
-        make_folder(folder)
-        with ExitStack() as stack:  # both files are complete before either takes its place
+        with all_or_none():
+            make_folder(folder)
             for name, text in (("report.json", document), ("report.html", page)):
-                stack.enter_context(replacing(folder / name)).write_text(text, encoding="utf-8")
+                with replacing(folder / name) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
         return folder / "report.html"
 
 
@@ -209,7 +209,7 @@ def _evaluation_view(evaluation: Evaluation) -> View:
 
 def _calibration_view(calibration: Calibration) -> View:
     evidence, numbers = calibration.evidence, {**calibration.details()}
-    facts = {} if evidence is None else asdict(evidence)
+    facts = {} if evidence is None else {k: v for k, v in asdict(evidence).items() if isinstance(v, float)}
 
     def rows() -> Iterable[Row]:
         ends = {name: getattr(calibration, name, NAN) for name in ("low", "high")}
@@ -231,7 +231,7 @@ def _calibration_view(calibration: Calibration) -> View:
     )
     return View(
         f"Calibration: {calibration.kind}, {calibration.label_kind}, {calibration.classes} classes",
-        (*calibration.lines(), *(f"note: {remark}" for remark in calibration.remarks())),
+        (*calibration.lines(), *(f"note: {remark}" for remark in calibration.notes())),
         (table,) if facts else (),
         rows,
         lambda: calibration_document(calibration),
@@ -288,7 +288,7 @@ def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
         zone = chosen.zones["accept"]
         point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
         axes.plot(zone.share.value, zone.error.value, label=f"accept at {chosen.accept:.4g}", **point)
-    highest = max(target, *(each.wrong / each.n for each in some))
+    highest = max([target, *(each.wrong / each.n for each in some)])
     axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
     plots.percent_axes(axes.xaxis, axes.yaxis)

@@ -182,7 +182,7 @@ class Remote:
 
     @cached_property
     def _connection(self) -> tuple[Any, str]:
-        from fsspec.core import url_to_fs
+        from fsspec.core import url_to_fs  # only a store at a URL needs it
 
         with self._describing_errors("reach"):
             system, path = url_to_fs(self.location)

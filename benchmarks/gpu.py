@@ -1,0 +1,149 @@
+"""Fit and metrics of 1,000,000 x 1000 float32 logits on a GPU: share of the bandwidth, and equal results.
+
+    PYTHONPATH=src python benchmarks/gpu.py [--rows 1000000 --classes 1000 --write]
+
+Needs torch with CUDA, numpy and scipy. The logits stay on the GPU. A reading is all logits read once; the
+bandwidth is measured by a copy. torch's log_softmax (which reads and writes all logits, in float32) is for
+comparison. On the first rows every result is compared with the same on the CPU; exits with 1 if one differs.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+
+for package, modules in {"pyarrow": ("", ".compute", ".csv", ".parquet"), "tomli_w": ("",)}.items():
+    if find_spec(package) is None:  # it is needed for files only, and there are none here
+        sys.modules |= {package + module: MagicMock() for module in modules}
+
+from surefoot import metrics  # noqa: E402
+from surefoot.calibrators.search import read  # noqa: E402
+from surefoot.calibrators.temperature import fit_temperature  # noqa: E402
+from surefoot.metrics import METRICS  # noqa: E402
+from surefoot.predictions.predictions import Predictions  # noqa: E402
+
+RESULT = Path(__file__).parent / "results" / "gpu.md"
+RIGHT = 2.5  # the logits are multiplied by this, so it is the true temperature
+COMPARED_ROWS = 20_000
+TURNS = 7
+PAPER = ("nll", "brier", "label_error", "ece", "e99", "entropy")
+
+
+def draw(rows: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels on the GPU; labels are drawn from softmax(z), and the logits are T z."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = torch.empty(rows, classes, device="cuda")
+    labels = torch.empty(rows, dtype=torch.int64, device="cuda")
+    for start in range(0, rows, 100_000):
+        part = logits[start : start + 100_000].normal_(0, 3, generator=generator)
+        race = torch.empty_like(part).exponential_(generator=generator).log_()
+        labels[start : start + 100_000] = (part - race).argmax(dim=1)
+        part.mul_(RIGHT)
+    return logits, labels
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The best of some runs, the GPU's work included; the first run, which compiles, does not count."""
+    times = []
+    for _ in range(TURNS + 1):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def bandwidth(logits: torch.Tensor) -> float:
+    """Bytes per second of a copy, read and written."""
+    target = torch.empty_like(logits)
+    return 2 * logits.nbytes / seconds(lambda: target.copy_(logits))
+
+
+def different(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
+    """What differs between the GPU and the CPU, on some rows."""
+    given = Predictions.from_logits(logits, labels)
+    there = Predictions.from_logits(logits.cpu(), labels.cpu())
+    assert given.logits.is_cuda
+    pairs = {metric.name: (metric.function(given), metric.function(there)) for metric in METRICS}
+    fits = [fit_temperature(predictions) for predictions in (given, there)]
+    pairs |= {"T": tuple(fit.temperature for fit in fits), "low": tuple(fit.low for fit in fits)}
+    scaled = [metrics.nll(fit(predictions)) for fit, predictions in zip(fits, (given, there), strict=True)]
+    pairs["nll after T"] = tuple(scaled)
+    return [
+        f"{name}: {a!r}, CPU {b!r}" for name, (a, b) in pairs.items() if not np.isclose(a, b, 1e-9, 1e-12)
+    ]
+
+
+def measured(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
+    """A table row per operation."""
+    peak = bandwidth(logits)
+    fitted = Predictions.from_logits(logits, labels)
+
+    def metric(*names: str) -> Callable[[], object]:
+        return lambda: [getattr(metrics, name)(Predictions.from_logits(logits, labels)) for name in names]
+
+    def paper() -> None:
+        predictions = Predictions.from_logits(logits, labels)
+        for name in PAPER:
+            getattr(metrics, name)(predictions)
+
+    operations: dict[str, tuple[float, Callable[[], object]]] = {
+        "torch's log_softmax (reads and writes)": (2, lambda: torch.log_softmax(logits, dim=1)),
+        "check (Predictions.from_logits)": (1, lambda: Predictions.from_logits(logits, labels)),
+        "one reading of a fit": (1, lambda: read(fitted, 0.4)),
+        "all facts of the metrics": (1, lambda: Predictions.from_logits(logits, labels).outcomes.entropy),
+        "NLL": (2, metric("nll_unclipped")),
+        "the paper's metrics": (2, paper),
+        "fit_temperature": (1, lambda: fit_temperature(fitted)),
+    }
+    lines = ["| operation | ms | readings | share of bandwidth |", "|:--|--:|--:|--:|"]
+    for name, (readings, work) in operations.items():
+        taken = seconds(work)
+        share = readings * logits.nbytes / taken / peak
+        lines.append(f"| {name} | {1000 * taken:.2f} | {readings:g} | {share:.2f} |")
+        print(lines[-1], flush=True)
+    return [f"A copy reaches {peak / 1e12:.2f} TB/s.", "", *lines]
+
+
+def main() -> None:
+    """Compare, measure, print; with --write, save."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT}")
+    chosen = parser.parse_args()
+    logits, labels = draw(chosen.rows, chosen.classes)
+    wrong = different(logits[:COMPARED_ROWS], labels[:COMPARED_ROWS])
+    few = torch.randn(COMPARED_ROWS, 10, device="cuda")
+    wrong += different(few, torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
+    several = torch.randn(3, COMPARED_ROWS, 10, device="cuda")
+    wrong += different(several, torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
+    present = torch.randint(0, 2, (2000, 10), device="cuda")
+    wrong += different(few[:2000], present)
+    print(*(wrong or ["all results equal those of the CPU, to 1e-9"]), sep="\n")
+    lines = [
+        f"# {chosen.rows:,} x {chosen.classes} float32 logits on a GPU",
+        "",
+        f"{date.today()}, {torch.cuda.get_device_name()}, torch {torch.__version__}. "
+        "`python benchmarks/gpu.py`. A reading is all logits read once.",
+        "",
+        *measured(logits, labels),
+        "",
+    ]
+    print("\n".join(lines))
+    if chosen.write:
+        RESULT.write_text("\n".join(lines))
+    if wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

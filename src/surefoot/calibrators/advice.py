@@ -1,0 +1,103 @@
+"""Remarks on predictions that are probably not what the user meant, and on calibrations that do not help."""
+
+import math
+
+import torch
+
+from surefoot.metrics import ece
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
+
+FEWEST_ROWS = 20  # below, such patterns occur by chance
+SUM_TOLERANCE = 1e-3
+STANDARD_TOLERANCE = 1e-3
+CLIPPED_SHARE = 0.01  # of the numbers that are exactly the largest or the smallest one
+CLEARLY = 2  # standard errors of the mean rise of the NLL
+WORSE_ECE = 0.02
+DISTINCT_SHARE = 0.5  # of the other numbers that are different; trees have few different ones
+
+
+def data_remarks(val: Predictions) -> list[str]:
+    """What looks wrong with the logits; empty if nothing does."""
+    if val.n < FEWEST_ROWS:
+        return []
+    logits = val.logits[0].to(torch.float64)
+    found = _probabilities(logits, val.kind) or _standardised(logits) or _clipped(logits, val.kind)
+    return [] if found is None else [found]
+
+
+def _probabilities(logits: torch.Tensor, kind: LabelKind) -> str | None:
+    low, high = (float(end) for end in torch.aminmax(logits))
+    if low < 0 or high > 1 or low == high:
+        return None
+    if kind is LabelKind.ONE_LABEL:
+        if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
+            seen = "every log odds is between 0 and 1"  # one number a row, whose class 0 has the logit 0
+        elif bool(((logits.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()):
+            seen = "every row is between 0 and 1 and sums to 1"
+        else:
+            return None
+    else:
+        seen = "every number is between 0 and 1"
+    return (
+        f"{seen}: these look like probabilities and are read as logits; give probabilities as such "
+        "('probs' or 'prob_<class>' in a file, Predictions.from_probs in Python)"
+    )
+
+
+def _standardised(logits: torch.Tensor) -> str | None:
+    for dim, what in ((0, "column"), (1, "row")):
+        if logits.shape[dim] < 3:  # two numbers with mean 0 and deviation 1 are -1 and 1
+            continue
+        mean, deviation = logits.mean(dim=dim).abs(), logits.std(dim=dim, correction=0)
+        sample = logits.std(dim=dim)
+        is_one = torch.minimum((deviation - 1).abs(), (sample - 1).abs()) < STANDARD_TOLERANCE
+        if bool((mean < STANDARD_TOLERANCE).all() and is_one.all()):
+            return (
+                f"every {what} has mean 0 and deviation 1: these look like standardised logits, whose size "
+                "says nothing about the confidence; use the model's own logits"
+            )
+    return None
+
+
+def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
+    two = kind is LabelKind.ONE_LABEL and logits.shape[1] == 2
+    values = (logits[:, 1] - logits[:, 0] if two else logits).reshape(-1)
+    low, high = torch.aminmax(values)
+    ends = [end for end in (low, high) if not (float(end) == 0 and bool((values <= 0).all()))]  # log p = 0
+    inside = values[(values != low) & (values != high)]
+    if not len(inside) or len(torch.unique(inside)) < DISTINCT_SHARE * len(inside):
+        return None
+    for end in ends:
+        share = float((values == end).to(torch.float64).mean())
+        if share >= CLIPPED_SHARE and int((values == end).sum()) > FEWEST_ROWS // 2:
+            what = "log odds" if two else "logits"
+            if float(end) < -80:
+                return (
+                    f"{share:.0%} of the probabilities are exactly 0, as trees give them: a label among them "
+                    "dominates the fit"
+                )
+            return (
+                f"{share:.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and confident "
+                "rows can no longer be told apart; use the model's own logits"
+            )
+    return None
+
+
+def effect_remarks(before: Predictions, held_out: Predictions) -> list[str]:
+    """Whether NLL or ECE are clearly worse on rows that the fit has not seen, each calibrated without it."""
+    worse = []
+    rises = before.outcomes.log_p_true - held_out.outcomes.log_p_true
+    rise, error = float(rises.mean()), float(rises.std()) / math.sqrt(max(1, len(rises)))
+    if rise > CLEARLY * error and rise > 0:
+        nll = -float(before.outcomes.log_p_true.mean())
+        worse.append(f"the NLL from {nll:.4g} to {nll + rise:.4g}")
+    eces = ece(before), ece(held_out)
+    if eces[1] > eces[0] + WORSE_ECE:
+        worse.append(f"the ECE from {eces[0]:.4g} to {eces[1]:.4g}")
+    if not worse:
+        return []
+    return [
+        f"on rows left out of the fit, calibration raises {' and '.join(worse)} (cross-validation): use "
+        "more validation data or fewer parameters, or leave these predictions as they are"
+    ]

@@ -1,0 +1,373 @@
+"""Vector, matrix and Dirichlet scaling: an affine map of the logits, regularised, fitted exactly."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from surefoot.calibrators.calibration import Calibration, evidence_from, not_negative, numbers_from
+from surefoot.calibrators.folds import folds_of
+from surefoot.calibrators.logistic import (
+    EXACT,
+    ROUGH,
+    Design,
+    Full,
+    Penalty,
+    Problem,
+    Separate,
+    Shared,
+    minimised,
+)
+from surefoot.calibrators.temperature import (
+    FittedModule,
+    Temperature,
+    fit_temperature,
+    interval_factor,
+    only_labelled,
+)
+from surefoot.errors import InputError, require_number
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Array
+from surefoot.predictions.predictions import Predictions
+
+GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
+_KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
+HOPELESS = 1.01  # times the least NLL: the search goes no further after two weaker ones in a row above it
+LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
+FEW_ROWS_PER_PARAMETER = 10
+MOST_PRINTED = 8  # numbers in a line
+SEPARATED = 1e-6  # an NLL on the fitted rows below this one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine(Calibration):
+    """softmax(W f + b), or a sigmoid of each; f are centred logits or log probabilities."""
+
+    is_log_probability: ClassVar[bool] = False  # of f; else it is z - mean z, for many labels z
+    is_diagonal: ClassVar[bool] = False
+
+    weights: tuple[tuple[float, ...], ...]  # (classes, classes); of a diagonal one, (1, classes)
+    bias: tuple[float, ...]
+    regularisation: float
+    cross_validated: bool  # whether cross-validation chose the regularisation
+    n: int
+    label_kind: LabelKind
+    classes: int
+    separable: bool = False  # the labels of the fitted rows are predicted perfectly
+
+    def apply(self, predictions: Predictions) -> Predictions:
+        """W f + b, computed in float64."""
+        logits = predictions.logits[0]
+        calibrated = self.module(torch.float64)(logits.to(torch.float64))
+        return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
+
+    def module(self, dtype: torch.dtype = torch.float32) -> "AffineModule":
+        """As a torch module of logits (n, classes)."""
+        weights, bias = torch.tensor(self.weights, dtype=dtype), torch.tensor(self.bias, dtype=dtype)
+        if self.label_kind is LabelKind.MANY_LABELS:
+            return AffineModule(weights, bias, "none")
+        return AffineModule(weights, bias, "log_softmax" if self.is_log_probability else "centred")
+
+    def parameters(self) -> dict[str, list[float]]:
+        """The weights of each class's own logit, and the biases; the others are in the file."""
+        own = self.weights[0] if self.is_diagonal else [self.weights[k][k] for k in range(self.classes)]
+        return {"weights": list(own), "bias": list(self.bias)}
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers were fitted."""
+        return sum(len(row) for row in self.weights) + len(self.bias)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return super().to_dict() | {
+            "weights": [list(row) for row in self.weights],
+            "bias": list(self.bias),
+            "label_kind": str(self.label_kind),
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """From plain values."""
+        classes = int(document["classes"])
+        rows = 1 if cls.is_diagonal else classes
+        weights = document["weights"]
+        if not isinstance(weights, list) or len(weights) != rows:
+            raise ValueError(f"weights are not a list of {rows} rows")
+        return cls(
+            weights=tuple(numbers_from(row, "weights", classes) for row in weights),
+            bias=numbers_from(document["bias"], "bias", classes),
+            regularisation=not_negative(document, "regularisation"),
+            cross_validated=bool(document["cross_validated"]),
+            n=int(document["n"]),
+            label_kind=LabelKind(document["label_kind"]),
+            classes=classes,
+            separable=bool(document["separable"]),
+            evidence=evidence_from(document),
+        )
+
+    def summary(self) -> str:
+        """The fitted numbers where they are few, otherwise how many there are."""
+        chosen = ", by cross-validation" if self.cross_validated else ""
+        fitted = super().summary()
+        if 2 * self.classes > MOST_PRINTED:
+            fitted = f"{self.parameter_count:,} parameters"
+        return f"{fitted} (regularisation {self.regularisation:g}{chosen})"
+
+    def remarks(self) -> list[str]:
+        """Warnings about the number of rows and about labels that are predicted perfectly."""
+        if self.separable:
+            return [
+                "the labels of these rows can be predicted perfectly, so the fit makes the model ever more "
+                "certain; use more validation data, or --method temperature"
+            ]
+        if self.n < FEW_ROWS_PER_PARAMETER * self.parameter_count:
+            return [
+                f"n = {self.n:,} rows are few for {self.parameter_count:,} parameters: compare with the "
+                "method 'temperature' on other held-out rows"
+            ]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorScaling(Affine):
+    """A weight and a bias for each class."""
+
+    kind: ClassVar[str] = "vector"
+    is_diagonal: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixScaling(Affine):
+    """A weight for each pair of classes, and biases."""
+
+    kind: ClassVar[str] = "matrix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletScaling(Affine):
+    """The same of log probabilities."""
+
+    kind: ClassVar[str] = "dirichlet"
+    is_log_probability: ClassVar[bool] = True
+
+
+class AffineModule(FittedModule):
+    """W f + b of logits (n, classes)."""
+
+    weights: Tensor
+    bias: Tensor
+
+    def __init__(self, weights: Tensor, bias: Tensor, features: str) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("weights", weights)
+        self.register_buffer("bias", bias)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if self.features == "log_softmax":
+            logits = F.log_softmax(logits, dim=1)
+        elif self.features == "centred":
+            logits = logits - logits.mean(dim=1, keepdim=True)
+        weights, bias = self.weights.to(logits), self.bias.to(logits)
+        if len(weights) == 1:
+            return logits * weights + bias
+        return logits @ weights.T + bias
+
+
+Kind = TypeVar("Kind", bound=Affine)
+
+
+def fit_vector_scaling(
+    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+) -> VectorScaling:
+    """softmax(w * f + b), f = z - mean z: a weight and a bias for each class. Guo et al., ICML 2017.
+
+    Minimises the mean NLL + r (mean_k (v_k - mean v)^2 + mean_k b_k^2), v = w T, T that of `fit_temperature`:
+    the more regularisation, the closer to one temperature. For many labels sigmoid(w_k z_k + b_k). Without
+    `regularisation`, five-fold cross-validation on `val` chooses it. `weights` are those of the rows.
+    """
+    return _fit(VectorScaling, val, regularisation, weights)
+
+
+def fit_matrix_scaling(
+    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+) -> MatrixScaling:
+    """softmax(W f + b), f = z - mean z, regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
+
+    Minimises the mean NLL + r (mean over i != j of V_ij^2 + mean_k b_k^2), V = W T, T that of
+    `fit_temperature`. Without `regularisation`, five-fold cross-validation on `val` chooses it.
+    """
+    return _fit(MatrixScaling, val, regularisation, weights)
+
+
+def fit_dirichlet_scaling(
+    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+) -> DirichletScaling:
+    """softmax(W log p + b), regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
+
+    As `fit_matrix_scaling`, of the logarithms of the probabilities.
+    """
+    return _fit(DirichletScaling, val, regularisation, weights)
+
+
+def fit_weighted_temperature(val: Predictions, weights: Array) -> Temperature:
+    """`fit_temperature` with a weight for each row: the T with the least weighted NLL."""
+    labelled = only_labelled(val)
+    plain = fit_temperature(labelled)
+    if plain.at_bound:
+        return plain
+    rows = row_weights(val, weights)
+    problem = _problem(Shared(_logits(labelled) / plain.temperature), labelled, rows, None)
+    found = minimised(problem, np.ones(1))
+    scale = float(found[0]) / plain.temperature
+    if not scale > 0:
+        return plain
+    probabilities = problem.probabilities(found)
+    slopes = ((probabilities - problem.targets) * problem.weights * _logits(labelled)).sum(axis=1)
+    second = float(problem.curvature(probabilities, np.ones(1))[0]) * plain.temperature**2
+    factor = interval_factor(torch.from_numpy(slopes), second, scale, labelled.groups)
+    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
+    return Temperature(temperature=1 / scale, low=1 / factor / scale, high=factor / scale, **facts)
+
+
+def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weights: Array | None) -> Kind:
+    """The best parameters; with logits in units of T, so that the regularisation is, too."""
+    if val.kind is LabelKind.MANY_LABELS and not kind.is_diagonal:
+        raise InputError(
+            f"method {kind.kind!r} mixes classes that exclude each other, and these rows have many labels; "
+            "allowed: vector, platt, beta, isotonic, histogram, temperature"
+        )
+    if regularisation is not None:
+        require_number("regularisation", regularisation, lambda r: 0 <= r < math.inf, "a number from 0")
+    labelled = only_labelled(val)
+    rows = row_weights(val, weights)
+    features = _features(kind, labelled)
+    plain = fit_temperature(labelled) if weights is None else fit_weighted_temperature(val, weights)
+    unit = plain.temperature
+    if plain.at_bound:
+        unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
+    features = features / unit
+    chosen = regularisation
+    if chosen is None:
+        chosen = _cross_validated(kind, features, labelled, rows)
+    problem = _problem(_design(kind, features), labelled, rows, _penalty(kind, labelled, chosen))
+    found = minimised(problem, _start(problem.design), tolerance=EXACT)
+    own, bias = found[:, :-1] / unit, found[:, -1]
+    return kind(
+        weights=tuple(map(tuple, (own.T if kind.is_diagonal else own).tolist())),
+        bias=tuple(bias.tolist()),
+        regularisation=float(chosen),
+        cross_validated=regularisation is None,
+        n=labelled.n,
+        label_kind=labelled.kind,
+        classes=labelled.classes,
+        separable=float(problem.losses(found).sum()) < SEPARATED,
+    )
+
+
+def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
+    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
+
+    Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
+    """
+    every = np.flatnonzero(rows > 0)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
+    features, labelled, rows = features[every], labelled.take(every), rows[every]
+    units = labelled.groups
+    if units is None:
+        units = sum((weight * column for weight, column in zip(_KEYS, features.T, strict=False)), np.zeros(1))
+    folds = []
+    for fold in folds_of(labelled.n, units):
+        train, test = (
+            _problem(_design(kind, features[part]), labelled.take(part), rows[part], _penalty(kind, labelled))
+            for part in (~fold, fold)
+        )
+        if train.weights.any() and test.weights.any():
+            folds.append((train, test, float(rows[fold].sum())))
+    parameters = [_start(train.design) for train, _, _ in folds]
+    best, least, worse = GRID[0], math.inf, 0
+    for strength in GRID:
+        total = 0.0
+        for place, (train, test, share) in enumerate(folds):
+            start = parameters[place]  # of the stronger one before
+            parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
+            total += share * float(test.losses(parameters[place]).sum())
+        if total < least:
+            best, least = strength, total
+        worse = worse + 1 if total > HOPELESS * least else 0
+        if worse == 2:
+            break
+    return best
+
+
+def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalty | None) -> Problem:
+    """The weighted mean NLL over known labels, with a penalty."""
+    labels = labelled.labels.numpy()
+    if labelled.kind is LabelKind.ONE_LABEL:
+        targets = np.zeros((labelled.n, labelled.classes))
+        targets[np.arange(labelled.n), labels] = 1.0
+        weights = rows.reshape(-1, 1)
+    else:
+        targets = (labels == 1).astype(np.float64)
+        weights = rows.reshape(-1, 1) * (labels >= 0)
+    total = float(weights.sum())
+    exclusive = labelled.kind is LabelKind.ONE_LABEL
+    return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
+
+
+def row_weights(val: Predictions, weights: Array | None) -> Array:
+    """A weight for each row with a label."""
+    if weights is None:
+        return np.ones(int((val.labels >= 0).reshape(val.n, -1).any(dim=1).sum()))
+    given: Array = np.asarray(weights, dtype=np.float64)
+    if given.shape != (val.n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        raise InputError(
+            f"weights have shape {given.shape}; allowed: {val.n} finite numbers of 0 or more, not all 0"
+        )
+    labelled: Array = given[(val.labels >= 0).reshape(val.n, -1).any(dim=1).numpy()]
+    return labelled
+
+
+def _logits(labelled: Predictions) -> Array:
+    logits: Array = labelled.logits[0].to(torch.float64).numpy()
+    return logits
+
+
+def _features(kind: type[Affine], labelled: Predictions) -> Array:
+    """Of each row: the logits of many labels; of one label centred, or log probabilities."""
+    features = labelled.logits[0].to(torch.float64)
+    if labelled.kind is LabelKind.ONE_LABEL and kind.is_log_probability:
+        features = F.log_softmax(features, dim=1)
+    elif labelled.kind is LabelKind.ONE_LABEL:
+        features = features - features.mean(dim=1, keepdim=True)
+    result: Array = features.numpy()
+    return result
+
+
+def _design(kind: type[Affine], features: Array) -> Design:
+    if kind.is_diagonal:
+        return Separate(np.stack([features, np.ones_like(features)]))
+    return Full(features, features.shape[1])
+
+
+def _start(design: Design) -> Array:
+    """One temperature and no bias."""
+    if isinstance(design, Full):
+        return np.eye(design.shape[0], design.shape[1])
+    return np.tile([1.0, 0.0], (design.shape[0], 1))
+
+
+def _penalty(kind: type[Affine], labelled: Predictions, strength: float = 0.0) -> Penalty:
+    """Of a vector: the variance of weights over classes and the squares of biases; otherwise ODIR."""
+    classes = labelled.classes
+    if kind.is_diagonal:
+        squared = np.tile([0.0, 1 / classes], (classes, 1))
+        return Penalty(strength, squared, np.array([1.0, 0.0]))
+    squared = np.full((classes, classes + 1), 1 / max(1, classes * (classes - 1)))
+    squared[:, -1] = 1 / classes
+    squared[np.arange(classes), np.arange(classes)] = 0.0
+    return Penalty(strength, squared)

@@ -1,0 +1,65 @@
+"""Accuracy without labels, estimated from confidences and a labelled reference."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.predictions.outcomes import Array
+from surefoot.predictions.predictions import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Confidences of reference rows that have a label, and whether each prediction is correct, 0 or 1."""
+
+    confidence: Array
+    correct: Array
+
+
+def average_confidence(_: Reference, confidence: Array) -> float:
+    """The mean confidence: the accuracy of a calibrated classifier.
+
+    >>> average_confidence(Reference(np.ones(1), np.ones(1)), np.array([0.9, 0.7]))
+    0.8
+    """
+    return float(confidence.mean())
+
+
+def difference_of_confidences(reference: Reference, confidence: Array) -> float:
+    """The reference's accuracy plus the change of the mean confidence (DoC; Guillory et al., ICCV 2021)."""
+    return float(reference.correct.mean() + confidence.mean() - reference.confidence.mean())
+
+
+def thresholded_confidence(reference: Reference, confidence: Array) -> float:
+    """The share of rows above the confidence that as many reference rows exceed as are correct (ATC).
+
+    Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
+
+    >>> reference = Reference(np.array([0.5, 0.6, 0.7, 0.8]), np.array([0.0, 1.0, 1.0, 1.0]))
+    >>> thresholded_confidence(reference, np.array([0.4, 0.55, 0.65, 0.9]))  # above 0.5: three quarters
+    0.75
+    """
+    wrong = round(float((1 - reference.correct).sum()))
+    if not wrong:
+        return 1.0
+    threshold = np.sort(reference.confidence)[wrong - 1]
+    return float((confidence > threshold).mean())
+
+
+def agreement(predictions: Predictions) -> float:
+    """How often two members of an ensemble predict the same class (GDE; Jiang et al., ICLR 2022).
+
+    The expected accuracy of one member, if the ensemble is calibrated.
+    """
+    chosen = predictions.logits.argmax(dim=2).numpy()  # (members, n)
+    members = len(chosen)
+    counts = np.stack([(chosen == label).sum(axis=0) for label in range(predictions.classes)])
+    pairs = (counts * (counts - 1)).sum(axis=0) / (members * (members - 1))
+    return float(pairs.mean())
+
+
+ESTIMATORS = {
+    "average confidence": average_confidence,
+    "difference of confidences": difference_of_confidences,
+    "thresholded confidence": thresholded_confidence,
+}

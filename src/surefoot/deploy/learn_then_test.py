@@ -1,0 +1,119 @@
+"""Which cuts of a score have an error of at most a target above them, at a stated level (Learn then test).
+
+The level is divided between two procedures, and the union of their results holds at that level:
+- Fixed-sequence testing. A random tenth of the rows decides where it starts, by the highest expected power.
+  The other rows then test ever lower cuts, each at the same level, until the first that fails.
+- Twenty candidates at fixed ranks of all rows, tested together by Bonferroni, for errors that are highest at
+  the top.
+Neither assumes anything about how the error depends on the score; a poor start only costs power.
+Both use the exact binomial test. Angelopoulos et al., Annals of Applied Statistics 2025; arXiv:2110.01052.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.predictions.outcomes import DECIMALS, Array
+
+CANDIDATES = 20
+SEQUENCE_SHARE = 0.8  # of the level, for the sequence
+ALL_ROWS_SHARE = 0.1  # for the candidate that accepts all rows; the other candidates share the rest
+START_PART = 0.1  # of the rows, to choose the start of the sequence
+STEPS = 200  # cuts of the sequence, equally spaced in rank
+USUAL_RANK = 0.75  # of wrong rows, on average, from the top: the error grows with the square of the rank
+RANK_ROWS = 5  # so many wrong rows is this assumption worth
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorTest:
+    """Rows with their score, whether they are wrong, and the error that is tested at that level."""
+
+    score: Array
+    wrong: Bools
+    most: float
+    level: float
+
+    def above(self, cuts: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many rows are above each cut, and how many of them are wrong."""
+        order = np.argsort(-self.score)
+        wrong = np.append(0, np.cumsum(self.wrong[order]))
+        rows = np.searchsorted(-self.score[order], -cuts, side="left")
+        return rows, wrong[rows]
+
+    def take(self, rows: NDArray[np.int64]) -> "ErrorTest":
+        """Some of the rows."""
+        return ErrorTest(self.score[rows], self.wrong[rows], self.most, self.level)
+
+
+def valid_cuts(tested: ErrorTest, *, seed: int) -> list[float]:
+    """The cuts above which, with probability `level` for all of them at once, at most `most` are wrong."""
+    cuts = candidate_cuts(tested.score)
+    bounds = candidate_bounds(tested, cuts)
+    return [float(cut) for cut in cuts[bounds <= tested.most]] + _sequence(tested, seed)
+
+
+def candidate_cuts(score: Array) -> Array:
+    """The score at every twentieth rank from the top; a candidate is all rows above a cut. Last: all rows."""
+    ranked = np.sort(score)[::-1]
+    ranks = [min(-(-len(ranked) * part // CANDIDATES), len(ranked) - 1) for part in range(1, CANDIDATES)]
+    return np.append(ranked[ranks], -np.inf)
+
+
+def candidate_bounds(tested: ErrorTest, cuts: Array) -> Array:
+    """The exact upper bound of the error above each candidate's cut; all bounds hold together."""
+    from scipy.special import betaincinv
+
+    rows, wrong = tested.above(cuts)
+    tails = np.full(len(cuts), (1 - SEQUENCE_SHARE - ALL_ROWS_SHARE) / (CANDIDATES - 1))
+    tails[-1] = ALL_ROWS_SHARE
+    bounds = betaincinv(wrong + 1, np.maximum(rows - wrong, 1), 1 - (1 - tested.level) * tails)
+    return np.where(wrong < rows, bounds, 1.0)
+
+
+def _sequence(tested: ErrorTest, seed: int) -> list[float]:
+    """The cuts from the start of the sequence to the last before the first that fails."""
+    from scipy.special import bdtr
+
+    n = len(tested.score)
+    first = max(1, round(START_PART * n))
+    if first >= n:
+        return []
+    order = np.random.default_rng(seed).permutation(n)
+    for_start, for_tests = tested.take(order[:first]), tested.take(order[first:])
+    cuts = _ranked_cuts(for_start.score)
+    start = _start(for_start, len(for_tests.score))
+    rows, wrong = for_tests.above(cuts)
+    p = np.where(rows > 0, bdtr(wrong.astype(float), np.maximum(rows, 1), tested.most), 1.0)
+    passed = p[start:] <= SEQUENCE_SHARE * (1 - tested.level)
+    end = start + int(passed.argmin()) if not passed.all() else STEPS
+    return [float(cut) for cut in cuts[start:end]]
+
+
+def _ranked_cuts(score: Array) -> Array:
+    """Cuts at 1/200, 2/200, ... of the ranks from the top, interpolated. Last: all rows."""
+    ranks = np.arange(1, STEPS) / STEPS * len(score)
+    cuts = np.interp(ranks, np.arange(len(score)) + 0.5, np.sort(score)[::-1])
+    return np.append(cuts.round(DECIMALS), -np.inf)
+
+
+def _start(part: ErrorTest, n: int) -> int:
+    """The cut with the highest expected power, if the error above the share u of n rows is error * u^p.
+
+    A row at rank u is then wrong in proportion to u^p, so wrong rows have a mean rank of (p + 1) / (p + 2).
+    Ranks, not scores, so that a temperature for two classes changes nothing.
+    """
+    wrong = int(part.wrong.sum())
+    ranked = np.sort(-part.score)
+    of_wrong = -part.score[part.wrong]
+    ends = np.searchsorted(ranked, of_wrong, "left") + np.searchsorted(ranked, of_wrong, "right")
+    total = float(ends.sum()) / 2 / len(ranked)
+    rank = (total + RANK_ROWS * USUAL_RANK) / (wrong + RANK_ROWS)
+    power = (2 * rank - 1) / (1 - rank) if 0.5 < rank < 1 else 0.0
+    error = (wrong + 1) / (len(ranked) + 1 / part.most)
+    share = np.arange(1, STEPS + 1) / STEPS
+    expected = np.sqrt(share) * (part.most - error * share**power)
+    can_pass = (1 - part.most) ** (share * n) <= SEQUENCE_SHARE * (1 - part.level)
+    return int(np.where(can_pass, expected, -np.inf).argmax()) if can_pass.any() else STEPS - 1

@@ -1,0 +1,126 @@
+"""Conformal prediction sets: the classes that contain the true one with a stated probability."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot import __version__
+from surefoot.calibrators import Calibration, calibration_document
+from surefoot.errors import InputError
+from surefoot.intervals import Proportion
+from surefoot.io import replacing
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import DECIMALS
+from surefoot.predictions.predictions import Predictions
+
+KIND = "sets"
+FORMAT = 1
+DEFINITIONS = {
+    "set": "every class whose probability, after the calibration if there is one, is at least "
+    "'least_probability'; always the most probable class",
+    "guarantee": "on data like those the limit was chosen on, and on no others: the true class is in the set "
+    "of a new row with probability 'coverage' or more, over the draw of the n rows and of the new one",
+    "method": "split conformal prediction, score 1 - p of the true class (Sadinle et al., JASA 2019)",
+}
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The classes of a row that are at least as probable as the limit, and the most probable one."""
+
+    coverage: float
+    least_probability: float
+    n: int
+    classes: int
+    calibration: Calibration | None = None
+
+    def of(self, predictions: Predictions) -> NDArray[np.bool_]:
+        """Which classes are in each row's set, (n, classes); needs no labels."""
+        calibrated = predictions if self.calibration is None else self.calibration(predictions)
+        if calibrated.kind is LabelKind.MANY_LABELS or calibrated.classes != self.classes:
+            raise InputError(
+                f"the sets are for one label of {self.classes} classes, but the predictions are "
+                f"{calibrated.kind} with {calibrated.classes} classes"
+            )
+        probs = _probabilities(calibrated)
+        chosen: NDArray[np.bool_] = probs >= self.least_probability
+        chosen[np.arange(len(probs)), probs.argmax(axis=1)] = True
+        return chosen
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How often the sets of labelled rows contain the true class, and how large they are."""
+
+    coverage: Proportion
+    mean_size: float
+    single: Proportion  # sets of one class
+
+
+def choose_sets(val: Predictions, *, coverage: float, calibration: Calibration | None = None) -> Sets:
+    """The limit that is the ceil((n + 1) coverage)-th largest probability of the true class.
+
+    With fewer rows than that, every class is in every set.
+    """
+    if not 0 < coverage < 1:
+        raise InputError(f"--coverage is {coverage:g}; allowed: above 0 and below 1")
+    calibrated = val if calibration is None else calibration(val)
+    if calibrated.kind is LabelKind.MANY_LABELS:
+        raise InputError("prediction sets are for one label per row; got many labels")
+    true = _of_true_class(calibrated)
+    if not len(true):
+        raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
+    rank = math.ceil((len(true) + 1) * coverage - 1e-9)
+    limit = float(np.sort(true)[::-1][rank - 1]) if rank <= len(true) else 0.0
+    return Sets(coverage, limit, len(true), calibrated.classes, calibration)
+
+
+def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
+    """On the rows that have a label."""
+    labels = predictions.labels.numpy()
+    known = np.flatnonzero(labels >= 0)
+    chosen = sets.of(predictions)[known]
+    size = chosen.sum(axis=1)
+    inside = chosen[np.arange(len(known)), labels[known]]
+    return Measured(
+        Proportion.of(int(inside.sum()), len(known)),
+        float(size.mean()) if len(known) else math.nan,
+        Proportion.of(int((size == 1).sum()), len(known)),
+    )
+
+
+def save_sets(sets: Sets, path: str | Path, *, measured: Mapping[str, Measured]) -> None:
+    """Write the limit and what was measured."""
+    document: dict[str, Any] = {
+        "surefoot": __version__,
+        "format": FORMAT,
+        "kind": KIND,
+        "coverage": sets.coverage,
+        "least_probability": sets.least_probability,
+        "n": sets.n,
+        "classes": sets.classes,
+        "calibration": None if sets.calibration is None else calibration_document(sets.calibration),
+        "measured": {name: asdict(each) for name, each in measured.items() if each.coverage.n},
+        "definitions": DEFINITIONS,
+    }
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _probabilities(predictions: Predictions) -> NDArray[np.float64]:
+    """Rounded, so that equal probabilities tie."""
+    probs: NDArray[np.float64] = predictions.probs().numpy().round(DECIMALS)
+    return probs
+
+
+def _of_true_class(predictions: Predictions) -> NDArray[np.float64]:
+    labels = predictions.labels.numpy()
+    known = np.flatnonzero(labels >= 0)
+    of_true: NDArray[np.float64] = _probabilities(predictions)[known, labels[known]]
+    return of_true

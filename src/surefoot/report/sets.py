@@ -1,0 +1,41 @@
+"""The result of `surefoot sets` as a table and a verdict."""
+
+from collections.abc import Mapping
+
+from surefoot.deploy.sets import Measured, Sets
+from surefoot.report.tables import Table
+from surefoot.report.thresholds import proportion_text
+from surefoot.text import percent_range
+
+
+def sets_table(sets: Sets, measured: Mapping[str, Measured]) -> Table:
+    """For each set of data: how often the true class is in the set, and how large the sets are."""
+    rows = [
+        (name, proportion_text(each.coverage), f"{each.mean_size:.2f}", proportion_text(each.single))
+        for name, each in measured.items()
+        if each.coverage.n
+    ]
+    return Table.of_text(
+        f"All classes with a probability of {sets.least_probability:.4g} or more; exact 95% intervals",
+        ("data", "contain the true class", "mean size", "one class only"),
+        rows,
+    )
+
+
+def sets_verdict(sets: Sets, measured: Mapping[str, Measured]) -> list[str]:
+    """What is guaranteed, for which data, and what is not."""
+    sentences = [
+        f"Guaranteed over the draw of these {sets.n:,} rows and of a new one: on familiar data the set "
+        f"contains the true class with probability {sets.coverage:.3g} or more."
+    ]
+    if sets.least_probability == 0:
+        sentences.append("That takes every class in every set: too few rows for this coverage.")
+    scope = "The guarantee does not cover unfamiliar data"
+    strange = measured.get("unfamiliar")
+    if strange is None:
+        return [*sentences, f"{scope}; measure the coverage there with --unfamiliar FILE."]
+    share = strange.coverage
+    found = f"there {share.value:.1%} of the sets contain it ({percent_range(share.low, share.high)})"
+    if share.high < sets.coverage:
+        return [*sentences, f"{scope}: {found}, less than on familiar data."]
+    return [*sentences, f"{scope}, but these rows are within it: {found}."]

@@ -1,0 +1,304 @@
+"""Vector, matrix, Dirichlet, Platt, beta, isotonic and histogram calibration against independent fits."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, log_softmax, logit
+from sklearn.calibration import _SigmoidCalibration
+from sklearn.isotonic import IsotonicRegression
+
+from surefoot import InputError, fit_calibration
+from surefoot.calibrators import CALIBRATORS
+from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling, fit_weighted_temperature
+from surefoot.calibrators.folds import folds_of
+from surefoot.calibrators.one_vs_rest import (
+    fit_beta_calibration,
+    fit_histogram_calibration,
+    fit_isotonic_calibration,
+    fit_platt_scaling,
+)
+from surefoot.calibrators.temperature import fit_temperature
+from surefoot.metrics import nll_unclipped
+from surefoot.predictions.predictions import Predictions
+from tests.conftest import draw_many_labels, draw_one_label
+
+RICH = ("vector", "matrix", "dirichlet", "platt", "beta", "isotonic", "histogram")
+ONE_VS_REST = {
+    "platt": fit_platt_scaling,
+    "beta": fit_beta_calibration,
+    "isotonic": fit_isotonic_calibration,
+    "histogram": fit_histogram_calibration,
+}
+
+
+def skewed(n=300, classes=3, seed=0, **optional):
+    """Logits that are wrong in a way that no temperature corrects."""
+    drawn = draw_one_label(n, classes, sharpness=1, seed=seed, **optional)
+    factors = torch.linspace(0.7, 2.5, classes, dtype=torch.float64)
+    return drawn.with_logits(drawn.logits * factors + torch.linspace(0, 2, classes, dtype=torch.float64))
+
+
+def numbers(val):
+    return val.logits[0].numpy(), val.labels.numpy()
+
+
+def objective(name, val, strength):
+    """The penalised NLL as the docstrings define it, of weights and biases as one array."""
+    z, labels = numbers(val)
+    t, k = fit_temperature(val).temperature, val.classes
+    f = log_softmax(z, axis=1) if name == "dirichlet" else z - z.mean(axis=1, keepdims=True)
+
+    def value(flat):
+        bias = flat[-k:]
+        if name == "vector":
+            w = flat[:k]
+            scores = w * f + bias
+            penalty = np.mean((w * t - np.mean(w * t)) ** 2)
+        else:
+            matrix = flat[:-k].reshape(k, k)
+            scores = f @ matrix.T + bias
+            penalty = np.mean((matrix[~np.eye(k, dtype=bool)] * t) ** 2)
+        nll = -log_softmax(scores, axis=1)[np.arange(len(z)), labels].mean()
+        return nll + strength * (penalty + np.mean(bias**2))
+
+    return value
+
+
+@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+def test_affine_fits_are_at_the_minimum(name):
+    val = skewed()
+    value = objective(name, val, 0.02)
+    fitted = fit_calibration(name, val, regularisation=0.02)
+    ours = np.concatenate([np.ravel(fitted.weights), fitted.bias])
+    theirs = minimize(value, ours + 0.1, method="BFGS", options={"gtol": 1e-9})
+    assert value(ours) <= theirs.fun + 1e-9
+    np.testing.assert_allclose(ours, theirs.x, atol=2e-4)
+    before = fit_calibration("temperature", val).evidence
+    assert fitted.evidence.nll_after < before.nll_after - 0.02
+    assert fitted.evidence.nll_held_out < before.nll_held_out - 0.02
+
+
+def test_vector_scaling_of_many_labels_is_at_the_minimum():
+    val = draw_many_labels(sharpness=2)
+    fitted = fit_vector_scaling(val, regularisation=0.05)
+    (z, labels), t = numbers(val), fit_temperature(val).temperature
+    known = labels >= 0
+
+    def value(flat):
+        w, b = flat.reshape(2, -1)
+        towards = np.where(labels == 1, 1, -1) * (w * z + b)
+        penalty = np.mean((w * t - np.mean(w * t)) ** 2) + np.mean(b**2)
+        return -log_expit(towards)[known].mean() + 0.05 * penalty
+
+    ours = np.concatenate([fitted.weights[0], fitted.bias])
+    theirs = minimize(value, ours + 0.1, options={"gtol": 1e-9})
+    np.testing.assert_allclose(ours, theirs.x, atol=1e-4)
+
+
+def test_strong_regularisation_is_one_temperature():
+    val = skewed()
+    expected = fit_temperature(val)(val).probs()
+    found = fit_vector_scaling(val, regularisation=1e9)(val).probs()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_cross_validation_chooses_what_is_best_on_rows_left_out():
+    """By a plain loop over the grid and the folds; groups are not divided."""
+    val = skewed(100, groups=np.repeat(np.arange(20), 5))
+    fitted = fit_dirichlet_scaling(val)
+    folds = list(folds_of(val.n, val.groups))
+    assert all(len({*val.groups[fold]} & {*val.groups[~fold]}) == 0 for fold in folds)
+
+    def held_out(strength):
+        """In units of the T of all rows."""
+        t = fit_temperature(val).temperature
+        total = 0.0
+        for fold in folds:
+            z, labels = numbers(val.take(~fold))
+            f, k = log_softmax(z, axis=1) / t, val.classes
+
+            def value(flat, f=f, labels=labels, k=k):
+                matrix, bias = flat[:-k].reshape(k, k), flat[-k:]
+                log_p, off = log_softmax(f @ matrix.T + bias, axis=1), 1 - np.eye(k)
+                nll = -log_p[np.arange(len(f)), labels].mean()
+                penalty = np.sum(off * matrix**2) / off.sum() + np.mean(bias**2)
+                wrong = (np.exp(log_p) - np.eye(k)[labels]) / len(f)
+                slopes = wrong.T @ f + strength * 2 * off * matrix / off.sum()
+                gradient = np.append(slopes.ravel(), wrong.sum(axis=0) + strength * 2 * bias / k)
+                return nll + strength * penalty, gradient
+
+            flat = minimize(value, np.append(np.eye(k).ravel(), np.zeros(k)), jac=True).x
+            z, labels = numbers(val.take(fold))
+            scores = log_softmax(z, axis=1) / t @ flat[:-k].reshape(k, k).T + flat[-k:]
+            total += -log_softmax(scores, axis=1)[np.arange(len(z)), labels].sum()
+        return total
+
+    grid = [1.0, 0.1, 0.01]
+    assert fitted.regularisation == min(grid, key=held_out)
+    assert fitted.cross_validated
+
+
+def test_platt_is_scikit_learn_s():
+    val = skewed(classes=2)
+    (z, labels) = numbers(val)
+    peer = _SigmoidCalibration().fit(z[:, 1] - z[:, 0], labels)
+    fitted = fit_platt_scaling(val)
+    np.testing.assert_allclose(fitted(val).probs()[:, 1], peer.predict(z[:, 1] - z[:, 0]), atol=1e-5)
+
+
+def test_isotonic_is_scikit_learn_s_between_the_limits():
+    val = skewed(classes=2)
+    z, labels = numbers(val)
+    z = np.round(z[:, 1] - z[:, 0], 1)  # with ties
+    tied = Predictions.from_logits(z, labels)
+    peer = IsotonicRegression(out_of_bounds="clip").fit(z, labels)
+    new = np.linspace(-9, 9, 500)
+    found = fit_isotonic_calibration(tied)(Predictions.from_logits(new, np.zeros(500, int))).probs()[:, 1]
+    limited = np.clip(peer.y_thresholds_, 1 / 302, 1 - 1 / 302)
+    np.testing.assert_allclose(found, np.interp(new, peer.X_thresholds_, limited), atol=1e-9)
+
+
+def test_histogram_is_the_share_in_each_bin():
+    val = skewed(n=295, classes=2)
+    z, labels = numbers(val)
+    z = z[:, 1] - z[:, 0]
+    bin_of = np.searchsorted(np.sort(z)[np.ceil(np.arange(1, 10) * 29.5).astype(int)], z, side="right")
+    shares = np.bincount(bin_of, labels) / np.bincount(bin_of)
+    found = fit_histogram_calibration(val)(val).probs()[:, 1]
+    np.testing.assert_allclose(found, np.clip(shares, 1 / 297, 1 - 1 / 297)[bin_of], atol=1e-9)
+    tied = Predictions.from_logits(np.repeat([1.0, -1.0], 50), np.arange(100) % 2)
+    assert fit_histogram_calibration(tied, bins=3)(tied).probs()[:, 1].tolist() == [0.5] * 100
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_beta_is_the_best_with_slopes_of_zero_or_more(seed):
+    """Also where a slope would be negative: seeds 1 and 3 are such."""
+    rng = np.random.default_rng(seed)
+    z = 3 * rng.standard_normal(200)
+    labels = (rng.random(200) < expit(0.3 * np.abs(z) * (1 if seed else z))).astype(int)
+    val = Predictions.from_logits(z, labels)
+    positives = labels.sum()
+    targets = np.where(labels == 1, (positives + 1) / (positives + 2), 1 / (200 - positives + 2))
+
+    def value(at):
+        odds = at[0] * log_expit(z) - at[1] * log_expit(-z) + at[2]
+        return -np.mean(targets * log_expit(odds) + (1 - targets) * log_expit(-odds))
+
+    theirs = minimize(value, [1, 1, 0], bounds=[(0, None), (0, None), (None, None)], tol=1e-12)
+    fitted = fit_beta_calibration(val)
+    ours = [fitted.slopes_above[0], fitted.slopes_below[0], fitted.intercepts[0]]
+    assert min(ours[:2]) >= 0
+    assert (min(ours[:2]) == 0) == bool(seed)
+    assert value(ours) <= theirs.fun + 1e-9
+
+
+@pytest.mark.parametrize("name", ONE_VS_REST)
+def test_classes_and_labels_are_fitted_one_by_one(name):
+    """Of more classes: each against the others, then divided by the sum; of many labels: each alone."""
+    fit = ONE_VS_REST[name]
+    val = skewed(classes=3)
+    p = val.probs().numpy()
+    alone = [Predictions.from_probs(p[:, k], (val.labels == k).numpy().astype(int)) for k in range(3)]
+    shares = np.stack([fit(each)(each).probs()[:, 1] for each in alone], axis=1)
+    found = fit(val)(val).probs()
+    np.testing.assert_allclose(found, shares / shares.sum(axis=1, keepdims=True), atol=1e-7)
+    many = draw_many_labels(100, 3, sharpness=2)
+    z, labels = numbers(many)
+    for k in range(3):
+        rows = labels[:, k] >= 0
+        own = Predictions.from_logits(z[rows, k], labels[rows, k])
+        np.testing.assert_allclose(
+            fit(many)(many).probs()[rows, k], fit(own)(own).probs()[:, 1], atol=1e-7, err_msg=f"label {k}"
+        )
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_probabilities_and_logits_give_the_same(name):
+    """What a softmax ignores changes nothing: a level of each row, and so logits or their log softmax."""
+    val = skewed(120)
+    shifted = val.with_logits(val.logits + torch.linspace(-30, 30, 120, dtype=torch.float64)[:, None])
+    ours, theirs = (fit_calibration(name, each)(each).probs() for each in (val, shifted))
+    np.testing.assert_allclose(ours, theirs, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_row_weights_are_copies_of_rows(name):
+    val = skewed(60)
+    copies = np.random.default_rng(0).integers(0, 3, 60)
+    fit = CALIBRATORS.named(name).fit
+    options = {"regularisation": 0.1} if name in RICH[:3] else {}
+    copied = fit(val.take(np.repeat(np.arange(60), copies)), **options)
+    weighted = fit(val, weights=copies, **options)
+    np.testing.assert_allclose(weighted(val).probs(), copied(val).probs(), atol=1e-5)
+    t = fit_weighted_temperature(val, copies)
+    expected = fit_temperature(val.take(np.repeat(np.arange(60), copies)))
+    assert t.temperature == pytest.approx(expected.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", RICH)
+@pytest.mark.parametrize("case", ["all correct", "equal logits", "one class", "one row", "huge", "tiny"])
+def test_whatever_the_rows_are_probabilities_stay_probabilities(name, case):
+    z, labels = numbers(skewed(40))
+    z, labels = {
+        "all correct": (5 * np.eye(3)[labels], labels),
+        "equal logits": (np.zeros((40, 3)), labels),
+        "one class": (z, np.zeros(40, int)),
+        "one row": (z[:1], labels[:1]),
+        "huge": (1e20 * z, labels),
+        "tiny": (1e-20 * z, labels),
+    }[case]
+    val = Predictions.from_logits(z, labels)
+    fitted = fit_calibration(name, val)
+    after = fitted(val)
+    assert torch.isfinite(after.logits).all()
+    assert nll_unclipped(after) < 1e3
+    assert fitted.lines()
+
+
+def test_settings_are_refused_in_a_sentence():
+    val = skewed()
+    for options, says in (
+        ({"regularisation": -1.0}, "regularisation is -1.0; allowed: a number from 0"),
+        ({"regularisation": "much"}, "regularisation is 'much'; allowed"),
+    ):
+        with pytest.raises(InputError, match=says):
+            fit_calibration("vector", val, **options)
+    with pytest.raises(InputError, match="bins is 0; allowed: a whole number of at least 1"):
+        fit_calibration("histogram", val, bins=0)
+    with pytest.raises(InputError, match="weights have shape"):
+        fit_platt_scaling(val, weights=np.ones(3))
+
+
+def test_remarks_name_what_is_wrong_with_the_logits():
+    rng = np.random.default_rng(0)
+    z, labels = numbers(skewed())
+    p = np.exp(log_softmax(z, axis=1))
+    cases = {
+        "look like probabilities": p,
+        "look like standardised logits": (z - z.mean(axis=0)) / z.std(axis=0),
+        "look clipped": np.clip(z, -2, 2),
+        "exactly 0, as trees": np.log(np.maximum(np.where(p < 0.1, 0, p), 1e-300)),
+    }
+    for says, values in cases.items():
+        (found,) = fit_calibration("temperature", Predictions.from_logits(values, labels)).evidence.remarks[
+            :1
+        ]
+        assert says in found, (says, found)
+    assert "every log odds is between 0 and 1" in str(
+        fit_calibration("temperature", Predictions.from_logits(p[:, 0], labels == 0)).evidence.remarks
+    )
+    many = draw_many_labels()
+    given = many.with_logits(many.logits.sigmoid())
+    assert "look like probabilities" in fit_calibration("temperature", given).evidence.remarks[0]
+    for fine in (
+        skewed(),
+        many,
+        Predictions.from_probs(p, labels),
+        Predictions.from_logits(logit(p[:, 0]), labels == 0),
+    ):
+        assert fit_calibration("temperature", fine).evidence.remarks == ()
+    noise = Predictions.from_logits(0.01 * rng.standard_normal((60, 8)), rng.integers(8, size=60))
+    assert "on rows left out of the fit, calibration raises the " in str(
+        fit_calibration("isotonic", noise).notes()
+    )
