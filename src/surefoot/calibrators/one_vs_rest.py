@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -331,6 +330,7 @@ def fit_isotonic_calibration(val: Predictions, *, weights: Array | None = None) 
     Between its steps it is interpolated along the log odds. A probability is at least 1 / (n + 2) and at most
     1 - 1 / (n + 2): no number of rows shows that something is impossible.
     """
+    from scipy.optimize import isotonic_regression
 
     def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
         fitted = isotonic_regression(positives / mass, weights=mass)
