@@ -179,8 +179,6 @@ def _report(
     given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
-
         assert study.folder is not None
         written = write_study(study, study.folder)
     print_method_tables([table for part in written.parts for table in part.headline])
