@@ -142,11 +142,11 @@ def _wrong_of(error: Proportion) -> str:
 def rounded_up(bound: float) -> str:
     """A bound with three digits, rounded up so that it still holds.
 
-    >>> rounded_up(0.044637), rounded_up(0.25), rounded_up(1.0)
-    ('0.0447', '0.25', '1')
+    >>> rounded_up(0.044637), rounded_up(0.2), rounded_up(1.0)
+    ('0.0447', '0.2', '1')
     """
     up = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
-    return f"{float(up.create_decimal_from_float(bound)):.3g}"
+    return f"{float(up.create_decimal(repr(float(bound)))):.3g}"
 
 
 def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:
