@@ -118,7 +118,8 @@ def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Res
     they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the detectors
     that have none.
     """
-    needed = int(np.ceil(FINEST / level)) - 1
+    is_reachable = level * MOST_PERMUTATIONS >= FINEST  # a tiny level would overflow below
+    needed = int(np.ceil(FINEST / level)) - 1 if is_reachable else MOST_PERMUTATIONS + 1
     if needed > MOST_PERMUTATIONS or needed * len(detectors[0].columns) > MOST_WORK:
         p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
         return tuple(Result(name, value, min(1.0, len(p) * value)) for name, value in p.items())
