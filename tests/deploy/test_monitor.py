@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import binomtest, ks_2samp, mannwhitneyu, ttest_ind
 from sklearn.metrics import roc_auc_score
 
+import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
 from surefoot.deploy.detectors import combine, higher, kernel_distance
 from surefoot.deploy.history import opened
@@ -108,6 +109,13 @@ def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch
     )
     assert mean.adjusted == pytest.approx(2 * mean.p)
     assert tail.p == pytest.approx(permuted[1].p, abs=0.02)
+
+
+def test_the_smallest_alpha_is_a_number_like_others():
+    window = draw_one_label(200)
+    found = surefoot.monitor(window, draw_one_label(200, seed=1), alpha=1e-320)
+    assert not found.alarm
+    assert np.isfinite(found.smallest_drop)
 
 
 @pytest.mark.parametrize("level", [1e-8, 1e-320])

@@ -1,6 +1,7 @@
 """Shift detection: predictions without labels compared with a reference from familiar data."""
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -203,6 +204,7 @@ def check_shift(
     if reference.surplus is None:
         own_accuracy = _mean(reference.confidence)
     error = (drop.high - drop.low) / 2 / NORMAL
+    tail = max(budget.level / 2, sys.float_info.min)  # of a level so small that half of it may be 0
     return Check(
         n_reference=reference.n,
         n_current=current.n,
@@ -217,7 +219,7 @@ def check_shift(
         reference_accuracy=own_accuracy,
         accuracy=accuracy,
         drop=drop,
-        smallest_drop=(NORMAL_CURVE.inv_cdf(1 - budget.level / 2) + NORMAL_CURVE.inv_cdf(POWER)) * error,
+        smallest_drop=(NORMAL_CURVE.inv_cdf(POWER) - NORMAL_CURVE.inv_cdf(tail)) * error,
         budget=budget,
         bound=bound,
     )
