@@ -82,6 +82,19 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert [name for name, _ in calibrated.unfamiliar] == [str(row) for row in most]
 
 
+def test_probabilities_are_compared_with_logits_by_what_both_have():
+    """`predict` writes probabilities: without the constant of each row's logits, which are no shift."""
+    rng = np.random.default_rng(3)
+    constant = 2 * rng.standard_normal((1200, 1))
+    rows = source(1200, rng)
+    logits = Predictions.from_logits(rows.logits[0].numpy() + constant, rows.labels)
+    reference, current = logits.take(slice(900)), logits.take(slice(900, None))
+    probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
+    adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
+    assert list(adjusted) == ["confidence", "confidence tail", "outputs"]
+    assert min(adjusted.values()) > 0.1
+
+
 def test_all_permutations_by_hand():
     """Seven rows, three of them current: 35 subsets, each with the mean rank and tail score computed here."""
     reference, current = np.array([0.3, 0.1, 0.4, 0.15]), np.array([0.9, 0.35, 0.6])
