@@ -22,8 +22,9 @@ from surefoot.deploy.monitor import (
     scores_of,
 )
 from surefoot.deploy.monitor import _estimated as estimated
+from surefoot.deploy.monitor_text import SHIFTED, monitor_document, monitor_verdict
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
-from surefoot.report.monitor import SHIFTED, monitor_document, monitor_table, monitor_verdict
+from surefoot.report.monitor import monitor_table
 from tests.conftest import draw_many_labels, draw_one_label
 
 ONLY = AlphaBudget.only(0.05)

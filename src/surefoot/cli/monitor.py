@@ -72,7 +72,8 @@ def monitor(
     with busy(f"reading {reference} and {current}"):
         familiar = read_outputs(reference, unlabelled=kind)
         unlabelled = read_outputs(current, unlabelled=familiar.kind)
-    from surefoot.report.monitor import monitor_table, monitor_verdict, write_monitor_page
+    from surefoot.deploy.monitor_text import monitor_verdict
+    from surefoot.report.monitor import monitor_table, write_monitor_page
 
     with shift_check(
         familiar,
@@ -128,7 +129,7 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
 def _document(check: "Check", verdict: list[str]) -> str:
     import json
 
-    from surefoot.report.monitor import monitor_document
+    from surefoot.deploy.monitor_text import monitor_document
 
     return json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False)
 

@@ -32,6 +32,7 @@ from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
 from surefoot.io import read_json, sha256_of
 from surefoot.networks.backbones import build_network
 from surefoot.novelty import Scale, logits_score
+from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe
@@ -106,7 +107,7 @@ FIXED_LIMIT = 1e-3  # of a probability, between versions and machines
 LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
-THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
+THRESHOLDS, METRICS, CARD, REFERENCE = "thresholds.json", "metrics.json", "README.md", "reference.npz"
 LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 
 Samples = Tensor | NDArray[np.floating[Any]]
@@ -127,6 +128,7 @@ class Bundle:
     thresholds: Rule | None
     familiar: Familiar | None  # None: written before bundles had it
     encoding: Encoding | None = None  # from the rows of a table to vectors; None: there is no table
+    reference: Predictions | None = None  # of familiar test samples, to compare with; not in every bundle
 
     @cached_property
     def model(self) -> CalibratedNetworks:
@@ -296,6 +298,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     thresholds = None
     if THRESHOLDS in about["files"]:
         thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
+    reference = read_predictions(folder / REFERENCE) if REFERENCE in about["files"] else None
     bundle = Bundle(
         about=about,
         kind=kind,
@@ -308,6 +311,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         thresholds=thresholds,
         familiar=None if familiar is None else familiar_from(familiar),
         encoding=encoding,
+        reference=reference,
     )
     _check_parts(bundle)
     return bundle
@@ -334,6 +338,9 @@ def _check_parts(bundle: Bundle) -> None:
             raise InputError(f"T inside {fitted.needs_members} samples for {got}; allowed: as many")
     elif fitted is not None and fitted.needs_members not in (None, members):
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
+    reference = bundle.reference
+    if reference is not None and (reference.kind, reference.class_names) != (bundle.kind, bundle.class_names):
+        raise InputError(f"{REFERENCE} has predictions of another classifier; {AGAIN}")
     logits_score(novelty.score)
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
         raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
@@ -399,7 +406,7 @@ def restored_network(
 
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
-        if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
+        if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from surefoot import __version__
@@ -29,6 +30,7 @@ from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, 
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader
 from surefoot.io import new_folder, sha256_of
+from surefoot.predictions.files import write_predictions
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
@@ -47,6 +49,9 @@ FIRST_LAYERS = {
     "residual-mlp": "first.weight",
 }
 CHANNELS = 3  # images are decoded to red, green and blue
+SEED = 23  # of the half that a limit comes from, and of the rows of the reference
+MOST_REFERENCE, FEWEST_REFERENCE = 2000, 500  # rows, if the test set has them
+REFERENCE_NUMBERS = 2**20  # logits; with more classes there are fewer rows
 NOVELTY_MEANING = (
     "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
     "mean over members"
@@ -284,6 +289,7 @@ def write_bundle(
         )
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
+        about["reference"] = _write_reference(chosen, selected, novelty, new / parts.REFERENCE)
         documents = {
             parts.CALIBRATION: calibration_document(selected.calibration)
             | {
@@ -340,10 +346,33 @@ def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictio
     """A method's calibrated predictions of the test sets, with the novelty that its bundle reports."""
     selected = _run(chosen, run)
     novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
-    return {
-        split: replace(predictions, novelty=novelty.of(selected.outputs[split].logits, chosen.plan.kind))
-        for split, predictions in selected.after.items()
-    }
+    return {split: _with_novelty(selected, split, novelty) for split in selected.after}
+
+
+def _with_novelty(selected: MethodRun, split: Split, novelty: Novelty) -> Predictions:
+    outputs = selected.outputs[split]
+    return replace(selected.after[split], novelty=novelty.of(outputs.logits, outputs.kind))
+
+
+def _write_reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
+    """Write predictions of familiar test samples, to which `serve` compares its own; how many, or why none.
+
+    Outputs and labels, of a random part where there are many; no sample and no id.
+    """
+    if (remark := remark_on_predictions(chosen)) is not None:
+        return {"rows": 0, "reason": remark}
+    predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty).average()
+    rows = min(predictions.n, MOST_REFERENCE, max(FEWEST_REFERENCE, REFERENCE_NUMBERS // predictions.classes))
+    drawn = np.random.default_rng(SEED).permutation(predictions.n)[:rows]
+    reference = replace(
+        predictions.take(np.sort(drawn)),
+        class_names=chosen.plan.class_names,
+        groups=None,
+        ids=None,
+        attributes=None,
+    )
+    write_predictions(reference, path)
+    return {"rows": rows}
 
 
 def remark_on_predictions(chosen: Chosen) -> str | None:
@@ -407,11 +436,16 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar:
-    """Up to which novelty samples are familiar: from the validation split, measured on the test sets."""
-    reader, method = Reader(chosen.opened.store), chosen.planned.method
-    outputs = {Split.VAL: reader.outputs(method, selected.specs, Split.VAL), **selected.outputs}
-    scores = {split: novelty.of(each.logits, chosen.plan.kind).numpy() for split, each in outputs.items()}
-    return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
+    """Up to which novelty samples are familiar: from a random half of the familiar test samples.
+
+    The other half, and the unfamiliar test samples, measure it. The validation samples would not do: the
+    paper's protocol trains on them before networks are bundled, after which their novelty is lower.
+    """
+    kind = chosen.plan.kind
+    scores = {split: novelty.of(each.logits, kind).numpy() for split, each in selected.outputs.items()}
+    familiar = np.random.default_rng(SEED).permutation(scores[Split.TEST_FAMILIAR])
+    half = len(familiar) // 2
+    return fit_familiar(familiar[half:], familiar[: max(1, half)], scores.get(Split.TEST_UNFAMILIAR))
 
 
 def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:
