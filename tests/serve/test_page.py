@@ -34,7 +34,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(made):
-    with served(made[1], "--max-images", 3) as running:
+    with served(made[1], "--max-images", 3, "--verdict", "on") as running:
         yield running
 
 

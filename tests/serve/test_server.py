@@ -23,7 +23,8 @@ from tests.serve.made import PATIENCE, THRESHOLDS, bundled, counts, expected, js
 
 CLOSE = 1e-6
 MOST, MOST_OF_ONE = 300_000, 200_000  # bytes
-LIMITS = ("--max-bytes", MOST, "--max-image-bytes", MOST_OF_ONE, "--max-images", 8, "--max-pixels", 4_000_000)
+LIMITS = ("--max-bytes", MOST, "--max-image-bytes", MOST_OF_ONE, "--max-images", 8, "--max-pixels", 4_000_000,
+          "--verdict", "on")  # fmt: skip
 IMAGE = {"content-type": "image/png"}
 FORM = {"content-type": "multipart/form-data; boundary=edge"}
 

@@ -19,7 +19,7 @@ from surefoot.cli.inputs import (
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
-from surefoot.serve.limits import Limits
+from surefoot.serve.limits import Limits, VerdictMode, Watch
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -276,6 +276,21 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
     ] = None,
+    window: Annotated[
+        int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
+    ] = Watch.rows,
+    check_every: Annotated[
+        int | None, typer.Option(help="New predictions between checks; by default as many as the window has.")
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="The probability of any false alarm, over all checks.")
+    ] = Watch.alpha,
+    history: Annotated[
+        Path | None, typer.Option(help="JSON lines, one per check: the count of checks survives a restart.")
+    ] = None,
+    verdict: Annotated[
+        VerdictMode, typer.Option(help="Mark predictions as familiar or unfamiliar; auto: if it is useful.")
+    ] = VerdictMode.AUTO,
     allow_code: AllowCode = False,
 ) -> None:
     """Serve a bundle over HTTP: /predict for programs, a page at / for people, /health and /metrics.
@@ -292,6 +307,8 @@ def serve(
         max_waiting=max_waiting,
         timeout=timeout,
     )
+    watch = Watch(rows=window, every=check_every, alpha=alpha, history=history)
+    refuse_wrong_outputs([thresholds], [history])
     try:
         from surefoot.serve.app import build_app
         from surefoot.serve.hosts import Hosts
@@ -304,12 +321,11 @@ def serve(
     with stoppable("stopped before the server started"):
         use_threads(threads)
         loaded = load_bundle(folder, allow_code=allow_code)
-        predictor = Predictor(
-            loaded, _rule(thresholds, loaded), device_named(device), allow_unseen=allow_unseen
-        )
+        rule, where = _rule(thresholds, loaded), device_named(device)
+        predictor = Predictor(loaded, rule, where, allow_unseen=allow_unseen, verdict=verdict)
+        app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())), watch)
         sock = listen(host, port)
     echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
-    app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))
     if run_server(app, sock, limits):
         echo("stopped; all requests were answered", err=True)
     else:

@@ -156,12 +156,13 @@ class Table:
         rows["error"] = [view if isinstance(view, str) else None for view in views]
         if readable:
             batch = torch.stack([view for view in views if isinstance(view, Tensor)])
-            for name, values in self._columns(self.bundle.predict(batch.to(device))).items():
+            for name, values in self.columns(self.bundle.predict(batch.to(device))).items():
                 for row, value in zip(readable, values, strict=True):
                     rows[name][row] = value
         return rows
 
-    def _columns(self, predictions: Predictions) -> Rows:
+    def columns(self, predictions: Predictions) -> Rows:
+        """The values of a bundle's predictions, all but the first column's."""
         probs, names = predictions.probs(), self.bundle.class_names
         assert predictions.novelty is not None
         confidence, entropy = confidence_and_entropy(probs, predictions.kind)

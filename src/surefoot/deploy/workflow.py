@@ -131,16 +131,31 @@ def shift_check(
     before, after = (
         scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
     )
+    with recorded_check(before, after, alpha=alpha, bound=bound, history=history, source=source) as checked:
+        yield checked
+
+
+@contextmanager
+def recorded_check(
+    reference: Scores,
+    current: Scores,
+    *,
+    alpha: float,
+    bound: float | None,
+    history: str | Path | None,
+    source: str,
+) -> Iterator[Checked]:
+    """The same, of scores; without a history, a single check that may spend all of alpha."""
     if history is None:
-        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        check = check_shift(reference, current, budget=AlphaBudget.only(alpha), bound=bound)
         with all_or_none():
-            yield Checked(check, before, after, ())
+            yield Checked(check, reference, current, ())
         return
-    name = fingerprint(before)
+    name = fingerprint(reference)
     # Locked until it is written: two checks at once would spend the same budget.
     with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
         budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
-        check = check_shift(before, after, budget=budget, bound=bound)
+        check = check_shift(reference, current, budget=budget, bound=bound)
         recorded = past.added(check, reference=name, source=source)
-        yield Checked(check, before, after, recorded.checks)
+        yield Checked(check, reference, current, recorded.checks)
         recorded.write()
