@@ -10,7 +10,7 @@ import pytest
 import surefoot
 from tests.browser import ARGUMENTS, CHROMIUM
 from tests.deploy.made import COLOURS
-from tests.serve.made import PATIENCE, THRESHOLDS, bundled, expected, picture, served
+from tests.serve.made import PATIENCE, expected, picture, served
 
 DROP = """async ([bytes, name, type]) => {
   const carried = new DataTransfer();
@@ -25,11 +25,6 @@ PASTE = """async ([bytes, name, type]) => {
   carried.items.add(new File([new Uint8Array(bytes)], name, { type }));
   document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: carried, bubbles: true }));
 }"""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return bundled(tmp_path_factory.mktemp("served"), thresholds=THRESHOLDS)
 
 
 @pytest.fixture(scope="module")

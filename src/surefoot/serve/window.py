@@ -123,14 +123,14 @@ class ShiftWindow:
                 self._changed.wait_for(lambda: self._closed or self._is_due())
             if self._closed:
                 return
-            start = time.monotonic()
+            start = time.thread_time()
             try:
                 self.check()
             except Exception as error:  # whatever it is, the server must go on
                 LOG.error("the check for shift failed", exc_info=error)
                 sentence = str(error) if isinstance(error, InputError) else "see the server's log"
                 self.state = replace(self.state, name=FAILED, sentences=(f"The check failed: {sentence}.",))
-            pause = (time.monotonic() - start) * (1 - BUSY) / BUSY
+            pause = (time.thread_time() - start) * (1 - BUSY) / BUSY
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, pause)
 
