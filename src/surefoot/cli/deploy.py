@@ -1,5 +1,6 @@
 """Using a trained method elsewhere: `predictions`, `bundle`, `predict`, `serve`, `export`."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,14 @@ NetworkName = Annotated[str | None, typer.Option(help="Which network, where a ta
 RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
 NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; must be new.")]
 LISTED = 5  # unreadable images that are named in the terminal
-FILES = {"test_familiar": "familiar.npz", "test_unfamiliar": "unfamiliar.npz"}
+FILES = {"test_familiar": "familiar", "test_unfamiliar": "unfamiliar"}
+
+
+class FileType(StrEnum):
+    """Of predictions files."""
+
+    NPZ = "npz"
+    PARQUET = "parquet"
 
 
 def predictions(
@@ -64,24 +72,37 @@ def predictions(
     task: TaskName = None,
     network: NetworkName = None,
     run: RunNumber = 0,
+    features: Annotated[
+        bool,
+        typer.Option(
+            "--features", help="Also the features before the last layer, projected; needs the task's data."
+        ),
+    ] = False,
+    file_type: Annotated[FileType, typer.Option("--type", help="The type of the files.")] = FileType.NPZ,
+    device: Device = "auto",
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
     from surefoot.store.store import Store
 
     folder = run_folder(Store(store), experiment)
-    from surefoot.deploy.make_bundle import method_predictions, remark_on_predictions
+    from surefoot.cli.terminal import progress
+    from surefoot.deploy.make_bundle import add_features, method_predictions, remark_on_predictions
     from surefoot.io import new_folder
     from surefoot.predictions.files import write_predictions
 
     chosen = _chosen(folder, method, task, network)
     by_split = method_predictions(chosen, run=run)
+    if features:
+        with progress("features", sum(each.n for each in by_split.values())) as tick:
+            by_split = add_features(chosen, by_split, run=run, device=device_named(device), tick=tick)
+    names = {split: f"{FILES[split]}.{file_type}" for split in by_split}
     with new_folder(output) as new:
         for split, each in by_split.items():
-            write_predictions(each, new / FILES[split])
+            write_predictions(each, new / names[split])
     _note(remark_on_predictions(chosen))
     for split, each in by_split.items():
-        echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
+        echo(f"{output / names[split]} ({count_of(each.n, 'row')})")
 
 
 def bundle(
@@ -100,6 +121,10 @@ def bundle(
             min=0, max=MOST_RESAMPLES, help="Bootstrap resamples of the metrics; 0 for no intervals."
         ),
     ] = RESAMPLES,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Features in the reference of 'serve'; needs the task's data."),
+    ] = False,
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
@@ -118,7 +143,9 @@ def bundle(
     classes = len(chosen.plan.class_names)
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
-        fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
+        fitted = write_bundle(
+            chosen, output, run=run, thresholds=given, resamples=resamples, features=features, tick=tick
+        )
     _note(None if given is None else remark_on(given, fitted))
     _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
     size = sum(file.stat().st_size for file in output.iterdir())
@@ -150,6 +177,10 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write a column with the probability of each class.")
     ] = False,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Also write the features before the last layer (.parquet)."),
+    ] = False,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Exit with 0 even if some images cannot be read.")
     ] = False,
@@ -179,6 +210,7 @@ def predict(
                 allow_unseen=allow_unseen,
                 thresholds=_rule(thresholds, loaded),
                 probabilities=probabilities,
+                features=features,
                 device=device_named(device),
             )
             return
@@ -190,6 +222,7 @@ def predict(
                 output,
                 thresholds=_rule(thresholds, loaded),
                 probabilities=probabilities,
+                features=features,
                 device=device_named(device),
                 tick=tick,
             )
@@ -211,6 +244,7 @@ def _predict_table(
     allow_unseen: bool,
     thresholds: "Rule | None",
     probabilities: bool,
+    features: bool,
     device: str,
 ) -> None:
     """Predict the rows of a table."""
@@ -232,6 +266,7 @@ def _predict_table(
             output,
             thresholds=thresholds,
             probabilities=probabilities,
+            features=features,
             device=device,
             tick=tick,
         )

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
+from surefoot.deploy.features import one_pass, projected
 from surefoot.deploy.model import (
     CalibratedNetworks,
     Novelty,
@@ -186,11 +187,16 @@ class Bundle:
             self.encoding.refuse_unseen(raw)
         return torch.from_numpy(self.encoding.encode(raw))
 
-    def predict(self, samples: Samples) -> Predictions:
-        """Calibrated predictions of preprocessed samples, with their novelty, in one pass."""
+    def predict(self, samples: Samples, *, features: bool = False) -> Predictions:
+        """Calibrated predictions of preprocessed samples, with their novelty, in one pass.
+
+        With `features`, also the inputs of the networks' last layers, projected to at most 64 numbers.
+        """
         inputs = self._checked(samples)
         with torch.inference_mode():
-            logits = torch.stack([network(inputs) for network in self.networks]).float().cpu()
+            passes = [one_pass(network, inputs, features=features) for network in self.networks]
+            logits = torch.stack([logits for logits, _ in passes]).float().cpu()
+            inner = [found for _, found in passes if found is not None]
         novelty = self.novelty.of(logits, self.kind)
         scale = self.novelty.scale
         predictions = Predictions.from_logits(
@@ -199,6 +205,7 @@ class Bundle:
             kind=self.kind,
             class_names=self.class_names,
             novelty=None if scale is None else scale(novelty.numpy()),
+            features=projected(inner) if inner else None,
         )
         outer = self.outer_calibration
         calibrated = predictions if outer is None else outer(predictions)

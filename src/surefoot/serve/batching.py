@@ -181,7 +181,9 @@ class Predictor:
 
     def outputs(self, inputs: Sequence[Tensor]) -> Predictions:
         """The predictions of one forward pass."""
-        return self.bundle.predict(torch.stack(list(inputs)))
+        reference = self.bundle.reference
+        features = reference is not None and reference.features is not None
+        return self.bundle.predict(torch.stack(list(inputs)), features=features)
 
     def documents(self, predictions: Predictions) -> list[dict[str, Any]]:
         """Predictions as JSON values."""
