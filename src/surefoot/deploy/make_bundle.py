@@ -1,7 +1,9 @@
 """Make a bundle from an experiment that was run: one method, one run, calibration and model card."""
 
+import html
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,29 +11,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot import __version__
-from surefoot.calibrators import calibration_document
+from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy import bundle as parts
 from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
-from surefoot.deploy.model_card import NOVELTY_MEANING, model_card
-from surefoot.deploy.self_check import differences, row_features, rows_of
+from surefoot.deploy.reference import add_to_reference, row_features, write_reference
+from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.comparison import MethodRun
 from surefoot.evaluation.evaluate import Tick, evaluate, silently
-from surefoot.evaluation.scores import evaluation_document
+from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
 from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader
 from surefoot.io import new_folder, sha256_of
-from surefoot.predictions.files import write_predictions
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
@@ -39,18 +39,163 @@ from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split, Task
+from surefoot.text import count_of
 from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
 
+CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 FIRST_LAYERS = {
     "mlp": "hidden.0.linear.weight",
     "linear": "output.weight",
     "residual-mlp": "first.weight",
 }
 CHANNELS = 3  # images are decoded to red, green and blue
-SEED = 23  # of the half that a limit comes from, and of the rows of the reference
-MOST_REFERENCE, FEWEST_REFERENCE = 2000, 500  # rows, if the test set has them
-REFERENCE_NUMBERS = 2**20  # logits; with more classes there are fewer rows
+SEED = 23  # of the half of the test samples that the limit of novelty comes from
+NOVELTY_MEANING = (
+    "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
+    "mean over members"
+)
+
+
+FEATURES_MEANING = (
+    "of a number (x - mean) / deviation, 0 where it is missing, and 1 where it is missing, else 0; of a "
+    "category a 1 among its values, or at the end for any other; of a vector its numbers"
+)
+
+
+def model_card(
+    about: Mapping[str, Any],
+    *,
+    calibration: Calibration | None,
+    novelty: Novelty,
+    familiar: Familiar,
+    evaluation: Evaluation,
+    thresholds: Mapping[str, Any] | None,
+    method: Method,
+) -> str:
+    """Markdown; text from users' files is escaped, our own needs no escaping."""
+    shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
+    given = f"points, {shape} numbers each, not preprocessed"
+    if about.get("features") is not None:
+        columns = ", ".join(_plain(each["column"]) for each in about["features"])
+        given = f"rows of a table, as {shape} numbers; {FEATURES_MEANING}; columns: {columns}"
+    if prepared is not None:
+        sizes = [f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view")]
+        given = f"images, as {shape}: {prepared['definition']}, with {', '.join(sizes)}"
+    return "\n".join(
+        [
+            f"# {_plain(about['task']['name'])}: {method.title}",
+            "",
+            f"Written by Surefoot {about['surefoot']} from run {about['run']} of experiment "
+            f"{_plain(about['experiment'])}.",
+            "",
+            "## What it is",
+            "",
+            *_facts(about, calibration, method),
+            f"- **Novelty**: `{novelty.score}`; {NOVELTY_MEANING}. " + " ".join(familiar.sentences()),
+            f"- **Input**: {given}.",
+            "",
+            "## How well it did",
+            "",
+            *_scores(evaluation, method, about),
+            "",
+            "## What it decides",
+            "",
+            *_decisions(thresholds),
+            "",
+            "## How to use it",
+            "",
+            *_use(about),
+            "",
+        ]
+    )
+
+
+def _facts(about: Mapping[str, Any], calibration: Calibration | None, method: Method) -> list[str]:
+    recipe = about["networks"][0]["recipe"]
+    count = count_of(len(about["networks"]), "network")
+    classes = count_of(len(about["class_names"]), "class", "classes")
+    names = ", ".join(_plain(name) for name in about["class_names"])
+    labels = "one of" if about["kind"] == "one_label" else "any of"
+    return [
+        f"- **Predicts** {labels} {classes}: {names}.",
+        f"- **Method**: `{method.name}`, `{method.formula}` ({method.reference}); {method.origin}.",
+        f"- **Networks**: {count} ({_plain(recipe['network'])}), protocol `{recipe['protocol']}`, "
+        f"seeds {', '.join(str(each['seed']) for each in about['networks'])}.",
+        f"- **Calibration**: {'none' if calibration is None else calibration.summary()}; fitted on "
+        f"{method.fitted_on}.",
+    ]
+
+
+def _scores(evaluation: Evaluation, method: Method, about: Mapping[str, Any]) -> list[str]:
+    sides = list(evaluation.sides.items())
+    header = " | ".join(f"{side} (n = {scores.n:,})" for side, scores in sides)
+    metrics = [metric for metric in evaluation.metrics if metric.name in CARD_METRICS]
+    rows = [
+        f"| {metric.title} | {' | '.join(_score(s.metrics[metric.name]) for _, s in sides)} |"
+        for metric in metrics
+    ]
+    lines = [f"| lower is better | {header} |", f"|---|{'---|' * len(sides)}", *rows, ""]
+    if len(sides) == 1:
+        lines.append("There were no unfamiliar samples to test on: its performance on them is unknown.")
+    if any("bayesian" in str(each["recipe"].get("variant")) for each in about["networks"]):
+        lines.append(
+            "The predictions behind these numbers draw new noise for each sample; a bundle draws it once, so "
+            "its own numbers differ a little."
+        )
+    lines.append(
+        f"With 95% intervals from {count_of(evaluation.resamples, 'resample')}, and exact ones for "
+        f"proportions; `metrics.json` has every metric. {method.title} was tested on the task's own test "
+        "sets, and other unfamiliar data may be harder."
+    )
+    return lines
+
+
+def _score(score: Score) -> str:
+    if score.value != score.value:
+        return "undefined (n = 0)"
+    ends = "" if score.low != score.low else f" ({score.low:.4f} to {score.high:.4f})"
+    count = "" if score.n is None else f", {score.k} of {score.n:,}"
+    return f"{score.value:.4f}{ends}{count}"
+
+
+def _decisions(thresholds: Mapping[str, Any] | None) -> list[str]:
+    if thresholds is None:
+        return ["No thresholds were given: `surefoot predict` writes no decision."]
+    accept, reject = (thresholds[name] for name in ("accept", "reject"))
+    above = "never accepted" if accept is None else f"accepted at a confidence of {accept:g} or more"
+    below = "never rejected" if not reject else f"rejected below {reject:g}"
+    return [f"Predictions are {above}, {below}, and reviewed otherwise. `thresholds.json` has the details."]
+
+
+def _use(about: Mapping[str, Any]) -> list[str]:
+    code = [
+        "```python",
+        "import surefoot",
+        "",
+        'bundle = surefoot.load_bundle("DIR")',
+    ]
+    if about.get("features") is not None:
+        code += [
+            "rows = bundle.preprocess_rows(table)  # a pandas DataFrame, a pyarrow Table, a list of mappings",
+            "probabilities = bundle.probabilities(rows)  # (n, classes)",
+            "```",
+        ]
+        return ["```sh", "surefoot predict DIR rows.csv -o out.csv", "```", "", *code]
+    if about["preprocessing"] is None:
+        code += ["probabilities = bundle.probabilities(points)  # (n, classes)", "```"]
+        return code
+    code += [
+        'image = bundle.preprocess("image.jpg")',
+        "probabilities = bundle.probabilities(image[None])  # (1, classes)",
+        "```",
+    ]
+    return ["```sh", "surefoot predict DIR images/ -o out.parquet", "```", "", *code]
+
+
+def _plain(text: object) -> str:
+    """Text with Markdown and HTML escaped, in one line."""
+    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", html.escape(" ".join(str(text).split())))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +294,7 @@ def write_bundle(
         )
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
-        about["reference"] = _write_reference(chosen, selected, novelty, new / parts.REFERENCE)
+        about["reference"] = _reference(chosen, selected, novelty, new / parts.REFERENCE)
         documents = {
             parts.CALIBRATION: calibration_document(selected.calibration)
             | {
@@ -180,7 +325,9 @@ def write_bundle(
         about["files"] = {file.name: sha256_of(file) for file in sorted(new.iterdir())}
         _write_json(about, new / parts.BUNDLE)
         if features:
-            about["files"][parts.REFERENCE] = _add_to_reference(chosen, selected, new)
+            bundle, stored = parts.load_bundle(new), selected.before[Split.TEST_FAMILIAR]
+            add_to_reference(bundle, _task(chosen, bundle), stored, new / parts.REFERENCE)
+            about["files"][parts.REFERENCE] = sha256_of(new / parts.REFERENCE)
             _write_json(about, new / parts.BUNDLE)
         _write_json({**about, **_self_check(chosen, selected, new)}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
@@ -252,42 +399,12 @@ def _with_novelty(selected: MethodRun, split: Split, novelty: Novelty) -> Predic
     return replace(selected.after[split], novelty=novelty.of(outputs.logits, outputs.kind))
 
 
-def _write_reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
-    """Write predictions of familiar test samples, to which `serve` compares its own; how many, or why none.
-
-    Outputs and labels, of a random part where there are many; no sample and no id.
-    """
+def _reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
+    """Write the reference of `serve`; how many rows it has, or why there is none."""
     if (remark := remark_on_predictions(chosen)) is not None:
         return {"rows": 0, "reason": remark}
-    predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty).average()
-    rows = _reference_rows(predictions)
-    reference = replace(
-        predictions.take(rows),
-        class_names=chosen.plan.class_names,
-        groups=None,
-        ids=None,
-        attributes=None,
-    )
-    write_predictions(reference, path)
-    return {"rows": len(rows)}
-
-
-def _reference_rows(predictions: Predictions) -> NDArray[np.int64]:
-    most = max(FEWEST_REFERENCE, REFERENCE_NUMBERS // predictions.classes)
-    drawn = np.random.default_rng(SEED).permutation(predictions.n)
-    return np.sort(drawn[: min(MOST_REFERENCE, most)])
-
-
-def _add_to_reference(chosen: Chosen, selected: MethodRun, folder: Path) -> str:
-    """Write the features into a bundle's reference; the new file's digest."""
-    bundle, path = parts.load_bundle(folder), folder / parts.REFERENCE
-    if bundle.reference is None:
-        raise InputError(f"no features for a bundle without a reference: {remark_on_predictions(chosen)}")
-    stored = selected.before[Split.TEST_FAMILIAR]
-    rows = _reference_rows(stored)
-    features = row_features(bundle, _task(chosen, bundle), Split.TEST_FAMILIAR, stored, rows)
-    write_predictions(replace(bundle.reference, features=features), path)
-    return sha256_of(path)
+    predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty)
+    return {"rows": write_reference(replace(predictions, class_names=chosen.plan.class_names), path)}
 
 
 def remark_on_predictions(chosen: Chosen) -> str | None:

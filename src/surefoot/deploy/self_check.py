@@ -6,7 +6,7 @@ a bundle is read (`load_bundle`): fixed numbers, which are no data of anybody, a
 what the networks gave when they were bundled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from surefoot.tasks import ImageFiles, Task
 from surefoot.tasks.task import Split
 
 STORED_ROWS = 4  # of each test set
-AT_ONCE = 64  # rows in a pass
 LIMIT = 0.05  # of a probability; networks that predicted on a GPU did so with fewer bits
 
 
@@ -46,26 +45,6 @@ def rows_of(task: Task, selected: MethodRun, preprocessing: Preprocessing | None
         samples = [sample_of(task, split, stored, int(row), preprocessing) for row in rows]
         chosen[split] = TestRows(rows, torch.stack(samples))
     return chosen
-
-
-def row_features(
-    bundle: Bundle,
-    task: Task,
-    split: Split,
-    stored: Predictions,
-    rows: NDArray[np.int64],
-    tick: Callable[[int], None] = lambda _: None,
-) -> Tensor:
-    """Projected features (rows, at most 64) of a test set's rows, from the task's data."""
-    parts = []
-    for start in range(0, len(rows), AT_ONCE):
-        some = rows[start : start + AT_ONCE]
-        samples = [sample_of(task, split, stored, int(row), bundle.preprocessing) for row in some]
-        features = bundle.predict(torch.stack(samples), features=True).features
-        assert features is not None
-        parts.append(features)
-        tick(len(some))
-    return torch.cat(parts)
 
 
 def differences(
