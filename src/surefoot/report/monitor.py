@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from surefoot import __version__
-from surefoot.deploy.monitor import Check, Scores, novelty_name
-from surefoot.deploy.monitor_text import TITLES
+from surefoot.deploy.monitor import Check, novelty_name
+from surefoot.deploy.monitor_text import TITLES, monitor_verdict
+from surefoot.deploy.workflow import Checked
 from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.predictions.outcomes import Array
@@ -75,18 +76,10 @@ CAPTIONS = {
 }
 
 
-def write_monitor_page(
-    check: Check,
-    verdict: Sequence[str],
-    table: Table,
-    reference: Scores,
-    current: Scores,
-    history: Sequence[Mapping[str, Any]],
-    sources: Mapping[str, str],
-    path: str | Path,
-) -> None:
+def write_monitor_page(checked: Checked, sources: Mapping[str, str], path: str | Path) -> None:
     """Write one self-contained page."""
-    recent = list(history)[-CHECKS_SHOWN:]
+    check, reference, current = checked.check, checked.reference, checked.current
+    recent = list(checked.checks)[-CHECKS_SHOWN:]
     confidence = _histogram("confidence", reference.confidence, current.confidence)
     figures = [("Confidence", confidence, CAPTIONS["confidence"])]
     name = novelty_name(reference, current)
@@ -98,8 +91,8 @@ def write_monitor_page(
         figures.append(("Evidence over time", _evidence_over_time(recent), CAPTIONS["evidence"]))
     text = template_named("monitor.html").render(
         check=check,
-        verdict=verdict,
-        table=to_html([table], "compared"),
+        verdict=monitor_verdict(check),
+        table=to_html([monitor_table(check)], "compared"),
         parts=to_html([_parts_table(check)], "parts") if check.parts else "",
         unfamiliar=to_html([_unfamiliar_table(check)], "unfamiliar"),
         figures=[(title, Markup(svg), caption) for title, svg, caption in figures],
