@@ -279,7 +279,7 @@ def looked(path, **changes):
     rng = np.random.default_rng(6)
     given = {"alpha": 0.05, "reference": "r"} | changes
     with opened(path, **given) as past:
-        share = AlphaBudget.of_check(len(past.checks) + 1, given["alpha"])
+        share = AlphaBudget.of_check(past.count + 1, given["alpha"])
         look = check_shift(scores_of(source(50, rng)), scores_of(source(50, rng)), budget=share)
         recorded = past.added(look, reference=given["reference"], source="<b>")
         recorded.write()
@@ -305,6 +305,26 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     with pytest.raises(InputError, match="checks against another reference"):
         looked(path, reference="another")
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_of_a_long_history_only_the_end_is_read(tmp_path):
+    """Three megabytes of checks: the next is number 6,001, and nothing before it has changed."""
+    path = tmp_path / "h.jsonl"
+    entry = looked(path).checks[0]
+    lines = [json.dumps(entry | {"look": number}) for number in range(1, 6001)]
+    path.write_text("\n".join(["far away, so not read", *lines[1:]]))  # the last line is not ended
+    before = path.read_text()
+    history = looked(path)
+    assert history.count == 6001
+    assert 200 < len(history.checks) < 4000
+    assert [each["look"] for each in history.checks[-2:]] == [6000, 6001]
+    assert history.checks[-1]["level"] == pytest.approx(0.05 * 6 / (np.pi * 6001) ** 2)
+    assert path.read_text().startswith(before + "\n")
+    assert len(path.read_text().splitlines()) == 6001
+    for wrong in ("x" * 2_000_000, "x\n" * 1_000_000, '{"look": 0}\n' * 200_000):
+        path.write_text(wrong)
+        with pytest.raises(InputError, match="not a history of checks: the last 1,048,576 bytes are wrong"):
+            looked(path)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def recorded_check(
     name = fingerprint(reference)
     # Locked until it is written: two checks at once would spend the same budget.
     with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
-        budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
+        budget = AlphaBudget.of_check(past.count + 1, alpha)
         check = check_shift(reference, current, budget=budget, bound=bound)
         recorded = past.added(check, reference=name, source=source)
         yield Checked(check, reference, current, recorded.checks)

@@ -84,7 +84,7 @@ class ShiftWindow:
         with opened(self.watch.history, alpha=self.watch.alpha, reference=name) as past:
             alarms = [each["at"] for each in past.checks if each["alarm"]]
             last = alarms[-1] if alarms else None
-            return replace(state, checks=len(past.checks), alarms=len(alarms), last_alarm=last)
+            return replace(state, checks=past.count, alarms=len(alarms), last_alarm=last)
 
     def add(self, predictions: Predictions) -> None:
         """Append rows; those that leave the window are dropped, in whole batches."""
