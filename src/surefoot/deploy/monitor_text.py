@@ -24,9 +24,9 @@ TITLES = {
     "features": "features (any change)",
 }
 DEFINITIONS = {
-    "p": "by permutation of the rows: lower confidence, higher novelty or a smaller share accepted (mean "
-    "rank; 'tail': Savage scores, which weigh the most unfamiliar rows); outputs and features: any change of "
-    "their distribution (maximum mean discrepancy)",
+    "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
+    "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "
+    "unfamiliar rows); outputs and features: any change of their distribution (maximum mean discrepancy)",
     "adjusted": "p corrected for all comparisons of the check (Westfall-Young); significant if at most level",
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
@@ -104,7 +104,8 @@ def _not_detected(check: Check) -> list[str]:
 
 def _evidence(finding: Finding) -> str:
     title = TITLES[finding.name]
-    corrected = f"corrected p = {p_text(finding.adjusted)}"
+    p = p_text(finding.adjusted)
+    corrected = f"corrected p {p}" if p.startswith("<") else f"corrected p = {p}"
     if math.isnan(finding.reference):
         return f"{title[0].upper()}{title[1:]}: {corrected}."
     change = (

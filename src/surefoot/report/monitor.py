@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 
 from surefoot import __version__
 from surefoot.deploy.monitor import Check, novelty_name
@@ -189,6 +189,8 @@ def _evidence_over_time(history: Sequence[Mapping[str, Any]]) -> str:
         smallest = [max(min(each["adjusted"].values()), SMALLEST_P) for each in known]
         axes.plot(numbers, smallest, "o-", color=COLOURS["familiar"], markersize=5, label="smallest p")
         axes.set(xlabel="check", ylabel="corrected p", yscale="log")
+        axes.yaxis.set_major_formatter(lambda p, _: f"{p:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="best")
         return svg_of(figure, "monitor-evidence", "The smallest corrected p-value at every check")
