@@ -55,7 +55,7 @@ def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     (result,) = predictor.predict([torch.zeros(old.shape)])
     assert (result["verdict"], result["decision"]) == (None, "review")
     page = html(predictor)
-    assert "so images are not checked" in page
+    assert "This bundle has no limit of novelty, so predictions are not marked." in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
     assert "accepted at 0.9 or more, nothing is rejected," in html(Predictor(old, Rule(0.9, 0.0), "cpu"))
 

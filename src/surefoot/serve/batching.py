@@ -25,8 +25,9 @@ from surefoot.runtime import usable_cores
 from surefoot.serve.limits import RefusedError, VerdictMode
 
 USELESS = (
-    "it must find unfamiliar test samples at least twice as often as it mistakes familiar ones, by the ends "
-    "of the 95% intervals"
+    "Predictions are not marked as familiar or unfamiliar: unfamiliar test samples are not found at least "
+    "twice as often as familiar ones are mistaken for them, by the ends of the 95% intervals. With --verdict "
+    "on they are marked all the same."
 )
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -222,11 +223,11 @@ class Verdict:
     def of(familiar: Familiar | None, mode: VerdictMode) -> "Verdict":
         """By default it is shown if it is useful."""
         if familiar is None:
-            return Verdict(None, False, "This bundle has no limit for novelty.")
+            return Verdict(None, False, "This bundle has no limit of novelty, so predictions are not marked.")
         shown = mode is VerdictMode.ON or (mode is VerdictMode.AUTO and familiar.is_useful)
         if shown or mode is VerdictMode.OFF:
-            return Verdict(familiar, shown, "" if shown else "It is switched off.")
-        return Verdict(familiar, False, f"It is off: {USELESS}. --verdict on shows it all the same.")
+            return Verdict(familiar, shown, "" if shown else "Predictions are not marked: --verdict off.")
+        return Verdict(familiar, False, USELESS)
 
     def of_novelty(self, novelty: float) -> str | None:
         """Familiar or unfamiliar; None where it is not shown."""

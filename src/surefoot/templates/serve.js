@@ -83,7 +83,8 @@ async function showShift() {
   box.className = shift.state === "shift detected" ? "shifted" : "";
   box.replaceChildren(...shift.verdict.map((sentence) => element("p", "", sentence)));
   const checks = document.getElementById("checks");
-  const last = shift.last_alarm ? `, the last at ${shift.last_alarm}` : "";
+  const at = (shift.last_alarm || "").replace("T", " ").replace("+00:00", " UTC");
+  const last = at ? `, the last at ${at}` : "";
   if (checks) checks.textContent = `Checks: ${shift.checks}, alarms: ${shift.alarms}${last}.`;
 }
 
