@@ -1,7 +1,7 @@
 """The latest predictions of a server, compared with its bundle's reference: has the data shifted?
 
 `surefoot monitor` on a rolling window, with the same detectors, sentences and levels over repeated checks. A
-thread of its own checks, at a lower priority and for at most `BUSY` of the time; requests only add rows.
+thread of its own checks, at a lower priority and for about `BUSY` of the time; requests only add rows.
 """
 
 import logging
@@ -25,7 +25,7 @@ from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.serve.limits import Watch, yield_to_others
 
 LOG = logging.getLogger("surefoot.serve")
-BUSY = 0.05
+BUSY = 0.05  # of a processor, by the time of the thread that checks
 SOURCE = "surefoot serve"  # in a history
 OFF, COLLECTING, NO_SHIFT, SHIFT, FAILED = (
     "off",
