@@ -77,8 +77,11 @@ def different(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
     pairs |= {"T": tuple(fit.temperature for fit in fits), "low": tuple(fit.low for fit in fits)}
     scaled = [metrics.nll(fit(predictions)) for fit, predictions in zip(fits, (given, there), strict=True)]
     pairs["nll after T"] = tuple(scaled)
+    close = (1e-9, 1e-12) if logits.dtype == torch.float64 else (1e-6, 1e-7)
     return [
-        f"{name}: {a!r}, CPU {b!r}" for name, (a, b) in pairs.items() if not np.isclose(a, b, 1e-9, 1e-12)
+        f"{name}: {a!r}, CPU {b!r}"
+        for name, (a, b) in pairs.items()
+        if not np.isclose(a, b, *close, equal_nan=True)
     ]
 
 
@@ -128,7 +131,10 @@ def main() -> None:
     wrong += different(several, torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
     present = torch.randint(0, 2, (2000, 10), device="cuda")
     wrong += different(few[:2000], present)
-    print(*(wrong or ["all results equal those of the CPU, to 1e-9"]), sep="\n")
+    wrong += different(few.double(), torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
+    gaps = torch.randint(0, 10, (COMPARED_ROWS,), device="cuda").masked_fill_(few[:, 0] > 1, -100)
+    wrong += different(1e10 * few, gaps)
+    print(*(wrong or ["all results equal those of the CPU: to 1e-9, of float32 logits to 1e-6"]), sep="\n")
     lines = [
         f"# {chosen.rows:,} x {chosen.classes} float32 logits on a GPU",
         "",
