@@ -6,13 +6,15 @@ logits give facts to about 1e-7, of very small ones as well, because the top cla
 """
 # mypy: disable-error-code="import-not-found, no-untyped-call, no-untyped-def, untyped-decorator"
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+ALIGNMENT = 16
 MOST_CLASSES = 8192  # of which a row fits in the registers
-NUMBERS_PER_PROGRAM = 2048
+NUMBERS_PER_WARP = 1024  # a row in one warp is added up without waiting for other warps
 
 try:
     import triton
@@ -47,12 +49,21 @@ def _launch(
 ) -> None:
     n, classes = len(labels), logits.shape[2]
     columns = triton.next_power_of_2(classes)
-    at_once = max(1, NUMBERS_PER_PROGRAM // columns)
+    at_once = max(1, NUMBERS_PER_WARP // columns)
+    warps = max(1, columns // NUMBERS_PER_WARP)
+    unit = math.gcd(logits.stride(1), ALIGNMENT)  # known to the compiler, it allows loads of several numbers
     labels = labels.contiguous()
     inputs = (logits[0], labels, labels if rows is None else rows, result, other.to(logits.device), n)
     with torch.cuda.device_of(logits):
         kernel[(triton.cdiv(n, at_once),)](
-            *inputs, rows is not None, classes, logits.stride(1), at_once, columns
+            *inputs,
+            logits.stride(1) // unit,
+            unit,
+            rows is not None,
+            classes,
+            at_once,
+            columns,
+            num_warps=warps,
         )
 
 
@@ -64,9 +75,10 @@ if triton is not None:
         labels,
         rows,
         n,
+        units,
+        unit: tl.constexpr,
         some: tl.constexpr,
         classes: tl.constexpr,
-        stride: tl.constexpr,
         at_once: tl.constexpr,
         columns: tl.constexpr,
     ):
@@ -77,9 +89,9 @@ if triton is not None:
         row = tl.load(rows + place, mask=inside, other=0) if some else place
         label = tl.load(labels + place, mask=inside, other=0)
         column = tl.arange(0, columns)[None, :]
-        start = logits + row[:, None] * stride
-        z = tl.load(start + column, mask=inside[:, None] & (column < classes), other=float("-inf"))
-        of_label = tl.load(logits + row * stride + label, mask=inside, other=0.0)
+        start = logits + row * units * unit
+        z = tl.load(start[:, None] + column, mask=inside[:, None] & (column < classes), other=float("-inf"))
+        of_label = tl.load(start + label, mask=inside, other=0.0)
         top = tl.max(z, 1)
         first = tl.min(tl.where(z == top[:, None], column, columns), 1)
         below_top = tl.where(column == first[:, None], float("-inf"), z - top[:, None])
@@ -94,14 +106,15 @@ if triton is not None:
         facts,
         correct,
         n,
+        units,
+        unit: tl.constexpr,
         some: tl.constexpr,
         classes: tl.constexpr,
-        stride: tl.constexpr,
         at_once: tl.constexpr,
         columns: tl.constexpr,
     ):
         place, inside, below_top, true, is_top = _rows(
-            logits, labels, rows, n, some, classes, stride, at_once, columns
+            logits, labels, rows, n, units, unit, some, classes, at_once, columns
         )
         ratios = tl.exp(below_top)  # to the top class's probability
         rest = tl.sum(ratios, 1).to(tl.float64)
@@ -126,14 +139,15 @@ if triton is not None:
         slopes,
         scale,
         n,
+        units,
+        unit: tl.constexpr,
         some: tl.constexpr,
         classes: tl.constexpr,
-        stride: tl.constexpr,
         at_once: tl.constexpr,
         columns: tl.constexpr,
     ):
         place, inside, below_top, true, _ = _rows(
-            logits, labels, rows, n, some, classes, stride, at_once, columns
+            logits, labels, rows, n, units, unit, some, classes, at_once, columns
         )
         exact = tl.load(scale)
         rounded = exact.to(below_top.dtype)

@@ -37,6 +37,8 @@ from surefoot.predictions.validate import (
 )
 from surefoot.runtime import in_parallel
 
+ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
@@ -73,9 +75,18 @@ class Predictions:
         if self.features is not None:
             check_features(self.features.numpy())
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest logit."""
+        parts = spans(self.n, ROWS_AT_ONCE if self.logits.device.type == "cpu" else self.n)
+        found = in_parallel(
+            lambda part: torch.aminmax(self.logits[:, part]), parts, numbers=self.logits.numel()
+        )
+        return min(float(low) for low, _ in found), max(float(high) for _, high in found)
+
     def _check_on_device(self) -> None:
         """The same without a copy of logits or labels: the extremes, and NaN if there is one, say enough."""
-        extremes = torch.stack(torch.aminmax(self.logits)).cpu().numpy()
+        extremes = np.array(self.extremes, str(self.logits.dtype).removeprefix("torch."))
         above = 1 if self.kind is LabelKind.MANY_LABELS else self.logits.shape[-1] - 1
         in_range = bool(((self.labels >= 0) & (self.labels <= above)).all())
         labels = _zeros(self.labels) if in_range else self.labels.cpu().numpy()
