@@ -125,15 +125,18 @@ def main() -> None:
     chosen = parser.parse_args()
     logits, labels = draw(chosen.rows, chosen.classes)
     wrong = different(logits[:COMPARED_ROWS], labels[:COMPARED_ROWS])
-    few = torch.randn(COMPARED_ROWS, 10, device="cuda")
-    wrong += different(few, torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
-    several = torch.randn(3, COMPARED_ROWS, 10, device="cuda")
-    wrong += different(several, torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
-    present = torch.randint(0, 2, (2000, 10), device="cuda")
-    wrong += different(few[:2000], present)
-    wrong += different(few.double(), torch.randint(0, 10, (COMPARED_ROWS,), device="cuda"))
-    gaps = torch.randint(0, 10, (COMPARED_ROWS,), device="cuda").masked_fill_(few[:, 0] > 1, -100)
-    wrong += different(1e10 * few, gaps)
+    few, truth = draw(COMPARED_ROWS, 10)
+    gaps = truth.masked_fill(few[:, 0] > 1, -100)
+    several = few + torch.randn(3, *few.shape, device="cuda")
+    present = (few[:2000] > torch.randn(2000, 10, device="cuda")).to(torch.int64)
+    for these in (
+        (few, truth),
+        (several, truth),
+        (few[:2000], present),
+        (few.double(), truth),
+        (1e10 * few, gaps),
+    ):
+        wrong += different(*these)
     print(*(wrong or ["all results equal those of the CPU: to 1e-9, of float32 logits to 1e-6"]), sep="\n")
     lines = [
         f"# {chosen.rows:,} x {chosen.classes} float32 logits on a GPU",
