@@ -88,13 +88,14 @@ def halley(slope: float, second: float, third: float) -> float:
 def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
     """The scale in [lowest, highest] with the least NLL, and a reading close to it."""
     scale = start = math.sqrt(lowest * highest)
-    stride = predictions.n // (FEWEST_ROWS if predictions.logits.device.type == "cpu" else FEWEST_ON_A_GPU)
+    on_cpu = predictions.logits.device.type == "cpu"
+    stride = predictions.n // (FEWEST_ROWS if on_cpu else FEWEST_ON_A_GPU)
     while stride > 1:
         every = Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
         scale, _ = search(partial(read, every), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
             scale = start
-        stride //= MORE
+        stride = stride // MORE if on_cpu else 1
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
     return search(partial(read, predictions), scale, lowest, highest, tolerance)
 
