@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test explore check format benchmark mutants fuzz browser clean
+.PHONY: help quickstart test explore check format benchmark mutants fuzz docs browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -37,6 +37,9 @@ fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inpu
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
 	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
 
+docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 		&& echo "installing chromium" && apt-get update -qq > /dev/null \
@@ -53,10 +56,15 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/core
 
+.venv/docs: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[docs]'
+	@touch $@ .venv/core
+
 .venv-peers/installed: benchmarks/peers.txt constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
 clean: ## remove environments and caches; the networks in runs/ stay
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
