@@ -1,4 +1,4 @@
-"""The commands of the tutorials work as they are written there, in small."""
+"""The commands and the code of the tutorials work as they are written there, in small."""
 
 import io
 import re
@@ -20,7 +20,9 @@ from surefoot.experiments.run import plans_for, resolved
 from tests.cli.command import surefoot
 
 ROOT = Path(__file__).parent.parent
-SMALL = ("epochs=1", "width=8", "runs=2", "members=2", "resamples=20")
+SMALL = ("epochs=1", "runs=2", "members=2", "resamples=20")
+FAST = ("--method", "single", "--method", "ensemble-of-t", "--workers", "1", "--train-only")
+ELSEWHERE = ("serve", "export")  # tested elsewhere, and slow
 
 
 def blocks(page, language):
@@ -32,6 +34,23 @@ def blocks(page, language):
 def commands(page, program):
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
+
+
+def run_commands(page, *values, exit_codes=None):
+    """Each command of a page, training little: its name and what it wrote."""
+    done = []
+    for words in commands(page, "surefoot"):
+        if words[0] == "run":
+            words += [word for value in (*SMALL, *values) for word in ("--set", value)]
+            words += FAST
+        if words[0] not in ELSEWHERE:
+            done.append((words[0], surefoot(*words, check=(exit_codes or {}).get(words[0], 0))))
+    return done
+
+
+def run_script(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def content(toml):
@@ -46,17 +65,55 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_the_predictions(folder, monkeypatch):
+    rng = np.random.default_rng(0)
+    (code,) = blocks("predictions.md", "python")
+    exec(code, {"logits": rng.standard_normal((20, 4)), "labels": rng.integers(0, 4, 20)})
+    assert pyarrow.parquet.read_table("my-val.parquet").num_rows == 20
+    (script,) = commands("predictions.md", "python")
+    run_script(script, monkeypatch)
+    done = run_commands("predictions.md", exit_codes={"monitor": 1})  # 1: it has shifted
+    assert [name for name, _ in done] == [
+        "evaluate",
+        "calibrate",
+        "evaluate",
+        "apply",
+        "thresholds",
+        "monitor",
+    ]
+    text = (ROOT / "docs/tutorials/predictions.md").read_text()
+    printed = dict(done)
+    assert "T = 3.4" in text
+    assert "T = 3.3" in printed["calibrate"].stdout
+    assert (folder / "report/report.html").exists()
+    assert "data has shifted" in printed["monitor"].stdout
+
+
+def test_the_model(capsys):
+    names = {}
+    exec("\n".join(blocks("model.md", "python")), names)
+    assert names["probabilities"].shape == (5, 3)
+    ensemble, single = map(float, capsys.readouterr().out.splitlines()[-1].split(" instead of "))
+    assert ensemble < single < names["result"].uncalibrated["unfamiliar"].metrics["nll"].value
+
+
+def test_the_images(folder):
+    (code,) = blocks("images.md", "python")
+    exec(code.replace("range(600)", "range(60)"), {})
+    task, experiment = blocks("images.md", "toml")
+    (folder / "task.toml").write_text(task)
+    (folder / "experiment.toml").write_text(experiment)
+    done = run_commands("images.md")
+    assert [name for name, _ in done] == ["data", "run", "bundle", "predict"]
+    table = pyarrow.csv.read_csv("predictions.csv")
+    assert table.num_rows == 60
+    assert set(table["label"].to_pylist()) <= {"wide", "tall"}
+
+
 def test_the_table(folder, capsys):
     (task,) = blocks("table.md", "toml")
     assert content(task) == content((folder / "examples/penguins/task.toml").read_text())
-    done = []
-    for words in commands("table.md", "surefoot"):
-        if words[0] == "run":
-            words += [word for value in SMALL for word in ("--set", value)]
-            words += ["--method", "single", "--method", "ensemble-of-t", "--workers", "1", "--train-only"]
-        if words[0] in ("serve", "export"):  # tested elsewhere, and slow
-            continue
-        done.append((words[0], surefoot(*words)))
+    done = run_commands("table.md", "width=8")
     assert [name for name, _ in done] == ["data", "run", "bundle", "predict"]
     assert "no problems, but see the notes" in done[0][1].stdout
     table = pyarrow.csv.read_csv("out.csv")
@@ -101,9 +158,7 @@ def add(file, name, data):
 
 def test_the_text(folder, monkeypatch, capsys):
     archive(folder / "vaderSentiment-3.3.2.tar.gz")
-    script, *arguments = commands("text.md", "python")[0]
-    monkeypatch.setattr(sys, "argv", [script, *arguments])
-    runpy.run_path(script, run_name="__main__")
+    run_script(commands("text.md", "python")[0], monkeypatch)
     assert "sentences.parquet: " in capsys.readouterr().out
     (task,) = blocks("text.md", "toml")
     assert content(task) == content((folder / "examples/sentiment/task.toml").read_text())

@@ -39,9 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Turn links between files of the repository into links between pages of the site."""
     here = page.file.src_uri
-    folder = (
-        ROOT / here.removeprefix(OUTSIDE) if here.startswith(OUTSIDE) else ROOT / "docs" / here
-    ).parent
+    folder = (ROOT / here.removeprefix(OUTSIDE) if here.startswith(OUTSIDE) else ROOT / "docs" / here).parent
 
     def on_site(match: re.Match[str]) -> str:
         before, link, after = match.groups()

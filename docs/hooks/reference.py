@@ -1,4 +1,4 @@
-"""Pages that are made from the package's own declarations when the site is built, so that they are never out of date.
+"""Pages made from the declarations of the package when the site is built, so that they cannot be out of date.
 
 One page per metric, method, calibrator and task; the API by module; the options of each command.
 """
@@ -212,10 +212,16 @@ def task_page(task: TaskEntry) -> str:
     if task.layout is None:
         return text + "It needs no files: the data are in the package, or generated.\n"
     places = [
-        (" or ".join(f"`{path}`" for path in place.paths), _cell(place.what), _cell(place.optional) or "nothing: it is required")
+        (
+            " or ".join(f"`{path}`" for path in place.paths),
+            _cell(place.what),
+            _cell(place.optional) or "nothing: it is required",
+        )
         for place in task.layout.places
     ]
-    text += f"It needs these files: `surefoot data show {task.name} --root FOLDER` says which are missing.\n\n"
+    text += (
+        f"It needs these files: `surefoot data show {task.name} --root FOLDER` says which are missing.\n\n"
+    )
     text += table(("path in the folder", "what", "missing without it"), places)
     sources = [
         (_cell(each.title), each.published, _cell(each.terms), _cell(each.citation))
@@ -239,7 +245,10 @@ def method_page(method: Method) -> str:
     text += f"[How it works, and what it did](../{method.page}.md).\n\n" if method.page else ""
     oracle = " --oracle" if method.oracle else ""
     text += f"```sh\nsurefoot run quickstart --method {method.name}{oracle}\n```\n"
-    scores = [(f"[{title}](../../results/{task}.md)", *_scores(task, method.name)) for task, title in RESULTS.items()]
+    scores = [
+        (f"[{title}](../../results/{task}.md)", *_scores(task, method.name))
+        for task, title in RESULTS.items()
+    ]
     if any(row[1] for row in scores):
         text += "\n## In the study\n\nMeans over runs, familiar / unfamiliar; lower is better. "
         text += "From the files `docs/results/*-scores.csv`.\n\n"
@@ -315,14 +324,23 @@ def _expanded(nav: list[Any], have: list[str]) -> list[Any]:
     def pages(entry: Any) -> list[Any]:
         if isinstance(entry, dict):
             ((title, below),) = entry.items()
-            return [{title: [page for each in below for page in pages(each)] if isinstance(below, list) else below}]
+            return [
+                {
+                    title: [page for each in below for page in pages(each)]
+                    if isinstance(below, list)
+                    else below
+                }
+            ]
         if not entry.endswith("/*"):
             return [entry]
         folder = entry.removesuffix("*")
         return [
-            uri for uri in have
-            if uri.startswith(folder) and "/" not in uri.removeprefix(folder)
-            and uri.endswith(".md") and uri not in named
+            uri
+            for uri in have
+            if uri.startswith(folder)
+            and "/" not in uri.removeprefix(folder)
+            and uri.endswith(".md")
+            and uri not in named
         ]
 
     return [page for each in nav for page in pages(each)]
