@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 from typing import Any
 
@@ -110,14 +111,10 @@ def commands() -> dict[str, click.Command]:
 
 
 def options(name: str, command: click.Command) -> str:
-    """The arguments and options, as `--help` has them."""
-    if hasattr(command, "commands"):
-        parts = [
-            f"### surefoot {name} {each}\n\n{inspect.cleandoc(sub.help or '')}\n\n{_options_table(sub)}"
-            for each, sub in command.commands.items()
-        ]
-        return "## Reference\n\n" + "\n".join(parts)
-    return f"## Reference\n\nAs `surefoot {name} --help` prints it.\n\n{_options_table(command)}"
+    """The options of a command, or of each of its own commands, as `--help` has them; folded."""
+    below = getattr(command, "commands", None) or {"": command}
+    parts = [(f"surefoot {name} {each}".strip(), _options_table(sub)) for each, sub in below.items()]
+    return "\n".join(f'??? info "{title} --help"\n\n{indent(text, "    ")}' for title, text in parts)
 
 
 def _options_table(command: click.Command) -> str:
@@ -215,16 +212,16 @@ def task_page(task: TaskEntry) -> str:
         (
             " or ".join(f"`{path}`" for path in place.paths),
             _cell(place.what),
-            _cell(place.optional) or "nothing: it is required",
+            _cell(place.optional) or "required",
         )
         for place in task.layout.places
     ]
     text += (
         f"It needs these files: `surefoot data show {task.name} --root FOLDER` says which are missing.\n\n"
     )
-    text += table(("path in the folder", "what", "missing without it"), places)
+    text += table(("path in the folder", "what", "without it"), places)
     sources = [
-        (_cell(each.title), each.published, _cell(each.terms), _cell(each.citation))
+        (_cell(each.title), f"<{each.published}>", _cell(each.terms), _cell(each.citation))
         for each in task.layout.sources()
     ]
     return text + "\n" + table(("data", "published", "terms", "citation"), sources)
