@@ -43,6 +43,8 @@ def run_commands(page, *values, exit_codes=None):
         if words[0] == "run":
             words += [word for value in (*SMALL, *values) for word in ("--set", value)]
             words += FAST
+        if words[0] == "evaluate":
+            words += ("--resamples", "20")
         if words[0] not in ELSEWHERE:
             done.append((words[0], surefoot(*words, check=(exit_codes or {}).get(words[0], 0))))
     return done
@@ -162,17 +164,38 @@ def test_the_text(folder, monkeypatch, capsys):
     assert "sentences.parquet: " in capsys.readouterr().out
     (task,) = blocks("text.md", "toml")
     assert content(task) == content((folder / "examples/sentiment/task.toml").read_text())
-    check, run, *_ = commands("text.md", "surefoot")
-    assert "no problems" in surefoot(*check).stdout
-    assert run[0] == "run"
-    experiment = resolved(read_experiment(Path(run[1])))
-    (plan,) = plans_for(experiment)
-    assert not plan.skipped
-    assert len(plan.methods) == len(experiment.methods)
     table = pyarrow.parquet.read_table("examples/sentiment/data/sentences.parquet")
     training = table.filter(np.asarray(table["split"].to_pylist()) == "train")
     assert set(training["source"].to_pylist()) == {"movies", "products"}
     assert len({(each["document"], each["split"]) for each in table.to_pylist()}) == len(
         set(table["document"].to_pylist())
     )
+    experiment = resolved(read_experiment(Path("examples/sentiment/experiment.toml")))
+    (plan,) = plans_for(experiment)
+    assert not plan.skipped
+    assert len(plan.methods) == len(experiment.methods)
     assert plan.encoding.only_vector.length == len(table["embedding"][0])
+    done = run_commands("text.md", "width=8")
+    assert [name for name, _ in done] == ["data", "run", "bundle", "predict"]
+    own = {"ids": ["a", "b"], "labels": [0, 1], "sources": ["x", "y"], "texts": ["good", "bad"]}
+    (code,) = blocks("text.md", "python")
+    exec(code, {**own, "encoder": Letters()})  # writes sentences.parquet
+    refused = surefoot("predict", "sentiment-bundle", "sentences.parquet", "-o", "o.csv", check=2)
+    (shown,) = blocks("text.md", "text")
+    vectors = f"{plan.encoding.only_vector.length}, as in training"
+    assert (
+        refused.stderr.split()
+        == shown.replace("rows.parquet", "sentences.parquet")
+        .replace("384", "26")
+        .replace("128, as in training", vectors)
+        .split()
+    )
+
+
+class Letters:
+    """An encoder that counts letters."""
+
+    def encode(self, texts):
+        return np.array(
+            [[text.count(chr(97 + place)) for place in range(26)] for text in texts], dtype=np.float32
+        )
