@@ -292,11 +292,20 @@ def api_pages() -> Iterator[tuple[str, str]]:
         yield f"api/{part}.md", f"# {title}\n\n{objects}\n"
         rows.append((f"[{title}]({part}.md)", ", ".join(f"`{name}`" for name in names[part])))
     for module, title in MODULES.items():
-        options_ = "\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
-        yield f"api/{module}.md", f"# {title}\n\n::: surefoot.{module}{options_}"
+        yield f"api/{module}.md", f"# {title}\n\n::: surefoot.{module}\n{_of_module(module)}"
         rows.append((f"[{title}]({module}.md)", f"`surefoot.{module}`"))
     text = "# API\n\nFrom the docstrings. Start with [Python](../python.md), which shows how to use it.\n\n"
     yield "api/index.md", text + table(("page", "names"), rows)
+
+
+def _of_module(name: str) -> str:
+    """The options of a page about a module; of the plots only those that draw on the caller's axes."""
+    chosen = ["show_root_heading: false", "show_root_toc_entry: false"]
+    if name == "plots":
+        functions = inspect.getmembers(surefoot.plots, inspect.isfunction)
+        public = [each for each, function in functions if "ax" in inspect.signature(function).parameters]
+        chosen.append(f"members: [{', '.join(each for each in public if each in surefoot.plots.__all__)}]")
+    return "    options:\n" + "".join(f"      {each}\n" for each in chosen)
 
 
 # Markdown
