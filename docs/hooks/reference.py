@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -299,12 +300,11 @@ def api_pages() -> Iterator[tuple[str, str]]:
 
 
 def _of_module(name: str) -> str:
-    """The options of a page about a module; of the plots only those that draw on the caller's axes."""
+    """The options of a page about a module."""
     chosen = ["show_root_heading: false", "show_root_toc_entry: false"]
-    if name == "plots":
-        functions = inspect.getmembers(surefoot.plots, inspect.isfunction)
-        public = [each for each, function in functions if "ax" in inspect.signature(function).parameters]
-        chosen.append(f"members: [{', '.join(each for each in public if each in surefoot.plots.__all__)}]")
+    names = getattr(import_module(f"surefoot.{name}"), "__all__", None)
+    if names is not None:
+        chosen.append(f"members: [{', '.join(names)}]")
     return "    options:\n" + "".join(f"      {each}\n" for each in chosen)
 
 
