@@ -32,7 +32,7 @@ def blocks(page, language):
 
 
 def commands(page, program):
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
 
 
