@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test explore check format benchmark mutants fuzz docs browser clean
+.PHONY: help quickstart test explore check format benchmark mutants fuzz browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -30,15 +30,16 @@ benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/peers.py
 
+.PHONY: docs
+docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
 mutants: .venv/dev ## change the source a little, 60 times, and see whether the tests notice; ARGS="--area store --seed 3"
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inputs; CASES=100000 SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
 	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
-
-docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
-	$(BIN)/mkdocs build --strict
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
