@@ -337,7 +337,7 @@ def _expanded(nav: list[Any], have: list[str]) -> list[Any]:
                     else below
                 }
             ]
-        if not entry.endswith("/*"):
+        if not entry.endswith("*"):
             return [entry]
         folder = entry.removesuffix("*")
         return [
