@@ -319,22 +319,34 @@ def serve(
 def export(
     folder: BundleFolder,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .onnx or .pt2.")],
+    preprocessed: Annotated[
+        bool,
+        typer.Option(
+            "--preprocessed", help="A graph that takes batches of preprocessed images, not one image."
+        ),
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
+    """Write a bundle as one graph, with preprocessing and calibration, and compare it with PyTorch.
+
+    Beside an .onnx that takes an image it writes predict_onnx.py, which needs neither torch nor Surefoot.
+    """
     refuse_missing_bundle(folder)
     refuse_ending(output, ".onnx", ".pt2")
     refuse_wrong_outputs([], [output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.export import export_bundle
+    from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
         with busy("exporting and comparing with PyTorch"):
-            parity = export_bundle(loaded, output)
+            parity = (export_preprocessed if preprocessed else export_bundle)(loaded, output)
     echo(
-        f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "
+        f"largest difference from PyTorch for {parity.compared}: "
         f"{parity.probabilities:.1e} of a probability, {parity.logits:.1e} of a logit"
     )
     echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    program = None if preprocessed else program_of(loaded, output)
+    if program is not None:
+        echo(f"use it: python {program} {output} IMAGE")
