@@ -120,8 +120,10 @@ def bundle(
     with progress("scoring and resampling", 2 * resamples) as tick:
         fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
     _note(None if given is None else remark_on(given, fitted))
-    _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
-    size = sum(file.stat().st_size for file in output.iterdir())
+    about = read_json(output / BUNDLE, "a bundle's description")
+    _note(about.get("own_code"))
+    _note(remark_on_check(about["checked"]))
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
