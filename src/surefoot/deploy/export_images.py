@@ -1,9 +1,10 @@
 """Preprocessing as a part of an exported graph: an image of any size to the network's input.
 
 The views are those of `predict`. Pillow's bicubic resize is written as two matrix products whose weights
-depend on the image's shape: ONNX's own resize has other borders, and does not round to whole numbers after
-each pass. The centre crop is the code that testing uses. Pillow 13 resizes the rows of an image that is more
-than twice as tall as wide before its columns; this graph never does, which changes some values by 1 of 255.
+depend on the image's shape, in float64, where they give Pillow's whole numbers exactly: ONNX's own resize does
+not round after each pass. The centre crop is the code that testing uses. Pillow 13 resizes the rows of an
+image that is more than twice as tall as wide before its columns; this graph never does, and some of its pixels
+then differ by a level or two of 255.
 """
 
 from dataclasses import replace
@@ -67,7 +68,7 @@ def _middle(
     rows, columns = (
         _bicubic(pixels.shape[2 + axis], lengths[axis], sides[axis], starts[axis], count) for axis in (0, 1)
     )
-    return _whole(rows @ _whole(pixels @ columns.T))  # first the columns, as Pillow does
+    return _whole(rows @ _whole(pixels.double() @ columns.T)).float()  # first the columns, as Pillow does
 
 
 def _bicubic(pixels: int, length: Tensor, size: Tensor, start: Tensor, count: int) -> Tensor:
@@ -83,7 +84,7 @@ def _bicubic(pixels: int, length: Tensor, size: Tensor, start: Tensor, count: in
     far = (((x - 5) * x + 8) * x - 4) * CUBIC
     weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
     weights = weights / weights.sum(dim=1, keepdim=True) * UNIT
-    return (weights.sign() * (weights.abs() + 0.5).floor() / UNIT).float()
+    return weights.sign() * (weights.abs() + 0.5).floor() / UNIT
 
 
 def _whole(values: Tensor) -> Tensor:
