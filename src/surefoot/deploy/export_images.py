@@ -1,10 +1,10 @@
 """Preprocessing as a part of an exported graph: an image of any size to the network's input.
 
 The views are those of `predict`. Pillow's bicubic resize is written as two matrix products whose weights
-depend on the image's shape, in float64, where they give Pillow's whole numbers exactly: ONNX's own resize does
-not round after each pass. The centre crop is the code that testing uses. Pillow 13 resizes the rows of an
-image that is more than twice as tall as wide before its columns; this graph never does, and some of its pixels
-then differ by a level or two of 255.
+depend on the image's shape, in float64, where they give Pillow's whole numbers exactly: ONNX's own resize
+does not round after each pass. The centre crop is the code that testing uses. Pillow 13 resizes the rows of
+an image that is more than twice as tall as wide before its columns; this graph never does, and some of its
+pixels then differ by a level or two of 255.
 """
 
 from dataclasses import replace
