@@ -144,8 +144,8 @@ def main() -> None:
         f"# {chosen.rows:,} x {chosen.classes} float32 logits on a GPU",
         "",
         f"{date.today()}, {torch.cuda.get_device_name()}, torch {torch.__version__}. "
-        "`python benchmarks/gpu.py`. A reading is all logits read once. What comes after it (the mean, sorting and "
-        "binning of one number for each row) is done by the host's processor.",
+        "`python benchmarks/gpu.py`. A reading is all logits read once. What comes after it "
+        "(the mean, sorting and binning of one number for each row) is done by the host's processor.",
         "",
         *measured(logits, labels),
         "",
