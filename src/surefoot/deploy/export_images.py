@@ -57,7 +57,8 @@ def _centre_crops(sides: list[Tensor], share: float) -> Crops:
     """The box of the centre crop; an image longer than twice its short side is cropped to that before."""
     longest = 2 * torch.minimum(*sides)
     top, left = (((side - longest) / 2).floor().clamp(min=0) for side in sides)
-    crops = centre_crops(*(torch.minimum(side, longest)[None] for side in sides), share)
+    height, width = (torch.minimum(side, longest)[None] for side in sides)
+    crops = centre_crops(height, width, share)
     return replace(crops, top=top + crops.top, left=left + crops.left)
 
 

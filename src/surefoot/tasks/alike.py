@@ -117,9 +117,9 @@ def cached_fingerprints(files: Sequence[str]) -> list[Fingerprint]:
 
 def similar_pairs(prints: Sequence[Fingerprint], sides: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Pairs from different sides that look alike and have different bytes; the lower side first."""
-    rows = np.flatnonzero([each.image_hash is not None for each in prints])
+    rows = [row for row, each in enumerate(prints) if each.image_hash is not None]
     hashes = np.asarray([prints[row].image_hash for row in rows], dtype=np.uint64)
-    pairs = [(int(rows[left]), int(rows[right])) for left, right in near_pairs(hashes, sides[rows])]
+    pairs = [(rows[left], rows[right]) for left, right in near_pairs(hashes, sides[rows])]
     return [
         (one, other)
         for one, other in pairs
