@@ -531,7 +531,12 @@ def test_a_user_s_own_network_travels_and_its_readme_works(tmp_path, monkeypatch
         patch.syspath_prepend(tmp_path / "code")
         made = ran(tmp_path / "run", recipe=replace(RECIPE, network="mine.nets:net"), methods=("single-t",))
         chosen = chosen_method(made.opened, "single-t", task=None, network=None)
-        write_bundle(chosen, tmp_path / "bundle", resamples=0)
+        write_bundle(chosen, tmp_path / "bundle", resamples=0, allow_code=True)
+        assert json.loads((tmp_path / "bundle" / "bundle.json").read_text())["checked"]["rows"] == 8
+        (tmp_path / "code" / "shapes.py").write_text("LENGTH = 5\n")
+        with pytest.raises(InputError, match=r"the weights do not fit network 'mine\.nets:net'"):
+            write_bundle(chosen, tmp_path / "changed", resamples=0, allow_code=True)
+        (tmp_path / "code" / "shapes.py").write_text(OWN["shapes.py"])
     carried = {
         path.relative_to(tmp_path / "bundle" / "source").as_posix()
         for path in (tmp_path / "bundle" / "source").rglob("*.py")

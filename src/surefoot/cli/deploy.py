@@ -101,6 +101,10 @@ def bundle(
         ),
     ] = RESAMPLES,
     store: StoreFolder = Path("runs"),
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Run a network of your own, to compare it with its predictions."),
+    ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
     from surefoot.store.store import Store
@@ -118,7 +122,15 @@ def bundle(
     classes = len(chosen.plan.class_names)
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
-        fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
+        fitted = write_bundle(
+            chosen,
+            output,
+            run=run,
+            thresholds=given,
+            resamples=resamples,
+            tick=tick,
+            allow_code=allow_code,
+        )
     _note(None if given is None else remark_on(given, fitted))
     about = read_json(output / BUNDLE, "a bundle's description")
     _note(about.get("own_code"))

@@ -268,8 +268,12 @@ def write_bundle(
     thresholds: dict[str, Any] | None = None,
     resamples: int = RESAMPLES,
     tick: Tick = silently,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Write one run's final networks with their calibration and metrics; returns the calibration document."""
+    """Write one run's final networks with their calibration and metrics; returns the calibration document.
+
+    With `allow_code` a user's own network is run, to compare it with the stored predictions.
+    """
     with new_folder(folder) as new:
         selected = _run(chosen, run)
         if selected.calibration is not None:
@@ -326,7 +330,8 @@ def write_bundle(
         files = sorted(file for file in new.rglob("*") if file.is_file())
         about["files"] = {file.relative_to(new).as_posix(): sha256_of(file) for file in files}
         _write_json(about, new / parts.BUNDLE)
-        _write_json({**about, **_self_check(chosen, selected, new)}, new / parts.BUNDLE)
+        check = _self_check(chosen, selected, new, allow_code=allow_code)
+        _write_json({**about, **check}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
 
 
@@ -335,11 +340,12 @@ def _own_code(selected: MethodRun) -> OwnCode | None:
     return own_code_of(names[0]) if names else None  # the networks of one method are built alike
 
 
-def _self_check(chosen: Chosen, selected: MethodRun, folder: Path) -> dict[str, Any]:
+def _self_check(chosen: Chosen, selected: MethodRun, folder: Path, *, allow_code: bool) -> dict[str, Any]:
     """What the bundle gives for fixed numbers, and its differences from stored predictions of test rows."""
-    if any(is_own_code(spec.recipe) for spec in selected.specs):
-        return {"checked": {"rows": 0, "reason": "the network is code of your own, which is not run here"}}
-    bundle = parts.load_bundle(folder)
+    if any(is_own_code(spec.recipe) for spec in selected.specs) and not allow_code:
+        reason = "the network is code of your own, which is run here with --allow-code only"
+        return {"checked": {"rows": 0, "reason": reason}}
+    bundle = parts.load_bundle(folder, allow_code=allow_code)
     fixed = {"fixed_probabilities": bundle.fixed_probabilities().tolist()}
     try:
         if (remark := remark_on_predictions(chosen)) is not None:
