@@ -28,13 +28,16 @@ learning_rate = 0.1
 view = 32
 resize = 32
 """
-SUREFOOT = str(Path(sys.executable).with_name("surefoot"))
+SCRIPT = Path(sys.executable).with_name("surefoot")  # not there where only an extra was installed
+SUREFOOT = (
+    [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-P", "-c", "import surefoot.cli as c; c.main()"]
+)
 RUN = ("run", "tiny.toml", "--workers", "1", "--device", "cpu")
 
 
 def surefoot(*arguments: str, code: int = 0) -> str:
     """What the command prints; its exit code is as expected."""
-    done = subprocess.run([SUREFOOT, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([*SUREFOOT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code, f"surefoot {' '.join(arguments)}: {done.returncode}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -48,6 +51,7 @@ def core() -> None:
     home = Path(package.__file__).parent
     assert home.parent.name == "site-packages", f"{home} is not the installed package"
     assert (home / "py.typed").is_file()
+    assert SCRIPT.is_file()
     assert (
         surefoot("--version").split()
         == ["surefoot", version("surefoot")]
@@ -97,7 +101,7 @@ def export() -> None:
 def serve() -> None:
     """A server that answers."""
     _bundle()
-    command = [SUREFOOT, "serve", "bundle", "--port", "0", "--device", "cpu"]
+    command = [*SUREFOOT, "serve", "bundle", "--port", "0", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -569,9 +569,16 @@ def test_a_user_s_own_network_travels_and_its_readme_works(tmp_path, monkeypatch
     np.testing.assert_allclose(
         bundle.probabilities(views(bundle, made, stored.ids)), stored.probs(), atol=CLOSE
     )
+    (new / "source" / "torch.py").write_text("")
+    with pytest.raises(InputError, match=r"source/torch\.py is not a file that was bundled"):
+        surefoot.load_bundle(new)
+    (new / "source" / "torch.py").unlink()
     (new / "source" / "shapes.py").write_text("LENGTH = 0\n")
     with pytest.raises(InputError, match=r"source/shapes\.py is not the file that was bundled"):
         surefoot.load_bundle(new, allow_code=True)
+    (new / "source" / "shapes.py").unlink()
+    with pytest.raises(InputError, match=r"source/shapes\.py"):
+        surefoot.load_bundle(new)
 
 
 @pytest.mark.parametrize(

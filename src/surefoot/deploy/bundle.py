@@ -25,7 +25,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
-from surefoot.deploy.own_code import importing_from, is_own_code, is_source
+from surefoot.deploy.own_code import SOURCE, importing_from, is_own_code, is_source
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
@@ -398,6 +398,9 @@ def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
+    for file in (folder / SOURCE).rglob("*"):
+        if file.is_file() and file.relative_to(folder).as_posix() not in digests:
+            raise InputError(f"{file.relative_to(folder)} is not a file that was bundled; {AGAIN}")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
             raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")
