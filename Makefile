@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test explore check format benchmark mutants fuzz browser clean
+.PHONY: help quickstart cpu package test explore check format benchmark mutants fuzz browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -40,6 +40,15 @@ mutants: .venv/dev ## change the source a little, 60 times, and see whether the 
 fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inputs; CASES=100000 SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
 	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
+
+package: .venv/dev ## build the wheel and the sdist, try both in clean environments; ARGS="--python python3.13 --extra serve"
+	$(BIN)/python -m tests.package $(ARGS)
+
+cpu: ## install everything into .venv with torch for CPUs, without CUDA
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) uv
+	$(BIN)/uv pip install --python $(BIN)/python --torch-backend=cpu -c constraints.txt -e '.[dev]'
+	@touch .venv/dev .venv/core
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \

@@ -48,7 +48,16 @@ def test_check_says_what_is_wrong_and_exits_with_1(file):
 def test_check_goes_on_without_unreadable_images_if_asked(file):
     load_task(file).splits[Split.VAL].inputs.file(0).unlink()
     assert "PROBLEM: 1 image cannot be read" in surefoot("data", "check", file, check=1).stdout
-    assert "note: 1 image cannot be read" in surefoot("data", "check", file, "--skip-unreadable").stdout
+    done = surefoot("data", "check", file, "--skip-unreadable")
+    assert "warning: 1 image cannot be read" in done.stdout
+    assert done.stdout.endswith("no problems, but see the warnings\n")
+    assert surefoot("data", "check", file, "--skip-unreadable", "--strict", check=1).stdout == done.stdout
+
+
+def test_strict_is_not_about_what_needs_no_remedy(tmp_path):
+    done = surefoot("data", "check", faces(tmp_path), "--strict")
+    assert "note: no unlabelled images: G-distillation needs some" in done.stdout
+    assert done.stdout.endswith("no problems, but see the notes\n")
 
 
 def test_check_as_json(file):

@@ -4,6 +4,7 @@ import datetime
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,17 @@ TABLES = ("task", "familiar", "splits", "unlabelled")
 TEXT_KEYS = ("name", "manifest", "images", "label", "labels", "ignored", "path", "id", "groups", "identity")
 TASK_KEYS = (*TEXT_KEYS, "classes", "features", "categories")
 REPEATED = ("repeated_pictures", "repeated_rows")
+
+
+class Repeated(StrEnum):
+    """What to do with the same sample in several rows."""
+
+    AS_GIVEN = "as_given"
+    ONCE = "once"  # use one of equal files, or rows
+    ALIKE = "alike"  # use one of images that look alike
+    TOGETHER = "together"  # use all images that look alike, in one split
+
+
 SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", *REPEATED, "balance")
 UNLABELLED_KEYS = ("images", "rows", "limit", "seed")
 BOTH = "both unlabelled.images and unlabelled.rows; allowed: one of the two"
@@ -241,7 +253,7 @@ class Description:
     identity: str | None
     familiar: tuple[Condition, ...]
     splits: ByShare | ByColumn | Resolved
-    drop_duplicates: bool  # of files with the same content, only one is used
+    repeated: Repeated
     balance: bool  # each split has the same number of rows per label
     unlabelled: Unlabelled | None
 
@@ -296,9 +308,9 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         raise InputError("no [familiar] table; needed: a condition, such as age = { at_least = 18 }")
     features = _features(task, folder)
     _refuse_other_samples(features, task, splits)
-    key = REPEATED[0 if features is None else 1]
-    duplicates = splits.get(key, "as_given")
-    one_of(f"splits.{key}", duplicates, ("as_given", "once"))
+    key, allowed = (REPEATED[0], list(Repeated)) if features is None else (REPEATED[1], list(Repeated)[:2])
+    repeated = splits.get(key, "as_given")
+    one_of(f"splits.{key}", repeated, allowed)
     balance = splits.get("balance", "as_given")
     one_of("splits.balance", balance, ("as_given", "label"))
     if balance == "label" and texts["label"] is None:
@@ -318,7 +330,7 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         identity=texts["identity"],
         familiar=parse_conditions(familiar),
         splits=rule,
-        drop_duplicates=duplicates == "once",
+        repeated=Repeated(repeated),
         balance=balance == "label",
         unlabelled=_unlabelled(unlabelled, folder, "images" if features is None else "rows")
         if unlabelled
