@@ -202,6 +202,7 @@ def test_all_that_is_needed_is_there(one):
     made, folder = one
     assert {file.name for file in folder.iterdir()} == {
         "bundle.json", "weights.safetensors", "calibration.json", "thresholds.json", "metrics.json", "README.md",
+        "reference.npz",
     }  # fmt: skip
     assert all(file.stat().st_mode & stat.S_IROTH for file in folder.iterdir())
     bundle = surefoot.load_bundle(folder)

@@ -4,20 +4,23 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy import bundle as parts
-from surefoot.deploy.bundle import Preprocessing
+from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
 from surefoot.deploy.own_code import OwnCode, copy_source, is_own_code, own_code_of
+from surefoot.deploy.reference import add_to_reference, row_features, write_reference
 from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
@@ -36,7 +39,7 @@ from surefoot.store.draft import save_tensors
 from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
-from surefoot.tasks.task import Split
+from surefoot.tasks.task import Split, Task
 from surefoot.text import count_of
 from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
@@ -48,6 +51,7 @@ FIRST_LAYERS = {
     "residual-mlp": "first.weight",
 }
 CHANNELS = 3  # images are decoded to red, green and blue
+SEED = 23  # of the half of the test samples that the limit of novelty comes from
 NOVELTY_MEANING = (
     "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
     "mean over members"
@@ -267,13 +271,17 @@ def write_bundle(
     run: int = 0,
     thresholds: dict[str, Any] | None = None,
     resamples: int = RESAMPLES,
+    features: bool = False,
     tick: Tick = silently,
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Write one run's final networks with their calibration and metrics; returns the calibration document.
 
-    With `allow_code` a user's own network is run, to compare it with the stored predictions.
+    With `features`, the reference has them, too, computed from the task's data. With `allow_code` a user's
+    own network is run, to compare it with the stored predictions.
     """
+    if features:
+        refuse_without_features(chosen)
     with new_folder(folder) as new:
         selected = _run(chosen, run)
         if selected.calibration is not None:
@@ -295,6 +303,7 @@ def write_bundle(
         )
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
+        about["reference"] = _reference(chosen, selected, novelty, new / parts.REFERENCE)
         documents = {
             parts.CALIBRATION: calibration_document(selected.calibration)
             | {
@@ -330,6 +339,11 @@ def write_bundle(
         files = sorted(file for file in new.rglob("*") if file.is_file())
         about["files"] = {file.relative_to(new).as_posix(): sha256_of(file) for file in files}
         _write_json(about, new / parts.BUNDLE)
+        if features:
+            bundle, stored = parts.load_bundle(new), selected.before[Split.TEST_FAMILIAR]
+            add_to_reference(bundle, _task(chosen, bundle), stored, new / parts.REFERENCE)
+            about["files"][parts.REFERENCE] = sha256_of(new / parts.REFERENCE)
+            _write_json(about, new / parts.BUNDLE)
         check = _self_check(chosen, selected, new, allow_code=allow_code)
         _write_json({**about, **check}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
@@ -350,24 +364,69 @@ def _self_check(chosen: Chosen, selected: MethodRun, folder: Path, *, allow_code
     try:
         if (remark := remark_on_predictions(chosen)) is not None:
             raise InputError(remark)
-        root = chosen.part.root
-        task = task_named(chosen.part.task, root=None if root is None else Path(root))
-        if task.encoding != bundle.encoding:
-            raise InputError("the task's table is not the one that was trained on")
-        rows = rows_of(task, selected, bundle.preprocessing)
+        rows = rows_of(_task(chosen, bundle), selected, bundle.preprocessing)
     except InputError as error:  # the store is enough to write a bundle; the data may be elsewhere
         return fixed | {"checked": {"rows": 0, "reason": str(error)}}
     return fixed | {"checked": differences(bundle, rows, selected, chosen.opened.store)}
+
+
+def _task(chosen: Chosen, bundle: Bundle) -> Task:
+    """The task with its data; raises where they are not on this machine, or are others."""
+    root = chosen.part.root
+    task = task_named(chosen.part.task, root=None if root is None else Path(root))
+    if task.encoding != bundle.encoding:
+        raise InputError("the task's table is not the one that was trained on")
+    return task
 
 
 def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictions]:
     """A method's calibrated predictions of the test sets, with the novelty that its bundle reports."""
     selected = _run(chosen, run)
     novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
+    return {split: _with_novelty(selected, split, novelty) for split in selected.after}
+
+
+def add_features(
+    chosen: Chosen,
+    predictions: Mapping[Split, Predictions],
+    *,
+    run: int = 0,
+    device: str = "cpu",
+    tick: Callable[[int], None] = lambda _: None,
+) -> dict[Split, Predictions]:
+    """The predictions with the projected features that the method's bundle gives of the same rows.
+
+    They are computed from the weights and the task's data; `tick` is called with the rows that are done.
+    """
+    refuse_without_features(chosen)
+    with TemporaryDirectory() as folder:
+        write_bundle(chosen, Path(folder) / "bundle", run=run, resamples=0)
+        bundle = parts.load_bundle(Path(folder) / "bundle").to(device)
+    task = _task(chosen, bundle)
     return {
-        split: replace(predictions, novelty=novelty.of(selected.outputs[split].logits, chosen.plan.kind))
-        for split, predictions in selected.after.items()
+        split: replace(each, features=row_features(bundle, task, split, each, np.arange(each.n), tick))
+        for split, each in predictions.items()
     }
+
+
+def refuse_without_features(chosen: Chosen) -> None:
+    """Raise if a network gives its logits only."""
+    for spec in (spec for run in chosen.planned.runs for spec in run):
+        if not spec.recipe.gives_features:
+            raise InputError(f"network {spec.recipe.network!r} gives logits only; needed: its features")
+
+
+def _with_novelty(selected: MethodRun, split: Split, novelty: Novelty) -> Predictions:
+    outputs = selected.outputs[split]
+    return replace(selected.after[split], novelty=novelty.of(outputs.logits, outputs.kind))
+
+
+def _reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
+    """Write the reference of `serve`; how many rows it has, or why there is none."""
+    if (remark := remark_on_predictions(chosen)) is not None:
+        return {"rows": 0, "reason": remark}
+    predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty)
+    return {"rows": write_reference(replace(predictions, class_names=chosen.plan.class_names), path)}
 
 
 def remark_on_predictions(chosen: Chosen) -> str | None:
@@ -431,11 +490,16 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar:
-    """Up to which novelty samples are familiar: from the validation split, measured on the test sets."""
-    reader, method = Reader(chosen.opened.store), chosen.planned.method
-    outputs = {Split.VAL: reader.outputs(method, selected.specs, Split.VAL), **selected.outputs}
-    scores = {split: novelty.of(each.logits, chosen.plan.kind).numpy() for split, each in outputs.items()}
-    return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
+    """Up to which novelty samples are familiar: from a random half of the familiar test samples.
+
+    The other half, and the unfamiliar test samples, measure it. The validation samples would not do: the
+    paper's protocol trains on them before networks are bundled, after which their novelty is lower.
+    """
+    kind = chosen.plan.kind
+    scores = {split: novelty.of(each.logits, kind).numpy() for split, each in selected.outputs.items()}
+    familiar = np.random.default_rng(SEED).permutation(scores[Split.TEST_FAMILIAR])
+    half = len(familiar) // 2
+    return fit_familiar(familiar[half:], familiar[: max(1, half)], scores.get(Split.TEST_UNFAMILIAR))
 
 
 def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:

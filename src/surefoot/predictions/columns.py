@@ -65,13 +65,13 @@ def refuse_predict_output(names: Sequence[str]) -> None:
 
 
 def scores_of_predict_output(table: pa.Table) -> pa.Table:
-    """Probabilities and novelty in the output of `surefoot predict`, without the unreadable images."""
+    """Probabilities, novelty and features in the output of `surefoot predict`, without unreadable images."""
     if not any(name.startswith("prob_") for name in table.column_names):
         raise InputError(
             "output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
         )
     readable = table.filter(table["confidence"].is_valid())
-    columns = [name for name in readable.column_names if name.startswith("prob_")]
+    columns = [name for name in readable.column_names if name.startswith("prob_") or name == "features"]
     ids = readable["path"] if "path" in readable.column_names else readable["row"].cast(pa.string())
     return readable.select([*columns, "novelty"]).append_column("ids", ids)
 

@@ -319,10 +319,11 @@ class Predictions:
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
-    """The rows of all parts, one after another; groups and novelty where every part has them."""
+    """The rows of all parts, one after another; groups, novelty and features where every part has them."""
     first = parts[0]
     groups = [part.groups for part in parts if part.groups is not None]
     novelty = [part.novelty for part in parts if part.novelty is not None]
+    features = [part.features for part in parts if part.features is not None]
     return Predictions(
         logits=torch.cat([part.logits for part in parts], dim=1),
         labels=torch.cat([part.labels for part in parts]),
@@ -330,6 +331,7 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
         class_names=first.class_names,
         groups=np.concatenate(groups) if len(groups) == len(parts) else None,
         novelty=torch.cat(novelty) if len(novelty) == len(parts) else None,
+        features=torch.cat(features) if len(features) == len(parts) else None,
     )
 
 

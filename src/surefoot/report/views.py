@@ -16,6 +16,7 @@ import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy.monitor import Check
+from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
 from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
@@ -29,7 +30,7 @@ from surefoot.report.changes import change_document, change_notes, task_tables, 
 from surefoot.report.choice import choice_of, verdict_of
 from surefoot.report.comparison import TableContext
 from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
+from surefoot.report.monitor import monitor_table
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
 from surefoot.report.style import side_style, svg_of
