@@ -20,7 +20,7 @@ from surefoot.metrics import nll
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers import local
-from tests.cli.command import in_a_process, started
+from tests.cli.command import in_a_process, rows_of, started
 
 TINY = """
 name = "tiny"
@@ -274,8 +274,8 @@ def test_ctrl_c_is_a_sentence_and_the_same_command_goes_on(folder, tmp_path, her
     assert [found.state for found in Store(store).networks()] == [State.STOPPED]
     begun = len(epochs(store))
     assert 0 < begun < 120
-    row = next(line for line in here("ls", "runs", "--store", store).stdout.splitlines() if "│ tiny" in line)
-    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["tiny", "toy/wave", "0", "1", "no"]
+    listed = here("ls", "runs", "--store", store).stdout
+    assert rows_of(listed) == [["tiny", "toy/wave", "0", "1", "no"]]
     done = in_a_process(*arguments)
     assert done.stdout == f"trained; 'surefoot report tiny --store {store}' writes the report\n"
     assert epochs(store) == [(phase, epoch) for phase in ("train", "final") for epoch in range(1, 61)]
@@ -355,21 +355,16 @@ def test_compare_with_itself_finds_nothing(folder, here):
 
 def test_ls_runs(folder, here):
     printed = here("ls", "runs", "--store", folder / "runs").stdout
-    rows = [
-        [cell.strip() for cell in line.split("│")[1:-1]]
-        for line in printed.splitlines()
-        if line.startswith("│")
-    ]
-    assert rows == [["longer", "toy/wave", "1", "0", "no"], ["tiny", "toy/wave", "4", "0", "yes"]]
+    assert rows_of(printed) == [["longer", "toy/wave", "1", "0", "no"], ["tiny", "toy/wave", "4", "0", "yes"]]
 
 
 def test_ls_methods_and_experiments(here):
     printed = here("ls", "methods").stdout
-    assert all(f"│ {method.name} " in printed for method in METHODS)
+    assert [row[0] for row in rows_of(printed)] == [method.name for method in METHODS]
     assert printed.count("oracle: ") == sum(method.oracle for method in METHODS)
     assert printed.count("beyond the paper") == sum(method.not_in_paper for method in METHODS)
     printed = here("ls", "experiments").stdout
-    assert all(f"│ {each.name} " in printed for each in EXPERIMENTS)
+    assert [row[0] for row in rows_of(printed)] == [each.name for each in EXPERIMENTS]
     assert "toy/wave, toy/rings" in printed
 
 
@@ -398,8 +393,7 @@ def test_show_a_run(folder, here):
     printed = here("show", "tiny", "--store", folder / "runs").stdout
     files = [folder / f"runs/experiments/tiny/calibrations/toy-wave-single-t-run{run}.json" for run in (0, 1)]
     fitted = ", ".join(f"{load_calibration(file).temperature:.4g}" for file in files)
-    row = next(line for line in printed.splitlines() if "toy-wave-single-t" in line)
-    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["toy-wave-single-t", "T", fitted]
+    assert ["toy-wave-single-t", "T", fitted] in rows_of(printed)
     assert printed.endswith(
         f"networks: 4 done, 0 missing\nreport: {folder / 'runs/experiments/tiny/report.html'}\n"
     )

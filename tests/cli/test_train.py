@@ -15,7 +15,7 @@ from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import read_recipe
 from surefoot.workers.jobs import Job, WorkOrder
-from tests.cli.command import in_a_process, started
+from tests.cli.command import in_a_process, rows_of, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
 
@@ -104,9 +104,7 @@ def test_status_of_an_empty_store(tmp_path, here):
 
 def shown(printed):
     """The cells of each row, and the last line."""
-    lines = printed.splitlines()
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    return rows, lines[-1]
+    return rows_of(printed), printed.splitlines()[-1]
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):

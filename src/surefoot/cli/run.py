@@ -156,12 +156,12 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_method_tables
+    from surefoot.cli.terminal import print_tables
     from surefoot.report.comparison import headline_table
     from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
 
     context, comparison = scores_context(path, paper), scores_compared(path, method)
-    print_method_tables([headline_table(comparison, context)])
+    print_tables([headline_table(comparison, context)])
     if output is not None:
         for written in write_score_tables(comparison, context, output):
             echo(f"written: {written}")
@@ -173,7 +173,7 @@ def _report(
     values: list[str] | None = None,
     method: list[str] | None = None,
 ) -> None:
-    from surefoot.cli.terminal import busy, print_method_tables
+    from surefoot.cli.terminal import busy, print_tables
     from surefoot.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
@@ -183,7 +183,7 @@ def _report(
         from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
 
         written = write_study(study, study.folder)
-    print_method_tables([table for part in written.parts for table in part.headline])
+    print_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
         echo(sentence)
     echo(f"report: {written.page}")
@@ -191,7 +191,7 @@ def _report(
 
 def _report_briefly(folder: Path) -> None:
     """Write the report; print a short table, three sentences, and what to try next."""
-    from surefoot.cli.terminal import busy, print_method_tables
+    from surefoot.cli.terminal import busy, print_tables
     from surefoot.experiments.workflow import load_study
     from surefoot.report.brief import brief_table, brief_verdict, next_steps
     from surefoot.report.study import write_study
@@ -200,7 +200,7 @@ def _report_briefly(folder: Path) -> None:
         written = write_study(load_study(folder), folder)
     store = folder.parent.parent
     for part in written.parts:
-        print_method_tables([brief_table(part)])
+        print_tables([brief_table(part)])
         option = "" if store == Path("runs") else f" --store {store}"
         echo("", *brief_verdict(part), "", f"report: {written.page}", "")
         echo(*next_steps(part, folder.name, option))
@@ -243,7 +243,7 @@ def compare(
 def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     import json
 
-    from surefoot.cli.terminal import print_long_tables, print_tables
+    from surefoot.cli.terminal import print_tables
     from surefoot.report.changes import (
         change_csv,
         change_document,
@@ -256,7 +256,7 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     notes = change_notes(change)
     if output_format is Format.TABLE:
         print_tables(value_tables(change))
-        print_long_tables(task_tables(change))
+        print_tables(task_tables(change))
         echo(*notes)
     elif output_format is Format.MARKDOWN:
         typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))

@@ -1,7 +1,8 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
     from surefoot.report.tables import Table
 
-WIDE = 120  # columns; narrower terminals get tables of methods without lines
-PLAIN_WIDTH = 150  # without a terminal
+LINE = 80  # characters of a sentence
 
 
 def echo(*lines: str, err: bool = False) -> None:
@@ -75,39 +75,29 @@ def _bar(measure: str) -> "Progress":
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet)
 
 
+def print_sentences(sentences: Iterable[str]) -> None:
+    """Print sentences, each on lines of at most 80 characters, and an empty line after them."""
+    lines = [
+        line for each in sentences for line in textwrap.wrap(visible(each), LINE, break_long_words=False)
+    ]
+    if lines:
+        echo(*lines, "")
+
+
 def print_tables(tables: Sequence["Table"]) -> None:
-    """Print tables."""
+    """Print tables: plain text, or in a terminal with bold numbers; only text wraps, no number is cut."""
+    from surefoot.report.tables import notes_text, to_rich, to_text
+
+    if not sys.stdout.isatty():
+        for table in tables:
+            typer.echo("\n".join([*to_text(table), *notes_text(table), ""]))
+        return
     from rich.console import Console
+    from rich.text import Text
 
-    from surefoot.report.tables import to_rich
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = Console(highlight=False)
     for table in tables:
         console.print(to_rich(table))
-
-
-def print_long_tables(tables: Sequence["Table"]) -> None:
-    """Print tables whose numbers are never cut: only the first column wraps."""
-    from rich.console import Console
-
-    from surefoot.report.tables import to_rich
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    for table in tables:
-        rich = to_rich(table)
-        rich.columns[0].overflow = "fold"
-        for column in rich.columns[1:]:
-            column.no_wrap = True
-        if console.width < WIDE:  # without lines there is space for the numbers
-            rich.box, rich.padding = None, (0, 1, 0, 0)
-        console.print(rich)
-
-
-def print_method_tables(tables: Sequence["Table"]) -> None:
-    """Print tables of methods; as Markdown where there is no terminal to show bold numbers."""
-    from surefoot.report.tables import to_markdown
-
-    if sys.stdout.isatty():
-        print_long_tables(tables)
-    else:
-        sys.stdout.write(to_markdown(tables))
+        for note in table.notes:
+            console.print(Text(visible(note)), width=min(LINE, console.width))
+        console.print()

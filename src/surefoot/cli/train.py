@@ -231,7 +231,7 @@ def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -
 
 def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: Path) -> None:
     from surefoot.cli.progress import Log, describe_not_worse, search_table, watch
-    from surefoot.cli.terminal import print_long_tables
+    from surefoot.cli.terminal import print_tables
     from surefoot.experiments.search import recipe_document, trials_csv
     from surefoot.report.tables import to_markdown
 
@@ -243,7 +243,7 @@ def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: P
             watch=lambda order, title, done: watch(order, title=title, done_before=done, log=log),
         )
     table, remarks = search_table(search.task.name, rungs), describe_not_worse(rungs)
-    print_long_tables([table])  # first, so that the result is not lost if the file cannot be written
+    print_tables([table])  # first, so that the result is not lost if the file cannot be written
     winner = rungs[-1][0].candidate
     comment = "\n".join([to_markdown([table]).rstrip(), "", f"best: {winner.name}", *remarks])
     with all_or_none():
