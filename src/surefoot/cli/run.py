@@ -83,35 +83,20 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
-    from surefoot.experiments.workflow import train
+    from surefoot.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
+        given = dict(value_of(text) for text in values or ())
+        added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
+        chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
+        where = Training(store, cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
         progress = _progress()
-        trained = train(
-            experiment,
-            values=dict(value_of(text) for text in values or ()),
-            methods=method,
-            oracle=oracle,
-            calibrators=[] if calibrators is None else [name.strip() for name in calibrators.split(",")],
-            root=root,
-            weights=weights,
-            store=store,
-            cache=cache,
-            device=device,
-            workers=workers,
-            engine=engine,
-            address=address,
-            cpus_per_network=cpus_per_network,
-            gpus_per_network=gpus_per_network,
-            progress=progress,
-        )
+        trained = train(chosen, where, progress)
         if train_only:
             command = f"'surefoot report {trained.folder.name} --store {trained.opened.store.root}'"
             echo(f"trained; {command} writes the report")
-        elif experiment == QUICKSTART:
-            _report_briefly(trained.folder)
         else:
-            _report(trained.folder)
+            _report(trained.folder, first_time=experiment == QUICKSTART)
         trained.opened.send(trained.folder, replace(progress, note=echo))
 
 
@@ -172,38 +157,27 @@ def _report(
     store: Path = Path("runs"),
     values: list[str] | None = None,
     method: list[str] | None = None,
+    *,
+    first_time: bool = False,
 ) -> None:
-    from surefoot.cli.terminal import busy, print_tables
+    """Write the report; print each task's verdict and short table, then the report's path."""
+    from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
+        from surefoot.report.brief import brief_tables, brief_verdict, next_steps
         from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
 
         written = write_study(study, study.folder)
-    print_tables([table for part in written.parts for table in part.headline])
-    for sentence in (sentence for part in written.parts for sentence in part.verdict):
-        echo(sentence)
-    echo(f"report: {written.page}")
-
-
-def _report_briefly(folder: Path) -> None:
-    """Write the report; print a short table, three sentences, and what to try next."""
-    from surefoot.cli.terminal import busy, print_tables
-    from surefoot.experiments.workflow import load_study
-    from surefoot.report.brief import brief_table, brief_verdict, next_steps
-    from surefoot.report.study import write_study
-
-    with busy("scoring, resampling and drawing"):
-        written = write_study(load_study(folder), folder)
-    store = folder.parent.parent
     for part in written.parts:
-        print_tables([brief_table(part)])
-        option = "" if store == Path("runs") else f" --store {store}"
-        echo("", *brief_verdict(part), "", f"report: {written.page}", "")
-        echo(*next_steps(part, folder.name, option))
+        print_sentences(brief_verdict(part) if first_time else part.verdict)
+        print_tables(brief_tables(part))
+    echo(f"report: {written.page}")
+    if first_time:
+        echo("", *next_steps(written.parts[0], study.folder))
 
 
 class Format(StrEnum):
