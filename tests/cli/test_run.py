@@ -132,7 +132,7 @@ def test_the_quickstart_ends_with_a_short_summary(here, no_figures, tmp_path):
     words = [word for each in sets for word in ("--set", each)]
     words += [word for each in (*methods, "budget-t", "novelty") for word in ("--method", each)]
     done = here("run", "quickstart", *words, "--store", tmp_path, "--device", "cpu", "--workers", 1)
-    verdict, table, end, following, nothing = done.stdout.split("\n\n")
+    verdict, table, end, following = done.stdout.split("\n\n")
     assert "\nNLL" not in verdict
     assert max(map(len, (verdict + table).splitlines())) <= 80
     shown = [METHODS.named(name).title for name in (*methods, "budget-t", "novelty")]
@@ -140,7 +140,6 @@ def test_the_quickstart_ends_with_a_short_summary(here, no_figures, tmp_path):
     page = tmp_path / "experiments/quickstart/report.html"
     assert end == f"report: {page}"
     assert following.startswith("What to try next:\n")
-    assert not nothing
     assert f"surefoot report quickstart --store {tmp_path} --set" in done.stdout
     assert page.read_text().count("data:image/png;base64,") == 12  # thumbnails of confident mistakes
     assert (tmp_path / "experiments/quickstart/figures/pets-gallery.png").is_file()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     ADDRESS,
     ENGINE,
@@ -25,7 +26,7 @@ from surefoot.cli.inputs import (
     streaming_engine,
 )
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of, path_text
 
@@ -71,7 +72,8 @@ class Condition:
             allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
             raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
         if match["part"] not in PARTS:
-            raise InputError(f"condition {text!r}: unknown side {match['part']!r}; have: {', '.join(PARTS)}")
+            unknown = f"unknown side {match['part']!r}{did_you_mean(match['part'], PARTS)}"
+            raise InputError(f"condition {text!r}: {unknown}; have: {', '.join(PARTS)}")
         metric, _, end = match["name"].rpartition(".")
         if end not in ENDS:
             metric, end = match["name"], "value"
@@ -121,7 +123,11 @@ GroupBy = Annotated[
     str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
 ]
 MetricNames = Annotated[
-    list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
+    list[str] | None,
+    typer.Option(
+        help="Only this metric; repeat for more. See 'surefoot ls metrics'.",
+        autocompletion=names_of("metrics"),
+    ),
 ]
 Confidences = Annotated[
     list[float] | None, typer.Option(help="Also report the error above this confidence; repeat for more.")

@@ -1,8 +1,10 @@
 """Options and functions that commands share: prediction files, streaming, existing runs, devices."""
 
 import glob
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -74,9 +76,24 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(allowed)}")
 
 
+def refuse_experiment(task: str) -> None:
+    """Fail where the name of an experiment is given for a task's."""
+    from surefoot.experiments.experiment import EXPERIMENTS
+    from surefoot.tasks import TASKS
+
+    if task.partition("/")[0] in [entry.name for entry in TASKS]:
+        return
+    for experiment in EXPERIMENTS:
+        if experiment.name == task:
+            tasks = ", ".join(dict.fromkeys(part.task for part in experiment.parts))
+            use = f"'surefoot run {task}' runs it; its tasks: {tasks}"
+            raise InputError(f"{task!r} is an experiment, and a task is needed; {use}")
+
+
 def task_files(task: str) -> list[Path]:
     """The files that describe a task given as a TOML file: this file, its manifest and its vectors."""
     if not task.lower().endswith(".toml"):
+        refuse_experiment(task)
         return []
     from surefoot.tasks.description import read_description
 
@@ -184,9 +201,15 @@ def value_of(text: str) -> tuple[str, Any]:
     try:
         return name.strip(), parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()  # a word without quotes
+        return name.strip(), _word(value.strip())
     except (ValueError, RecursionError) as error:
         raise InputError(f"--set {name.strip()}: {error}; allowed: NAME=VALUE, such as epochs=12") from error
+
+
+def _word(text: str) -> str | float:
+    """A word without quotes; a percentage as a number."""
+    share = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", text)
+    return text if share is None else float(Decimal(share[1]) / 100)
 
 
 @contextmanager

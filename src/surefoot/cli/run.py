@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Cache,
     Device,
@@ -29,7 +30,12 @@ Sets = Annotated[
     typer.Option("--set", help="A value of the experiment or of its recipes, e.g. runs=3; repeat for more."),
 ]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="A method ('surefoot ls methods'); repeat for more.",
+        autocompletion=names_of("methods"),
+    ),
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
 Calibrators = Annotated[
@@ -55,7 +61,13 @@ GpusPerNetwork = Annotated[
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(help="A name ('surefoot ls experiments') or a TOML file.")],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A name ('surefoot ls experiments') or a TOML file.",
+            autocompletion=names_of("experiments", or_file=".toml"),
+        ),
+    ],
     values: Sets = None,
     method: Methods = None,
     oracle: Oracle = False,

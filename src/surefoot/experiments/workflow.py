@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.errors import InputError, one_of, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, one_of, refuse_unknown
 from surefoot.evaluation import RESAMPLES
 from surefoot.experiments.experiment import Experiment, Part, experiment_named, overridden
 from surefoot.experiments.methods import METHODS, calibrated_rows
@@ -295,7 +295,8 @@ def run_folder(store: Store, name: str) -> Path:
     if (Path(name) / PLANS).is_file():
         return Path(name)
     have = ", ".join(folders) or "none yet"
-    raise InputError(f"no experiment {name!r} was run in {store.root}; have: {have}")
+    near = did_you_mean(name, folders)
+    raise InputError(f"no experiment {name!r} was run in {store.root}{near}; have: {have}")
 
 
 def narrowed(

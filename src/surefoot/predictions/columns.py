@@ -99,9 +99,10 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     given = [scale for scale, columns in by_scale.items() if columns]
     if len(given) != 1:
         got = " and ".join(by_scale[scale][0] for scale in given)
+        near = "" if got else _other_spelling(table.column_names)
         raise InputError(
-            f"got {got or ', '.join(table.column_names) or 'no columns'}; needed: exactly one of 'logits', "
-            "'probs', 'logit_<class>' or 'prob_<class>' columns"
+            f"got {got or ', '.join(table.column_names) or 'no columns'}{near}; "
+            "needed: exactly one of 'logits', 'probs', 'logit_<class>' or 'prob_<class>' columns"
         )
     scale, columns = given[0], by_scale[given[0]]
     if not table.num_rows:
@@ -122,6 +123,16 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
             f"a single class {names[0]!r}; allowed: two or more, or one column {scale!r} for binary"
         )
     return scale, _numbers_per_class(table, columns), names, columns
+
+
+def _other_spelling(names: Sequence[str]) -> str:
+    """A question where columns have a name such as `proba_cat`, `probability_cat` or `logits_cat`."""
+    for name in names:
+        written, underscore, rest = name.partition("_")
+        for scale in ("logit", "prob"):
+            if written.casefold().startswith(scale) and not is_score(name):
+                return f" (did you mean '{scale}{underscore}{rest}' instead of {name!r}?)"
+    return ""
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:

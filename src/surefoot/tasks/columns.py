@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_numeric
+from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
 from surefoot.predictions.tables import decoding
 
@@ -20,7 +20,7 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
     """A column by name, without the encoding of a dictionary."""
     if name not in table.column_names:
         have = ", ".join(table.column_names[:NAMED]) + (", ..." if table.num_columns > NAMED else "")
-        raise InputError(f"no column {name!r}; have: {have}")
+        raise InputError(f"no column {name!r}{did_you_mean(name, table.column_names)}; have: {have}")
     column = table[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 

@@ -278,6 +278,8 @@ def read_description(file: Path) -> Description:
 
 
 def _describe(document: Mapping[str, Any], folder: Path) -> Description:
+    if isinstance(document.get("task"), str) or "parts" in document:
+        raise InputError("this file describes an experiment, and a task is needed; 'surefoot run' runs it")
     refuse_unknown("key", document, TABLES)
     task, familiar, splits, unlabelled = (_table(document, name) for name in TABLES)
     refuse_unknown("key of [task]", task, TASK_KEYS)
