@@ -191,7 +191,7 @@ BAD = {
     "unknown type": (["evaluate", "a.pkl"], "a.pkl: unknown file type '.pkl'; have: .npz, .parquet, .csv"),
     "unknown column": (["evaluate", "f.parquet", "--group-by", "breed"], "f.parquet: unknown column 'breed'; have: site"),
     "unknown metric": (["evaluate", "f.parquet", "--metric", "acc"], "unknown metric 'acc'; have: nll"),
-    "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "plat"], "unknown method 'plat'; have: temperature"),
+    "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "plat"], "unknown method 'plat' (did you mean 'platt'?); have: temperature"),
     "bad condition": (["evaluate", "f.parquet", "--fail-if", "e99>1"], "condition 'e99>1' cannot be read; allowed: SIDE.METRIC>NUMBER"),
     "bad side": (["evaluate", "f.parquet", "--fail-if", "test.e99>1"], "unknown side 'test'; have: familiar, unfamiliar, gap"),
     "bad end": (["evaluate", "f.parquet", "u.parquet", "--fail-if", "gap.e99.mean>1"], "unknown metric 'e99.mean'; have: nll"),

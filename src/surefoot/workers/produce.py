@@ -4,7 +4,6 @@ import json
 import math
 import platform
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
