@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-LONGEST = 100  # letters of a name that known ones are compared with
+SHORTEST, LONGEST = 3, 100  # letters of a name that known ones are compared with
 
 
 class InputError(ValueError):
@@ -58,7 +58,7 @@ def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Non
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A question to add to an unknown name where a known one is almost the same, whatever its case.
+    """A question to add to an unknown name where a known one is almost the same, or begins with it.
 
     >>> did_you_mean("Single_T", ["single", "single-t"]), did_you_mean("x", ["single"])
     (" (did you mean 'single-t'?)", '')
@@ -66,7 +66,9 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # here, because most commands need no such help
 
     plain = {each.casefold().replace("_", "-"): each for each in known}
-    near = get_close_matches(str(name).casefold().replace("_", "-")[:LONGEST], plain, n=1, cutoff=0.7)
+    given = str(name).casefold().replace("_", "-")[:LONGEST]
+    near = get_close_matches(given, plain, n=1, cutoff=0.7)
+    near += [each for each in plain if len(given) >= SHORTEST and each.startswith(given)]
     return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 

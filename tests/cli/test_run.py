@@ -242,7 +242,10 @@ def test_scores_alone_make_the_tables_again(folder, here, tmp_path):
     ("words", "printed"),
     [
         (("--paper", "birds"), "the paper has no task 'birds'; have: gender, cat-dog, animals, objects"),
-        (("--method", "distil"), "has no method 'distil'; have: single, single-t, ensemble, distill"),
+        (
+            ("--method", "distil"),
+            "has no method 'distil' (did you mean 'distill'?); have: single, single-t, ensemble, distill",
+        ),
         (("--set", "metrics=nll"), "--set is for an experiment"),
     ],
 )
@@ -407,10 +410,10 @@ def test_show_a_run(folder, here):
 
 MISTAKES = {
     "absent data": (["run", "cat-dog"], "task 'cat-dog' needs a root folder; see 'surefoot data show cat-dog --root DIR'"),
-    "unknown experiment": (["run", "quick"], "unknown experiment 'quick'; have: quickstart, "),
+    "unknown experiment": (["run", "quick"], "unknown experiment 'quick' (did you mean 'quickstart'?); have: quickstart, "),
     "no such file": (["run", "none.toml"], "cannot read none.toml: No such file or directory"),
     "no equals": (["run", "toy", "--set", "runs"], "--set 'runs' has no '='; allowed: NAME=VALUE"),
-    "unknown value": (["run", "toy", "--set", "run=3"], "unknown experiment value 'run'; have: "),
+    "unknown value": (["run", "toy", "--set", "run=3"], "unknown experiment value 'run' (did you mean 'runs'?); have: "),
     "bad value": (["run", "toy", "--set", "runs=many"], "runs is 'many'; allowed: a whole number of at least 1"),
     "bad recipe value": (["run", "toy", "--set", "epochs=0"], "epochs is 0; allowed: "),
     "unknown method": (["run", "toy", "--method", "magic"], "unknown method 'magic'; have: single, "),

@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -138,7 +139,8 @@ def _folder(what: str, folder: Path) -> Iterator[Finding]:
         remedy = "choose a folder that you may write to, on a file system with locks (flock)"
         yield Finding(what, PROBLEM, f"{where}: {one_line(error)}", f"{remedy}: --store or SUREFOOT_CACHE")
     finally:
-        probe.unlink(missing_ok=True)
+        with suppress(OSError):
+            probe.unlink()
     free = shutil.disk_usage(existing).free
     state, remedy = (OK, "") if free >= LEAST_FREE else (PROBLEM, "free some space, or choose another disk")
     yield Finding(f"disk of the {what}", state, f"{bytes_text(free)} free", remedy)

@@ -14,7 +14,6 @@ from surefoot.cli.inputs import (
     Device,
     StoreFolder,
     device_named,
-    refuse_experiment,
     refuse_missing,
     refuse_wrong_outputs,
     stoppable,
@@ -302,7 +301,5 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
 
 
 def _refuse_missing_files(task: str, recipe: Path | None, weights: Path | None) -> None:
-    is_file = task.lower().endswith(".toml")
-    refuse_missing(Path(task) if is_file else None, recipe, weights)
-    if not is_file:
-        refuse_experiment(task)
+    refuse_missing(Path(task) if task.lower().endswith(".toml") else None, recipe, weights)
+    task_files(task)  # refuses an experiment

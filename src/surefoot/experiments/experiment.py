@@ -138,8 +138,8 @@ def read_experiment(path: Path) -> Experiment:
     try:
         values = read_toml(path)
         if isinstance(values.get("task"), dict):
-            use = f"an experiment's file with task = {path.name!r}, or 'surefoot train {path}'"
-            raise InputError(f"this file describes a task, and an experiment is needed: {use}")
+            use = f"an experiment's file with task = {path.name!r}, or 'surefoot train'"
+            raise InputError(f"{path} describes a task, and an experiment is needed: {use}")
         search_in(path.parent)
         if isinstance(plugins := values.get("plugins"), list):
             values["plugins"] = [plugin_path(plugin, path.parent) for plugin in plugins]
