@@ -76,24 +76,27 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(allowed)}")
 
 
-def refuse_experiment(task: str) -> None:
-    """Fail where the name of an experiment is given for a task's."""
+def refuse_unknown_task(name: str) -> None:
+    """Fail at once, before slow imports, where no task has this name, or an experiment has it."""
     from surefoot.experiments.experiment import EXPERIMENTS
     from surefoot.tasks import TASKS
 
-    if task.partition("/")[0] in [entry.name for entry in TASKS]:
-        return
-    for experiment in EXPERIMENTS:
-        if experiment.name == task:
-            tasks = ", ".join(dict.fromkeys(part.task for part in experiment.parts))
-            use = f"'surefoot run {task}' runs it; its tasks: {tasks}"
-            raise InputError(f"{task!r} is an experiment, and a task is needed; {use}")
+    base = name.partition("/")[0]
+    experiment = next((each for each in EXPERIMENTS if each.name == name), None)
+    if experiment is not None and base not in [entry.name for entry in TASKS]:
+        tasks = ", ".join(dict.fromkeys(part.task for part in experiment.parts))
+        use = f"'surefoot run {name}' runs it; its tasks: {tasks}"
+        raise InputError(f"{name!r} is an experiment, and a task is needed; {use}")
+    TASKS.named(base)
 
 
 def task_files(task: str) -> list[Path]:
-    """The files that describe a task given as a TOML file: this file, its manifest and its vectors."""
+    """The files that describe a task given as a TOML file: this file, its manifest and its vectors.
+
+    Refuses a name that is no task's, and a file that describes an experiment.
+    """
     if not task.lower().endswith(".toml"):
-        refuse_experiment(task)
+        refuse_unknown_task(task)
         return []
     from surefoot.tasks.description import read_description
 

@@ -302,4 +302,4 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
 
 def _refuse_missing_files(task: str, recipe: Path | None, weights: Path | None) -> None:
     refuse_missing(Path(task) if task.lower().endswith(".toml") else None, recipe, weights)
-    task_files(task)  # refuses an experiment
+    task_files(task)  # refuses what is no task

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, is_numeric
@@ -219,6 +218,8 @@ def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
 
 def lists_in(table: pa.Table, name: str) -> Any:
     """A list column as an array (n, classes), a list of lists as (members, n, classes)."""
+    import pyarrow.compute as pc  # slow to import
+
     column = table[name].combine_chunks()
     shape = [len(column)]
     while (
@@ -248,6 +249,8 @@ def lists_in(table: pa.Table, name: str) -> Any:
 
 
 def refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
+    import pyarrow.compute as pc  # slow to import
+
     if column.null_count:
         row = pc.index(column.is_null(), True).as_py()
         raise InputError(f"column {name!r} is empty in row {row}; allowed: a value in every row")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
@@ -41,6 +40,8 @@ def is_numeric_type(kind: pa.DataType) -> bool:
 
 def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Float64, NaN where a number is missing."""
+    import pyarrow.compute as pc  # slow to import
+
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     if not is_numeric_type(column.type):
@@ -93,6 +94,8 @@ def refuse_numbers_as_text(texts: Raw, name: str) -> None:
 
 def vectors_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Float32 (n, length) of a column of lists."""
+    import pyarrow.compute as pc  # slow to import
+
     if not is_list(column.type):
         raise InputError(
             f"column {name!r} holds {column.type} values; needed: lists of numbers, all of one length"
