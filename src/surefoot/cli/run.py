@@ -156,9 +156,10 @@ def _report_scores(path: Path, method: list[str] | None, paper: str | None, outp
     from surefoot.cli.terminal import print_tables
     from surefoot.report.comparison import headline_table
     from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
+    from surefoot.report.tables import distinguishing
 
     context, comparison = scores_context(path, paper), scores_compared(path, method)
-    print_tables([headline_table(comparison, context)])
+    print_tables([distinguishing(headline_table(comparison, context))])
     if output is not None:
         for written in write_score_tables(comparison, context, output):
             echo(f"written: {written}")
