@@ -352,8 +352,16 @@ def test_several_labels_per_row_cannot_be_balanced(tmp_path):
             "label 'm' in row 3 is no class; allowed: f, x",
         ),
         ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
-        ("[task]", "[task]\nlable = 1", "unknown key of \\[task\\] 'lable'; have: name, manifest"),
-        ("[splits]", "[split]", "unknown key 'split'; have: task, familiar, splits, unlabelled"),
+        (
+            "[task]",
+            "[task]\nlable = 1",
+            "unknown key of \\[task\\] 'lable' \\(did you mean 'label'\\?\\); have: name, manifest",
+        ),
+        (
+            "[splits]",
+            "[split]",
+            "unknown key 'split' \\(did you mean 'splits'\\?\\); have: task, familiar, splits, unlabelled",
+        ),
         ("age = { at_least = 18, below = 60 }", "", r"no \[familiar\] table"),
         ("at_least", "atleast", "unknown operator 'atleast'"),
         ("val = 0.2", "val = 1.2", "splits.val is 1.2; allowed: a share between 0 and 1"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, with_quiet
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
@@ -43,6 +43,7 @@ class Side(StrEnum):
 
 
 @data.command()
+@with_quiet
 def check(
     task: Which,
     root: Root = None,
@@ -124,6 +125,7 @@ def show(
 
 
 @data.command()
+@with_quiet
 def decode(
     task: Which,
     root: Root = None,

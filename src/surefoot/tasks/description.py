@@ -2,7 +2,7 @@
 
 import datetime
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
@@ -18,11 +17,11 @@ from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, image_paths_below, shuffled, unlabelled_labels
 
-ORDERINGS: dict[str, Callable[[Any, Any], Any]] = {
-    "at_least": pc.greater_equal,
-    "at_most": pc.less_equal,
-    "above": pc.greater,
-    "below": pc.less,
+ORDERINGS = {  # and the names of Arrow's functions
+    "at_least": "greater_equal",
+    "at_most": "less_equal",
+    "above": "greater",
+    "below": "less",
 }
 OPERATORS = ("equals", "in", "not_in", *ORDERINGS, "missing")
 
@@ -92,6 +91,8 @@ def _condition(column: str, operator: str, value: Any) -> Condition:
 
 
 def _holds(condition: Condition, column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc  # slow to import
+
     missing = np.asarray(pc.is_null(column, nan_is_null=True))
     if condition.operator == "missing":
         return np.asarray(missing == condition.value, dtype=np.bool_)
@@ -102,7 +103,7 @@ def _holds(condition: Condition, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         holds = pc.is_in(*_in_one_type(column, condition.value))
         holds = holds if condition.operator == "in" else pc.invert(holds)
     else:
-        compare = ORDERINGS.get(condition.operator, pc.equal)
+        compare = getattr(pc, ORDERINGS.get(condition.operator, "equal"))
         values, (value,) = _in_one_type(column, [condition.value])
         holds = compare(values, value)
     return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
@@ -290,6 +291,8 @@ def read_description(file: Path) -> Description:
 
 
 def _describe(document: Mapping[str, Any], folder: Path) -> Description:
+    if isinstance(document.get("task"), str) or "parts" in document:
+        raise InputError("this file describes an experiment, and a task is needed; 'surefoot run' runs it")
     refuse_unknown("key", document, TABLES)
     task, familiar, splits, unlabelled = (_table(document, name) for name in TABLES)
     refuse_unknown("key of [task]", task, TASK_KEYS)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 from surefoot.io import read_regular, refuse_special, replacing, write_toml
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -148,7 +148,8 @@ def _build(description: Description, table: pa.Table) -> Task:
     have = set(table.column_names)
     for name in description.columns():
         if name not in have:
-            raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
+            near = did_you_mean(name, table.column_names)
+            raise InputError(f"no column {name!r}{near}; have: {', '.join(table.column_names)}")
     if description.features is None and not description.images.is_dir():
         raise InputError(f"the image root {description.images} is no folder; see task.images")
     labels = _read_labels(description, table)
