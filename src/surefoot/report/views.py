@@ -31,7 +31,7 @@ from surefoot.report.choice import choice_of, verdict_of
 from surefoot.report.comparison import TableContext
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.headline import headline_tables as evaluation_headlines
-from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
+from surefoot.report.monitor import monitor_table
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
 from surefoot.report.style import side_style, svg_of
