@@ -141,8 +141,8 @@ def _library(library: str, name: str) -> Any:
         raise InputError(f"network {name!r} needs {library}, got: {error}; install it: {INSTALL}") from error
     except RuntimeError as error:  # its compiled part is for another build of torch
         raise InputError(
-            f"network {name!r} needs a torchvision that fits torch {torch.__version__}, got: {error}; install "
-            "both from one source"
+            f"network {name!r} needs a torchvision that fits torch {torch.__version__}, got: {error}; "
+            "install both from one source"
         ) from error
 
 
