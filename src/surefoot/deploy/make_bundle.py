@@ -348,7 +348,8 @@ def _refuse_unscored(chosen: Chosen, selected: MethodRun) -> None:
         return
     lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
     raise InputError(
-        f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, {recovery(lost)}"
+        f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
+        f"{recovery(lost)}"
     )
 
 
