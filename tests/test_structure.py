@@ -24,6 +24,7 @@ LEVELS = (
     {"deploy", "extend", "plots"},
     {"report", "serve", "sklearn"},
     {"cli"},
+    {"__main__"},
 )
 
 

@@ -89,7 +89,7 @@ _HOMES = {
     "write_predictions": "surefoot.predictions.files",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CALIBRATORS",

@@ -264,7 +264,7 @@ def test_metrics_are_what_was_done(client, bundle, tmp_path):
     assert sum(rise("verdicts_total", verdict=name) for name in ("familiar", "unfamiliar")) == 4
     assert after["surefoot_waiting_images", ()] == 0
     assert after["surefoot_held_bytes", ()] == 0
-    assert after["surefoot_info", (("bundle", bundle.name), ("version", "0.1.0"))] == 1
+    assert after["surefoot_info", (("bundle", bundle.name), ("version", surefoot.__version__))] == 1
 
 
 def test_metrics_are_read_by_prometheus_own_parser(client):

@@ -126,6 +126,10 @@ def bundle(
         typer.Option("--features", help="Features in the reference of 'serve'; needs the task's data."),
     ] = False,
     store: StoreFolder = Path("runs"),
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Run a network of your own, to compare it with its predictions."),
+    ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
     from surefoot.store.store import Store
@@ -144,11 +148,20 @@ def bundle(
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
         fitted = write_bundle(
-            chosen, output, run=run, thresholds=given, resamples=resamples, features=features, tick=tick
+            chosen,
+            output,
+            run=run,
+            thresholds=given,
+            resamples=resamples,
+            features=features,
+            tick=tick,
+            allow_code=allow_code,
         )
     _note(None if given is None else remark_on(given, fitted))
-    _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
-    size = sum(file.stat().st_size for file in output.iterdir())
+    about = read_json(output / BUNDLE, "a bundle's description")
+    _note(about.get("own_code"))
+    _note(remark_on_check(about["checked"]))
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
@@ -370,22 +383,34 @@ def serve(
 def export(
     folder: BundleFolder,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .onnx or .pt2.")],
+    preprocessed: Annotated[
+        bool,
+        typer.Option(
+            "--preprocessed", help="A graph that takes batches of preprocessed images, not one image."
+        ),
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
+    """Write a bundle as one graph, with preprocessing and calibration, and compare it with PyTorch.
+
+    Beside an .onnx that takes an image it writes predict_onnx.py, which needs neither torch nor Surefoot.
+    """
     refuse_missing_bundle(folder)
     refuse_ending(output, ".onnx", ".pt2")
     refuse_wrong_outputs([], [output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.export import export_bundle
+    from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
         with busy("exporting and comparing with PyTorch"):
-            parity = export_bundle(loaded, output)
+            parity = (export_preprocessed if preprocessed else export_bundle)(loaded, output)
     echo(
-        f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "
+        f"largest difference from PyTorch for {parity.compared}: "
         f"{parity.probabilities:.1e} of a probability, {parity.logits:.1e} of a logit"
     )
     echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    program = None if preprocessed else program_of(loaded, output)
+    if program is not None:
+        echo(f"use it: python {program} {output} IMAGE")

@@ -26,6 +26,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
+from surefoot.deploy.own_code import SOURCE, importing_from, is_own_code, is_source
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
@@ -109,7 +110,6 @@ LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
 THRESHOLDS, METRICS, CARD, REFERENCE = "thresholds.json", "metrics.json", "README.md", "reference.npz"
-LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 
 Samples = Tensor | NDArray[np.floating[Any]]
 
@@ -270,22 +270,23 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{WEIGHTS} cannot be read: {error}") from error
-    networks = [
-        restored_network(
-            recipe_from(each["recipe"]),
-            {
-                name.removeprefix(f"members.{i}."): t
-                for name, t in weights.items()
-                if name.startswith(f"members.{i}.")
-            },
-            classes=len(names),
-            shape=shape,
-            kind=kind,
-            key=str(each["key"]),
-            allow_code=allow_code,
-        )
-        for i, each in enumerate(about["networks"])
-    ]
+    with importing_from(folder):
+        networks = [
+            restored_network(
+                recipe_from(each["recipe"]),
+                {
+                    name.removeprefix(f"members.{i}."): t
+                    for name, t in weights.items()
+                    if name.startswith(f"members.{i}.")
+                },
+                classes=len(names),
+                shape=shape,
+                kind=kind,
+                key=str(each["key"]),
+                allow_code=allow_code,
+            )
+            for i, each in enumerate(about["networks"])
+        ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
     if _is_inside(calibration, networks):
@@ -377,12 +378,6 @@ def _check_outputs(bundle: Bundle) -> None:
         )
 
 
-def is_own_code(recipe: Recipe) -> bool:
-    """Whether the network is a user's own function, not one of ours or of a library."""
-    source, colon, _ = recipe.network.partition(":")
-    return bool(colon) and source not in LIBRARIES
-
-
 def restored_network(
     recipe: Recipe,
     weights: Mapping[str, Tensor],
@@ -413,10 +408,14 @@ def restored_network(
 
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
-        if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE):
+        known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
+        if name not in known and not is_source(name):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
+    for file in (folder / SOURCE).rglob("*"):
+        if file.is_file() and file.relative_to(folder).as_posix() not in digests:
+            raise InputError(f"{file.relative_to(folder)} is not a file that was bundled; {AGAIN}")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
             raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean, refuse_unknown
 from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -290,8 +290,7 @@ class Predictions:
         names = self.class_names or tuple(str(index) for index in range(self.classes))
         if self.kind is LabelKind.ONE_LABEL:
             raise InputError(f"class {name!r} alone needs many labels; got one label per row")
-        if name not in names:
-            raise InputError(f"unknown class {name!r}; have: {', '.join(names)}")
+        refuse_unknown("class", [name], names)
         column = names.index(name)
         log_odds = self.logits[:, :, column]
         return replace(
@@ -308,7 +307,8 @@ class Predictions:
             return self
         have = [] if self.attributes is None else self.attributes.column_names
         if column not in have:
-            raise InputError(f"unknown column {column!r}; have: {', '.join(have) or 'no attributes'}")
+            near = did_you_mean(column, have)
+            raise InputError(f"unknown column {column!r}{near}; have: {', '.join(have) or 'no attributes'}")
         assert self.attributes is not None
         values = self.attributes[column]
         if values.null_count:
