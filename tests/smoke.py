@@ -29,9 +29,7 @@ view = 32
 resize = 32
 """
 SCRIPT = Path(sys.executable).with_name("surefoot")  # not there where only an extra was installed
-SUREFOOT = (
-    [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-P", "-c", "import surefoot.cli as c; c.main()"]
-)
+SUREFOOT = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-P", "-m", "surefoot"]
 RUN = ("run", "tiny.toml", "--workers", "1", "--device", "cpu")
 
 

@@ -156,10 +156,15 @@ def test_of_pictures_that_look_alike_one_is_used(alike):
 def test_pictures_that_look_alike_in_one_split(alike):
     """Together also with what else is kept together: the other pictures of their persons."""
     file, one, other = alike
+    images, same = file.parent / "images", next(iter(used(load_task(file))))
+    equal = next(name for name in used(load_task(file)) if name not in (one, other, same))
     task = with_key(file, "together")
     assert inspect(task) == []
     assert used(task)[one] is used(task)[other]
     assert len(used(task)) == 61
+    (images / equal).write_bytes((images / same).read_bytes())
+    assert len(used(load_task(file)).keys() & {equal, same}) < 2, "equal files are used once"
+    picture(images / equal)
     assert task.remarks[0] == "2 pictures look like another one, and each is in the split of the other"
     file.write_text(file.read_text().replace("[unlabelled]", 'keep_together = "person"\n[unlabelled]'))
     split_of = used(load_task(file))

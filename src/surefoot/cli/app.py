@@ -18,7 +18,7 @@ from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
 from surefoot.cli.sets import sets
-from surefoot.cli.terminal import echo, with_quiet
+from surefoot.cli.terminal import all_written_or_none, echo, with_quiet
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
 from surefoot.plugins import load_plugins, plugin_path, search_in
@@ -35,8 +35,10 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(predictions, bundle, predict, serve, export, embed, train, tune, status, ls, show, doctor),
 )
 WITHOUT_PROGRESS = (serve, status, ls, show, doctor)
+AT_ONCE = (evaluate, calibrate, apply, thresholds, sets)  # the others record as they go, or write a folder
 for command in COMMANDS:
-    app.command()(command if command in WITHOUT_PROGRESS else with_quiet(command))
+    whole = all_written_or_none(command) if command in AT_ONCE else command
+    app.command()(whole if command in WITHOUT_PROGRESS else with_quiet(whole))
 app.add_typer(data, name="data")
 
 

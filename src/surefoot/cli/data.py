@@ -242,6 +242,6 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
             name: [dict(zip(h, row, strict=True)) for row in rows] for name, (h, rows) in counts.items()
         },
         "remarks": task.remarks,
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [{**asdict(finding), "level": finding.level} for finding in findings],
     }
     typer.echo(json.dumps(document, indent=2))

@@ -25,7 +25,7 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     streaming_engine,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, did_you_mean
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of, path_text
@@ -204,7 +204,7 @@ def evaluate(
         sources = {side: path_text(path) for side, path in paths.items()}
         with busy("drawing the report"):
             page = write_report(Subject(summary, predictions, fitted, sources), report)
-        echo(f"report: {page}", err=True)
+        echo_written(f"report: {page}")
     for condition in conditions:
         value = condition.value(evaluation)
         if condition in failed:

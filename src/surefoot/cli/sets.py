@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 
 
@@ -55,4 +55,4 @@ def sets(
     print_tables([sets_table(chosen)])
     echo(*sets_verdict(chosen))
     if output is not None:
-        echo(f"sets: {output}", err=True)
+        echo_written(f"sets: {output}")

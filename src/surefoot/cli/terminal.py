@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.io import all_or_none
 from surefoot.text import visible
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LINE = 80  # characters of a sentence
 _settings = {"quiet": False}
+_written: list[str] = []
 
 
 def echo(*lines: str, err: bool = False) -> None:
@@ -42,6 +44,32 @@ def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*signature.parameters.values(), added]
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {**command.__annotations__, "quiet": kind}
+    return wrapped
+
+
+def echo_written(line: str) -> None:
+    """Print a line to standard error once the files of this command are in place."""
+    _written.append(line)
+
+
+def all_written_or_none(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with all its files put in place at the end, after what it prints could be written."""
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        failed: typer.Exit | None = None
+        _written.clear()
+        with all_or_none():
+            try:
+                command(*arguments, **options)
+            except typer.Exit as exit_code:  # a target that is missed: the files say so
+                failed = exit_code
+            sys.stdout.flush()
+        for line in _written:
+            echo(line, err=True)
+        if failed is not None:
+            raise failed
+
     return wrapped
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
 from surefoot.text import path_text
@@ -116,9 +116,9 @@ def thresholds(
     if split is not None and chosen.calibration is not None:
         echo(*(f"calibration: {line}" for line in chosen.calibration.lines()))
     covers_enough = _print(chosen, verdict, table, min_coverage)
-    echo(f"thresholds: {output}", err=True)
+    echo_written(f"thresholds: {output}")
     if html is not None:
-        echo(f"page: {html}", err=True)
+        echo_written(f"page: {html}")
     if not covers_enough:
         raise typer.Exit(1)
 

@@ -139,6 +139,11 @@ def _library(library: str, name: str) -> Any:
         return import_module(library)
     except ImportError as error:
         raise InputError(f"network {name!r} needs {library}, got: {error}; install it: {INSTALL}") from error
+    except RuntimeError as error:  # its compiled part is for another build of torch
+        raise InputError(
+            f"network {name!r} needs a torchvision that fits torch {torch.__version__}, got: {error}; "
+            "install both from one source"
+        ) from error
 
 
 def _unknown(library: str, name: str, names: list[str]) -> InputError:

@@ -24,6 +24,7 @@ LEAST_DIMENSIONS = 4  # of numbers: with fewer, near rows are frequent
 PROJECTED = 12  # components
 ROWS_COMPARED = 256  # whose nearest neighbours give the usual distance
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
+LEVELS = ("PROBLEM", "warning", "note")
 NOTES = ("no_unlabelled",)  # findings that need no remedy
 ALIKE = (
     'if they are copies, repeated_pictures in [splits] can be "alike" (use one) or "together" (in one split)'
@@ -51,7 +52,7 @@ Counts = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]  # a header, and ro
 
 
 def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Finding]:
-    """Read every file of a task and look for problems; serious findings first."""
+    """Read every file of a task and look for problems; the most serious findings first."""
     tick = tick or (lambda _: None)
     prints = {split: fingerprints(samples, tick) for split, samples in task.splits.items()}
     findings = [
@@ -62,7 +63,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
         *_repeated(task, prints),
         *(_similar(task, prints) if task.encoding is None else (*_near_rows(task), *_unseen(task))),
     ]
-    return sorted(findings, key=lambda finding: not finding.serious)
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def fingerprints(samples: Samples, tick: Callable[[int], None]) -> list[Fingerprint]:

@@ -191,7 +191,7 @@ class Repeated(StrEnum):
     AS_GIVEN = "as_given"
     ONCE = "once"  # use one of equal files, or rows
     ALIKE = "alike"  # use one of images that look alike
-    TOGETHER = "together"  # use all images that look alike, in one split
+    TOGETHER = "together"  # use one of equal files, and all images that look alike in one split
 
 
 SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", *REPEATED, "balance")

@@ -321,16 +321,16 @@ def _without_copies(
     unlabelled: Samples | None,
     copies: tuple[list[str], list[str]],
 ) -> tuple[Assignment, Samples | None, tuple[str, ...]]:
-    """Each sample once, or copies of it in one split; none of them among the unlabelled; and remarks."""
-    (of_labelled, of_unlabelled), result, others = copies, splits, unlabelled
+    """Each sample once, none of them among the unlabelled, and remarks."""
+    (of_labelled, of_unlabelled), others = copies, unlabelled
     remarks: tuple[str, ...] = ()
+    equal, labels = of_labelled, [each.tobytes() for each in samples.labels]
     if description.repeated is Repeated.TOGETHER:
+        equal = contents_of(samples)
         count = sum(count for count in Counter(of_labelled).values() if count > 1)
         if count:
             remarks += (f"{count:,} pictures look like another one, and each is in the split of the other",)
-    else:
-        labels = [each.tobytes() for each in samples.labels]
-        result = drop_duplicates(of_labelled, splits, samples.ids.tolist(), labels)
+    result = drop_duplicates(equal, splits, samples.ids.tolist(), labels)
     if unlabelled is not None:
         known = set(of_labelled)
         others = unlabelled.take([row for row, each in enumerate(of_unlabelled) if each not in known])
