@@ -286,12 +286,7 @@ def write_bundle(
         selected = _run(chosen, run)
         if selected.calibration is not None:
             selected.calibration.module()  # refuses a calibration that cannot be bundled
-        if Split.TEST_FAMILIAR not in selected.outputs:
-            lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
-            raise InputError(
-                f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
-                f"{recovery(lost)}"
-            )
+        _refuse_unscored(chosen, selected)
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(
@@ -304,16 +299,14 @@ def write_bundle(
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
         about["reference"] = _reference(chosen, selected, novelty, new / parts.REFERENCE)
+        about_novelty = {
+            "score": novelty.score,
+            "scale": None if novelty.scale is None else asdict(novelty.scale),
+            "meaning": NOVELTY_MEANING,
+            "familiar": familiar.as_dict(),
+        }
         documents = {
-            parts.CALIBRATION: calibration_document(selected.calibration)
-            | {
-                "novelty": {
-                    "score": novelty.score,
-                    "scale": None if novelty.scale is None else asdict(novelty.scale),
-                    "meaning": NOVELTY_MEANING,
-                    "familiar": familiar.as_dict(),
-                }
-            },
+            parts.CALIBRATION: {**calibration_document(selected.calibration), "novelty": about_novelty},
             parts.METRICS: evaluation_document(evaluation),
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
@@ -347,6 +340,17 @@ def write_bundle(
         check = _self_check(chosen, selected, new, allow_code=allow_code)
         _write_json({**about, **check}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
+
+
+def _refuse_unscored(chosen: Chosen, selected: MethodRun) -> None:
+    """Raise where the predictions of familiar test data are lost."""
+    if Split.TEST_FAMILIAR in selected.outputs:
+        return
+    lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
+    raise InputError(
+        f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
+        f"{recovery(lost)}"
+    )
 
 
 def _own_code(selected: MethodRun) -> OwnCode | None:
