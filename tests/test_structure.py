@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "intervals", "pages", "results", "runtime", "text"},
-    {"io", "plugins", "ray_cluster", "registry"},
+    {"io", "plugins", "progress", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},
@@ -110,6 +110,7 @@ def test_public_names_are_these_and_load():
         "Method",
         "Metric",
         "Predictions",
+        "ScannedPredictions",
         "Study",
         "TASKS",
         "TaskEntry",
@@ -140,6 +141,7 @@ def test_public_names_are_these_and_load():
         "run",
         "save_calibration",
         "save_thresholds",
+        "scan_predictions",
         "write_predictions",
     }
     for name in surefoot.__all__:

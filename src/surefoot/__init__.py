@@ -9,7 +9,6 @@ if TYPE_CHECKING:
         CALIBRATORS,
         Calibration,
         Calibrator,
-        fit_calibration,
         load_calibration,
         save_calibration,
     )
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
-    from surefoot.evaluation.evaluate import evaluate, paired_differences
+    from surefoot.evaluation.evaluate import paired_differences
     from surefoot.evaluation.scores import Evaluation
     from surefoot.experiments.changes import ExperimentChange
     from surefoot.experiments.methods import METHODS, Method
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.labels import IGNORE, LabelKind
     from surefoot.predictions.predictions import Predictions
+    from surefoot.streaming.workflow import ScannedPredictions, evaluate, fit_calibration, scan_predictions
     from surefoot.tasks import TASKS, TaskEntry
     from surefoot.variants import VARIANTS, Variant
 
@@ -54,6 +54,7 @@ _HOMES = {
     "Method": "surefoot.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
+    "ScannedPredictions": "surefoot.streaming.workflow",
     "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
     "TaskEntry": "surefoot.tasks",
@@ -65,8 +66,8 @@ _HOMES = {
     "calibrate": "surefoot.deploy.calibrate",
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
-    "evaluate": "surefoot.evaluation.evaluate",
-    "fit_calibration": "surefoot.calibrators",
+    "evaluate": "surefoot.streaming.workflow",
+    "fit_calibration": "surefoot.streaming.workflow",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
@@ -83,6 +84,7 @@ _HOMES = {
     "run": "surefoot.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
     "save_thresholds": "surefoot.deploy.thresholds",
+    "scan_predictions": "surefoot.streaming.workflow",
     "write_predictions": "surefoot.predictions.files",
 }
 
@@ -108,6 +110,7 @@ __all__ = [
     "Method",
     "Metric",
     "Predictions",
+    "ScannedPredictions",
     "Study",
     "TaskEntry",
     "Temperature",
@@ -136,6 +139,7 @@ __all__ = [
     "run",
     "save_calibration",
     "save_thresholds",
+    "scan_predictions",
     "write_predictions",
 ]
 

@@ -84,26 +84,6 @@ class Separate:
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """scores = w f: one parameter for all classes."""
-
-    features: Array  # (n, classes)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (1,)
-
-    def scores(self, parameters: Array) -> Array:
-        return self.features * float(parameters[0])
-
-    def adjoint(self, rows: Array) -> Array:
-        return np.array([np.vdot(self.features, rows)])
-
-    def squared_adjoint(self, rows: Array) -> Array:
-        return np.array([np.vdot(np.square(self.features), rows)])
-
-
-@dataclass(frozen=True, eq=False)
 class Penalty:
     """strength * (mean of squares of `squared` + the variance of `pooled` over classes)."""
 

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
-from surefoot.calibrators.affine import MOST_PRINTED, row_weights
+from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
 from surefoot.calibrators.logistic import Problem, Separate, minimised
-from surefoot.calibrators.temperature import FittedModule, only_labelled
+from surefoot.calibrators.temperature import FittedModule, weighted_rows
 from surefoot.errors import require_whole
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
@@ -303,7 +304,7 @@ def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
     return below - rest
 
 
-def fit_platt_scaling(val: Predictions, *, weights: Array | None = None) -> PlattScaling:
+def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
     """sigmoid(a s + c) of the log odds s of each class, with Platt's targets. Platt, 1999.
 
     Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k of n
@@ -316,7 +317,7 @@ def fit_platt_scaling(val: Predictions, *, weights: Array | None = None) -> Plat
     return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
 
 
-def fit_beta_calibration(val: Predictions, *, weights: Array | None = None) -> BetaCalibration:
+def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> BetaCalibration:
     """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017.
 
     With Platt's targets, as `fit_platt_scaling`.
@@ -324,7 +325,7 @@ def fit_beta_calibration(val: Predictions, *, weights: Array | None = None) -> B
     return _fit_logistic(BetaCalibration, val, weights, lambda s: [-np.logaddexp(0, -s), np.logaddexp(0, s)])
 
 
-def fit_isotonic_calibration(val: Predictions, *, weights: Array | None = None) -> IsotonicCalibration:
+def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
     """The non-decreasing step function with the least squared error. Zadrozny & Elkan, KDD 2002.
 
     Between its steps it is interpolated along the log odds. A probability is at least 1 / (n + 2) and at most
@@ -341,7 +342,7 @@ def fit_isotonic_calibration(val: Predictions, *, weights: Array | None = None) 
 
 
 def fit_histogram_calibration(
-    val: Predictions, *, bins: int = BINS, weights: Array | None = None
+    val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
 ) -> HistogramCalibration:
     """The share of the class in each of `bins` bins with equal numbers of rows. Zadrozny & Elkan, ICML 2001.
 
@@ -361,12 +362,11 @@ def fit_histogram_calibration(
     return _fit_pieces(HistogramCalibration, val, weights, points)
 
 
-def _data(val: Predictions, weights: Array | None) -> tuple[Predictions, Array, Array, Array]:
+def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Array, Array]:
     """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (n, curves)."""
-    labelled = only_labelled(val)
+    labelled, counts = weighted_rows(val, weights)
     scores = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
-    labels = labelled.labels.numpy()
-    rows = row_weights(val, weights).reshape(-1, 1)
+    labels, rows = labelled.labels.numpy(), counts.reshape(-1, 1)
     if labelled.kind is LabelKind.MANY_LABELS:
         return labelled, scores, (labels == 1).astype(np.float64), rows * (labels >= 0)
     of_curve = np.array([1]) if scores.shape[1] == 1 else np.arange(labelled.classes)
@@ -389,7 +389,7 @@ def _facts(labelled: Predictions, targets: Array, rows: Array) -> dict[str, Any]
 def _fit_logistic(
     kind: type[Logistic],
     val: Predictions,
-    weights: Array | None,
+    weights: ArrayLike | None,
     features: Callable[[Array], list[Array]],
 ) -> Logistic:
     """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
@@ -437,7 +437,7 @@ def _with_slopes_not_negative(problem: Problem, start: Array, found: Array) -> A
 def _fit_pieces(
     kind: type[OfPieces],
     val: Predictions,
-    weights: Array | None,
+    weights: ArrayLike | None,
     points: Callable[[Array, Array, Array], tuple[Array, Array]],
 ) -> OfPieces:
     """The points of each curve, from its different scores with their weight and that of its positives."""

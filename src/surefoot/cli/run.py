@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 
 if TYPE_CHECKING:
     from surefoot.experiments.changes import ExperimentChange
-    from surefoot.experiments.workflow import Progress
 
 Sets = Annotated[
     list[str] | None,
@@ -83,10 +81,11 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
+    from surefoot.cli.notebook import progress_shown
     from surefoot.experiments.workflow import train
 
     with stoppable():
-        progress = _progress()
+        progress = progress_shown()
         trained = train(
             experiment,
             values=dict(value_of(text) for text in values or ()),
@@ -113,15 +112,6 @@ def run(
         else:
             _report(trained.folder)
         trained.opened.send(trained.folder, replace(progress, note=echo))
-
-
-def _progress() -> "Progress":
-    """Remarks, spinners and bars on standard error."""
-    from surefoot.cli.progress import Log, watch
-    from surefoot.cli.terminal import busy
-    from surefoot.experiments.workflow import Progress
-
-    return Progress(lambda text: echo(text, err=True), busy, partial(watch, log=Log()))
 
 
 def report(

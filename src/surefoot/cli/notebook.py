@@ -1,0 +1,85 @@
+"""Progress for the user: bars in a terminal; in a notebook, which has none, a line below the cell."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from surefoot.cli.progress import Log, watch
+from surefoot.cli.terminal import busy, echo, reading
+from surefoot.progress import Progress, Tick
+from surefoot.text import visible
+
+SECONDS = 0.5  # between two states of a line
+
+
+def progress_shown() -> Progress:
+    """Notes, spinners and bars on standard error, or in the notebook that runs this."""
+    if _in_notebook():
+        return Progress(echo, _busy, _bar, _watch)
+    return Progress(lambda text: echo(text, err=True), busy, reading, partial(watch, log=Log()))
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this; IPython in a terminal is a terminal."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
+class Line(Log):
+    """A line of text below the cell, replaced by the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from IPython.display import display
+
+        self.handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+        self.last = 0.0
+
+    def write(self, line: str) -> None:
+        """Show the line unless the last one was shown just now."""
+        if time.monotonic() - self.last >= SECONDS:
+            self.last = time.monotonic()
+            self.show(line)
+
+    def show(self, line: str) -> None:
+        """Show the line."""
+        self.handle.update({"text/plain": visible(line)}, raw=True)
+
+
+@contextmanager
+def _line() -> Iterator[Line]:
+    """A line that is empty in the end."""
+    line = Line()
+    try:
+        yield line
+    finally:
+        line.show("")
+
+
+@contextmanager
+def _busy(doing: str) -> Iterator[None]:
+    with _line() as line:
+        line.show(f"{doing} ...")
+        yield
+
+
+@contextmanager
+def _bar(doing: str, total: int | None) -> Iterator[Tick]:
+    done = 0
+    with _line() as line:
+
+        def tick(steps: int) -> None:
+            nonlocal done
+            done += steps
+            line.write(f"{doing}: {done / total:.0%}" if total else f"{doing}: {done:,}")
+
+        yield tick
+
+
+@contextmanager
+def _watch(*order: Any, **about: Any) -> Iterator[Any]:
+    with _line() as line, watch(*order, **about, log=line) as on_event:
+        yield on_event
