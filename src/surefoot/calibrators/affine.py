@@ -228,7 +228,7 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     unit = plain.temperature
     if plain.at_bound:
         unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
-    features = features / unit
+    features /= unit
     chosen = regularisation
     if chosen is None:
         chosen = _cross_validated(kind, features, labelled, rows)
@@ -253,18 +253,19 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
     Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
     """
     every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
-    features, labelled, rows = features[every], labelled.take(every), rows[every]
+    features, labelled, rows = features[:, every], labelled.take(every), rows[every]
     units = labelled.groups
     if units is None:
-        units = sum((weight * column for weight, column in zip(_KEYS, features.T, strict=False)), np.zeros(1))
-    folds = []
-    for fold in folds_of(labelled.n, units):
-        train, test = (
-            _problem(_design(kind, features[part]), labelled.take(part), rows[part], _penalty(kind, labelled))
-            for part in (~fold, fold)
-        )
-        if train.weights.any() and test.weights.any():
-            folds.append((train, test, float(rows[fold].sum())))
+        units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
+
+    def problem(part: Any) -> Problem:
+        design = _design(kind, np.ascontiguousarray(features[:, part]))
+        return _problem(design, labelled.take(part), rows[part], _penalty(kind, labelled))
+
+    folds = [(problem(~fold), problem(fold), rows[fold].sum()) for fold in folds_of(labelled.n, units)]
+    folds = [
+        (train, test, share) for train, test, share in folds if train.weights.any() and test.weights.any()
+    ]
     parameters = [_start(train.design) for train, _, _ in folds]
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
@@ -272,7 +273,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
         for place, (train, test, share) in enumerate(folds):
             start = parameters[place]  # of the stronger one before
             parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
-            total += share * float(test.losses(parameters[place]).sum())
+            total += float(share * test.losses(parameters[place]).sum())
         if total < least:
             best, least = strength, total
         worse = worse + 1 if total > HOPELESS * least else 0
@@ -285,32 +286,31 @@ def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalt
     """The weighted mean NLL over known labels, with a penalty."""
     labels = labelled.labels.numpy()
     if labelled.kind is LabelKind.ONE_LABEL:
-        targets = np.zeros((labelled.n, labelled.classes))
-        targets[np.arange(labelled.n), labels] = 1.0
-        weights = rows.reshape(-1, 1)
+        targets = np.zeros((labelled.classes, labelled.n))
+        targets[labels, np.arange(labelled.n)] = 1.0
+        weights = rows.reshape(1, -1)
     else:
-        targets = (labels == 1).astype(np.float64)
-        weights = rows.reshape(-1, 1) * (labels >= 0)
+        targets = np.ascontiguousarray((labels == 1).T, dtype=np.float64)
+        weights = rows * np.ascontiguousarray((labels >= 0).T)
     total = float(weights.sum())
     exclusive = labelled.kind is LabelKind.ONE_LABEL
     return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
 
 
 def _features(kind: type[Affine], labelled: Predictions) -> Array:
-    """Of each row: the logits of many labels; of one label centred, or log probabilities."""
+    """(classes, n): the logits of many labels; of one label centred, or log probabilities."""
     features = labelled.logits[0].to(torch.float64)
     if labelled.kind is LabelKind.ONE_LABEL and kind.is_log_probability:
         features = F.log_softmax(features, dim=1)
     elif labelled.kind is LabelKind.ONE_LABEL:
         features = features - features.mean(dim=1, keepdim=True)
-    result: Array = features.numpy()
-    return result
+    return np.array(features.numpy().T, order="C")
 
 
 def _design(kind: type[Affine], features: Array) -> Design:
     if kind.is_diagonal:
-        return Separate(np.stack([features, np.ones_like(features)]))
-    return Full(features, features.shape[1])
+        return Separate(features[None])
+    return Full(features, len(features))
 
 
 def _start(design: Design) -> Array:

@@ -363,21 +363,21 @@ def fit_histogram_calibration(
 
 
 def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Array, Array]:
-    """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (n, curves)."""
+    """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (curves, n)."""
     labelled, counts = weighted_rows(val, weights)
-    scores = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
-    labels, rows = labelled.labels.numpy(), counts.reshape(-1, 1)
+    found = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
+    scores, labels = np.array(found.T, order="C"), np.ascontiguousarray(labelled.labels.numpy().T)
     if labelled.kind is LabelKind.MANY_LABELS:
-        return labelled, scores, (labels == 1).astype(np.float64), rows * (labels >= 0)
-    of_curve = np.array([1]) if scores.shape[1] == 1 else np.arange(labelled.classes)
-    targets = (labels[:, None] == of_curve).astype(np.float64)
-    return labelled, scores, targets, np.broadcast_to(rows, targets.shape)
+        return labelled, scores, (labels == 1).astype(np.float64), counts * (labels >= 0)
+    of_curve = np.array([1]) if len(scores) == 1 else np.arange(labelled.classes)
+    targets = (labels == of_curve[:, None]).astype(np.float64)
+    return labelled, scores, targets, np.broadcast_to(counts, targets.shape)
 
 
 def _facts(labelled: Predictions, targets: Array, rows: Array) -> dict[str, Any]:
     known = rows > 0
-    positives = (targets * known).sum(axis=0)
-    fewest = int(np.minimum(positives, known.sum(axis=0) - positives).min())
+    positives = (targets * known).sum(axis=1)
+    fewest = int(np.minimum(positives, known.sum(axis=1) - positives).min())
     return {
         "n": labelled.n,
         "label_kind": labelled.kind,
@@ -394,16 +394,13 @@ def _fit_logistic(
 ) -> Logistic:
     """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
     labelled, scores, targets, rows = _data(val, weights)
-    positives, total = (targets * rows).sum(axis=0), rows.sum(axis=0)
-    smoothed = np.where(targets == 1, (positives + 1) / (positives + 2), 1 / (total - positives + 2))
-    columns = features(scores)
-    units = [np.maximum(np.sqrt(np.square(column).mean(axis=0)), 1e-30) for column in columns]
-    design = Separate(
-        np.stack(
-            [*(column / unit for column, unit in zip(columns, units, strict=True)), np.ones_like(scores)]
-        )
-    )
-    problem = Problem(design, smoothed, rows / np.maximum(total, 1e-300), exclusive=False)
+    positives, total = (targets * rows).sum(axis=1), rows.sum(axis=1)
+    above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
+    smoothed = np.where(targets == 1, above[:, None], below[:, None])
+    columns = np.stack(features(scores))
+    units = np.maximum(np.sqrt(np.square(columns).mean(axis=2)), 1e-30)
+    design = Separate(columns / units[:, :, None])
+    problem = Problem(design, smoothed, rows / np.maximum(total, 1e-300)[:, None], exclusive=False)
     start = np.zeros(design.shape)
     start[:, -1] = np.log((positives + 1) / (total - positives + 1))
     found = minimised(problem, start)
@@ -428,7 +425,7 @@ def _with_slopes_not_negative(problem: Problem, start: Array, found: Array) -> A
         mask = np.tile(free, (len(found), 1))
         fixed = Problem(problem.design, problem.targets, problem.weights, exclusive=False, free=mask)
         candidate = minimised(fixed, start)
-        losses = fixed.losses(candidate).sum(axis=0)
+        losses = fixed.losses(candidate).sum(axis=1)
         better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
         best[better], least[better] = candidate[better], losses[better]
     return best
@@ -443,7 +440,7 @@ def _fit_pieces(
     """The points of each curve, from its different scores with their weight and that of its positives."""
     labelled, scores, targets, rows = _data(val, weights)
     curves = []
-    for score, target, weight in zip(scores.T, targets.T, rows.T, strict=True):
+    for score, target, weight in zip(scores, targets, rows, strict=True):
         known = weight > 0
         if not known.any():  # no label of this class is known: the curve changes nothing it could know of
             curves.append((np.array([0.0]), np.array([0.5])))

