@@ -10,7 +10,7 @@ from typing import Any
 
 from surefoot.cli.progress import Log, watch
 from surefoot.cli.terminal import busy, echo, reading
-from surefoot.progress import Progress, Tick
+from surefoot.progress import OnEvent, Progress, Tick
 from surefoot.text import visible
 
 SECONDS = 0.5  # between two states of a line
@@ -19,7 +19,8 @@ SECONDS = 0.5  # between two states of a line
 def progress_shown() -> Progress:
     """Notes, spinners and bars on standard error, or in the notebook that runs this."""
     if _in_notebook():
-        return Progress(echo, _busy, _bar, _watch)
+        line = Line()
+        return Progress(echo, line.busy, line.bar, line.watch)
     return Progress(lambda text: echo(text, err=True), busy, reading, partial(watch, log=Log()))
 
 
@@ -48,38 +49,36 @@ class Line(Log):
         """Show the line."""
         self.handle.update({"text/plain": visible(line)}, raw=True)
 
+    @contextmanager
+    def busy(self, doing: str) -> Iterator[None]:
+        """Something of unknown duration."""
+        with self.emptied():
+            self.show(f"{doing} ...")
+            yield
 
-@contextmanager
-def _line() -> Iterator[Line]:
-    """A line that is empty in the end."""
-    line = Line()
-    try:
-        yield line
-    finally:
-        line.show("")
-
-
-@contextmanager
-def _busy(doing: str) -> Iterator[None]:
-    with _line() as line:
-        line.show(f"{doing} ...")
-        yield
-
-
-@contextmanager
-def _bar(doing: str, total: int | None) -> Iterator[Tick]:
-    done = 0
-    with _line() as line:
+    @contextmanager
+    def bar(self, doing: str, total: int | None) -> Iterator[Tick]:
+        """The share that is done."""
+        done = 0
 
         def tick(steps: int) -> None:
             nonlocal done
             done += steps
-            line.write(f"{doing}: {done / total:.0%}" if total else f"{doing}: {done:,}")
+            self.write(f"{doing}: {done / total:.0%}" if total else f"{doing}: {done:,}")
 
-        yield tick
+        with self.emptied():
+            yield tick
 
+    @contextmanager
+    def watch(self, *order: Any, **about: Any) -> Iterator[OnEvent]:
+        """The networks done, the current epoch and loss, and the time left."""
+        with self.emptied(), watch(*order, **about, log=self) as on_event:
+            yield on_event
 
-@contextmanager
-def _watch(*order: Any, **about: Any) -> Iterator[Any]:
-    with _line() as line, watch(*order, **about, log=line) as on_event:
-        yield on_event
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """The line is empty in the end."""
+        try:
+            yield
+        finally:
+            self.show("")
