@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from scipy.special import expit, log_expit
+from scipy.special import expit
 
 from surefoot.predictions.outcomes import Array
 
@@ -140,9 +140,11 @@ class Problem:
         """The weighted NLL of each row (1, n), or of each label (classes, n); probabilities in `out`."""
         scores = self.design.scores(parameters, np.empty_like(self.targets) if out is None else out)
         if not self.exclusive:
-            each: Array = -self.targets * log_expit(scores) - (1 - self.targets) * log_expit(-scores)
+            each: Array = np.logaddexp(0, scores)
+            each -= self.targets * scores
+            each *= self.weights
             expit(scores, out=scores)
-            return each * self.weights
+            return each
         scores -= scores.max(axis=0)
         true = np.einsum("kn,kn->n", self.targets, scores)
         np.exp(scores, out=scores)

@@ -273,8 +273,11 @@ class PiecesModule(OneVsRestModule):
 
 def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
     """As numpy.interp; where two points have the same score, the second is that of the score itself."""
-    # Comparisons instead of a search, which ONNX does not have.
-    passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        # Comparisons instead of a search, which ONNX does not have.
+        passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
+    else:
+        passed = torch.searchsorted(scores, values.contiguous(), right=True)
     right = passed.clamp(1, len(scores) - 1)
     low, high = scores[right - 1], scores[right]
     span = high - low
