@@ -24,6 +24,7 @@ LEVELS = (
     {"deploy", "extend", "plots"},
     {"report", "serve", "sklearn"},
     {"cli"},
+    {"__main__"},
 )
 
 
@@ -111,6 +112,7 @@ def test_public_names_are_these_and_load():
         "Metric",
         "Predictions",
         "ScannedPredictions",
+        "Sets",
         "Study",
         "TASKS",
         "TaskEntry",
@@ -121,6 +123,7 @@ def test_public_names_are_these_and_load():
         "Variant",
         "__version__",
         "calibrate",
+        "choose_sets",
         "choose_thresholds",
         "compare",
         "evaluate",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.calibrate import calibrate, predictions_of
     from surefoot.deploy.model import Calibrated, Ensemble
     from surefoot.deploy.monitor import Check
+    from surefoot.deploy.sets import Sets, choose_sets
     from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
@@ -55,6 +56,7 @@ _HOMES = {
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
     "ScannedPredictions": "surefoot.streaming.workflow",
+    "Sets": "surefoot.deploy.sets",
     "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
     "TaskEntry": "surefoot.tasks",
@@ -64,6 +66,7 @@ _HOMES = {
     "VARIANTS": "surefoot.variants",
     "Variant": "surefoot.variants",
     "calibrate": "surefoot.deploy.calibrate",
+    "choose_sets": "surefoot.deploy.sets",
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
     "evaluate": "surefoot.streaming.workflow",
@@ -88,7 +91,7 @@ _HOMES = {
     "write_predictions": "surefoot.predictions.files",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CALIBRATORS",
@@ -111,6 +114,7 @@ __all__ = [
     "Metric",
     "Predictions",
     "ScannedPredictions",
+    "Sets",
     "Study",
     "TaskEntry",
     "Temperature",
@@ -119,6 +123,7 @@ __all__ = [
     "Variant",
     "__version__",
     "calibrate",
+    "choose_sets",
     "choose_thresholds",
     "compare",
     "evaluate",

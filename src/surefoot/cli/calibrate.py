@@ -19,7 +19,7 @@ from surefoot.cli.inputs import (
     refuse_missing,
     refuse_wrong_outputs,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, is_numeric, refuse_unknown
 from surefoot.text import count_of
 
@@ -111,7 +111,7 @@ def calibrate(
     fitted = fit_calibration(method, predictions, force=force, progress=progress_shown(), **options)
     save_calibration(fitted, output)
     _print(fitted)
-    echo(f"calibration: {output}", err=True)
+    echo_written(f"calibration: {output}")
 
 
 def _print(fitted: "Calibration") -> None:
@@ -163,4 +163,4 @@ def apply(
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))
         write_predictions(calibrated, output)
-    echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)
+    echo_written(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})")
