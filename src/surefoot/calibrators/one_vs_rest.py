@@ -273,7 +273,7 @@ class PiecesModule(OneVsRestModule):
 
 def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
     """As numpy.interp; where two points have the same score, the second is that of the score itself."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling():
         # Comparisons instead of a search, which ONNX does not have.
         passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
     else:
