@@ -323,7 +323,7 @@ def predict_response(
         for key, outcome in zip(keys, outcomes, strict=True)
     ]
     if len(refused) < len(outcomes):
-        return json_response(200, {"predictions": documents, **about})
+        return json_response(200, {**about, "predictions": documents})
     first = refused[0]
     status = first.status if all(each.status == first.status for each in refused) else 400
     sentence = f"none of {len(refused)} images could be predicted; the first: {first.sentence}"
