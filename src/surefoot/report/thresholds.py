@@ -121,7 +121,7 @@ def _on_familiar_test(chosen: Thresholds, measured: Measured) -> list[str]:
 def _on_unfamiliar(chosen: Thresholds, measured: Measured) -> list[str]:
     scope = "The guarantee does not cover unfamiliar data"
     if "unfamiliar" not in measured:
-        return [f"{scope}; measure the error there with --unfamiliar FILE."]
+        return [f"{scope}; give unfamiliar predictions to measure the error there."]
     target, error = chosen.guarantee.target_error, measured["unfamiliar"]["accept"].error
     if not error.n:
         return [f"{scope}; none of these unfamiliar rows is accepted."]
