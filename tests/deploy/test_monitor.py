@@ -5,12 +5,19 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ks_2samp, mannwhitneyu, ttest_ind
+from scipy.stats import binomtest, ks_2samp, mannwhitneyu, rankdata, ttest_ind
 from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
-from surefoot.deploy.detectors import combine, higher, kernel_distance
+from surefoot.deploy.detectors import (
+    class_changes,
+    combine,
+    higher,
+    kernel_distance,
+    label_uncertainty,
+    mean_change,
+)
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
     AVERAGE,
@@ -48,7 +55,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
     found = {each.name: each for each in look.findings}
-    assert list(found) == ["confidence", "confidence tail", "energy", "energy tail", "coverage", "outputs"]
+    assert " ".join(found) == "confidence confidence tail energy energy tail coverage outputs classes"
     confidence, novelty, coverage = (found[name] for name in ("confidence", "energy", "coverage"))
     assert confidence.p == pytest.approx(mannwhitneyu(b, a, alternative="less").pvalue, abs=0.003)
     assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
@@ -142,6 +149,34 @@ def test_the_kernel_distance_is_that_of_the_gaussian_kernel(unit):
     assert combine([detector], 200, level=0.05)[0].adjusted == pytest.approx(0.002)
 
 
+def observed(detector, n):
+    return detector.statistic(detector.columns[-n:].sum(axis=0, keepdims=True), n)[0]
+
+
+def test_changes_of_classes_and_of_means_by_hand():
+    """The largest z of the rank-sums, the mean of the labels' Savage scores, and Hotelling's T^2, without a ridge."""
+    rng = np.random.default_rng(0)
+    a, b = rng.dirichlet(np.ones(4), 300), rng.dirichlet([1, 1, 1, 2], 100)
+    both = np.concatenate([a, b])
+    ranks = rankdata(both, axis=0)
+    z = (ranks[300:].mean(axis=0) - ranks[:300].mean(axis=0)) / ranks.std(axis=0)
+    (classes,) = class_changes("c", a, b)
+    assert observed(classes, 100) == pytest.approx((z**2).max())
+    assert combine([classes], 100, level=0.05)[0].p < 0.05
+    tails = -np.log(1 - rankdata(np.minimum(both, 1 - both), axis=0) / 401)
+    assert np.concatenate(label_uncertainty(a, b)) == pytest.approx(tails.mean(axis=1))
+    x, y = a @ rng.standard_normal((4, 3)), b @ rng.standard_normal((4, 3))
+    (means,) = mean_change("m", x, y)
+    pooled = np.cov(np.concatenate([x, y]).T, bias=True)
+    difference = y.mean(axis=0) - x.mean(axis=0)
+    ridged = pooled + 0.1 * np.trace(pooled) / 3 * np.eye(3)
+    assert observed(means, 100) == pytest.approx(difference @ np.linalg.solve(ridged, difference))
+    for each in (class_changes, mean_change):
+        up, down = (combine(each("x", a[:, :1], a[:100, :1] + d), 100, level=0.05)[0].p for d in (0.2, -0.2))
+        assert max(up, down) < 0.01  # a single column is two-sided, too
+        assert each("x", np.ones((5, 2)), np.ones((4, 2))) == []
+
+
 @pytest.mark.parametrize("sharpness", [1.0, 40.0], ids=["plain", "saturated: most confidences are exactly 1"])
 def test_false_alarms_and_detection_in_drawn_data(sharpness):
     rng, turns, false, found = np.random.default_rng(1), 40, 0, 0
@@ -210,7 +245,7 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
-    assert len(monitor_table(loud).rows) == 5
+    assert len(monitor_table(loud).rows) == 6
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
@@ -223,7 +258,9 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(scores, scores) is None
     names = [each.name for each in check_shift(scores, scores, budget=ONLY).findings]
-    assert names == ["confidence", "confidence tail", "outputs"]
+    assert names == ["confidence", "confidence tail", "outputs", "classes"]
+    one_logit = scores_of(Predictions.from_logits(np.linspace(-3, 3, 100), np.arange(100) % 2))
+    assert novelty_name(one_logit, one_logit) is None  # stored beside a 0: its energy would rank by class
     members = scores_of(draw_one_label(100, members=3))
     assert novelty_name(members, members) == "energy"
 
@@ -253,7 +290,13 @@ def test_many_labels_are_watched_row_by_row():
     assert scores.surplus == pytest.approx(np.nanmean(right - sure, axis=1)[known])
     assert scores.accuracy.value == pytest.approx(np.nanmean(right, axis=1)[known].mean())
     blurred = Predictions.from_logits(many.logits * 0.2, None, kind=LabelKind.MANY_LABELS)
-    assert check_shift(scores, scores_of(blurred), budget=ONLY).alarm
+    found = check_shift(scores, scores_of(blurred), budget=ONLY)
+    assert found.alarm
+    assert [each.name for each in found.findings] == ["confidence", "outputs", "classes"]
+    by_label = mannwhitneyu(
+        *label_uncertainty(scores.probs, blurred.probs().numpy())[::-1], alternative="greater"
+    )
+    assert found.findings[0].p == pytest.approx(max(by_label.pvalue, 1 / 500), abs=0.003)
 
 
 def test_one_row_is_refused():
@@ -320,5 +363,5 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         (without, without, 0),
     ):
         found = check_shift(reference, current, budget=ONLY)
-        assert len(found.findings) == 5 + expected
+        assert len(found.findings) == 6 + expected
     assert AlphaBudget(0.05).number == 1

@@ -1,14 +1,15 @@
 """Shift detectors and their combination: one p-value, by permutation, for all of them together.
 
-Every detector compares the mean of some numbers per row: ranks of a score, or random Fourier features of a
-kernel. So one matrix product gives its statistic for many permutations of the rows. The smallest p-value over
-the detectors is calibrated by the same permutations (Westfall & Young 1993), which costs little power, as the
-detectors are correlated. Exact for any distribution, if the rows are exchangeable.
+Every detector compares the mean of some numbers per row: ranks of a score, random Fourier features of a
+kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows. The
+smallest p-value over the detectors is calibrated by the same permutations (Westfall & Young 1993), which costs
+little power, as the detectors are correlated. Exact for any distribution, if the rows are exchangeable.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from surefoot.intervals import NAN
 from surefoot.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
-KERNEL_WEIGHT = 0.25  # for any change, in any direction; the other detectors are for unfamiliar data
+ANY_CHANGE = 0.125  # weight of a change in any direction; the other detectors are for unfamiliar data
+FEATURES_WEIGHT = 0.25
+RIDGE = 0.1  # of the mean variance, added to each
+MOST_CLASSES = 64  # whose probabilities are compared: the most frequent ones
 FREQUENCIES = 64  # random Fourier features of a kernel have twice as many columns
 WIDTH_ROWS = 500  # whose median distance is the width of the kernel
 LEAST_RANGE = 1e-6  # a score that varies by less is constant
 PERMUTATIONS = 499  # at first
 FINEST = 20  # permutations: so many have a p-value of at most the level
-MOST_ROWS = 100_000  # of a kernel test: they show a change without it
+MOST_ROWS = 100_000  # of a test for any change: they show one without it
 MOST_PERMUTATIONS = 100_000
 MOST_WORK = 2e8  # permutations times rows; beyond it, p-values are asymptotic and corrected by Bonferroni
 AT_ONCE = 2**22  # permuted rows in memory
@@ -35,19 +39,24 @@ TIES = 9  # decimals
 class Detector:
     """Numbers of each row, the reference's first, whose means are compared.
 
-    A single number: one-sided, evidence is a higher mean of the current rows. Several: any difference.
+    A single number: one-sided, evidence is a higher mean of the current rows. Several: any difference, by
+    the sum of their squares or by the largest.
     """
 
     name: str
     columns: Array  # (rows, d)
     weight: float = 1.0  # its p-value counts as p / weight among the others
+    by: Literal["sum", "largest"] = "sum"
 
     def statistic(self, sums: Array, n: int) -> Array:
         """From the sums (permutations, d) over n current rows; larger is more evidence."""
         rows = len(self.columns)
         difference: Array = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
-        squares: Array = (difference**2).sum(axis=1)
-        return difference[:, 0] if difference.shape[1] == 1 else squares
+        if difference.shape[1] == 1:
+            return difference[:, 0]
+        squares: Array = difference**2
+        found: Array = squares.sum(axis=1) if self.by == "sum" else squares.max(axis=1)
+        return found
 
     def asymptotic_p(self, n: int) -> float:
         """From the normal distribution of the sum over n of the rows; NaN for several numbers."""
@@ -77,8 +86,62 @@ def higher(name: str, reference: Array, current: Array) -> list[Detector]:
     if np.ptp(both) <= LEAST_RANGE:
         return []
     ranks = average_ranks(both)
-    tail = -np.log1p(-ranks / (len(both) + 1))
-    return [Detector(name, ranks[:, None]), Detector(f"{name} tail", tail[:, None])]
+    return [Detector(name, ranks[:, None]), Detector(f"{name} tail", _savage(ranks)[:, None])]
+
+
+def _savage(ranks: Array) -> Array:
+    scores: Array = -np.log1p(-ranks / (len(ranks) + 1))
+    return scores
+
+
+def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:
+    """For many labels, how uncertain each row's labels are: the mean of their Savage scores.
+
+    Each label is ranked on its own, by 1 - max(p, 1 - p). So a rare label counts as much as a frequent one,
+    and a label that is a little less certain than usual shows, which the mean confidence would hide.
+    """
+    both = np.concatenate([reference, current])
+    total = np.zeros(len(both))
+    for p in both.T:
+        total += _savage(average_ranks(-np.maximum(p, 1 - p)))
+    total /= both.shape[1]
+    return total[: len(reference)], total[len(reference) :]
+
+
+def class_changes(name: str, reference: Array, current: Array) -> list[Detector]:
+    """Whether any class's probability has changed: the largest change of a mean rank, up or down.
+
+    As black-box shift detection (Rabanser et al., NeurIPS 2019), which takes the largest Kolmogorov-Smirnov
+    distance, but of means, so that permutations are cheap.
+    """
+    both = np.concatenate([reference, current])
+    if len(both) > MOST_ROWS:
+        return []
+    frequent = np.argsort(-both.mean(axis=0), kind="stable")[:MOST_CLASSES]
+    varies = [index for index in frequent if np.ptp(both[:, index]) > LEAST_RANGE]
+    if not varies:
+        return []
+    ranks = np.stack([average_ranks(both[:, index]) for index in varies], axis=1)
+    columns = (ranks - ranks.mean(axis=0)) / ranks.std(axis=0)
+    columns = np.concatenate([columns, -columns], axis=1) if len(varies) == 1 else columns  # two-sided
+    return [Detector(name, columns, weight=ANY_CHANGE, by="largest")]
+
+
+def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
+    """Whether the means of vectors have changed, in units of their covariance (Hotelling 1931).
+
+    The covariance is that of the pooled rows, so it does not depend on which rows are current.
+    """
+    both = np.concatenate([reference, current])
+    varies = both.std(axis=0) > LEAST_RANGE
+    if not varies.any() or len(both) > MOST_ROWS:
+        return []
+    centred = both[:, varies] - both[:, varies].mean(axis=0)
+    covariance = centred.T @ centred / len(centred)
+    covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    columns = np.linalg.solve(np.linalg.cholesky(covariance), centred.T).T
+    columns = np.concatenate([columns, -columns], axis=1) if columns.shape[1] == 1 else columns  # two-sided
+    return [Detector(name, columns, weight=FEATURES_WEIGHT)]
 
 
 def kernel_distance(name: str, reference: Array, current: Array) -> list[Detector]:
@@ -100,7 +163,7 @@ def kernel_distance(name: str, reference: Array, current: Array) -> list[Detecto
     width = _median_distance(scaled[order[places]])
     angles = scaled @ (rng.standard_normal((scaled.shape[1], FREQUENCIES)) / width)
     columns = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    return [Detector(name, columns, weight=KERNEL_WEIGHT)]
+    return [Detector(name, columns, weight=ANY_CHANGE)]
 
 
 def _median_distance(rows: Array) -> float:

@@ -15,9 +15,12 @@ from surefoot.calibrators import Calibration
 from surefoot.deploy.accuracy import Reference, thresholded_confidence
 from surefoot.deploy.detectors import (
     LEAST_RANGE,
+    class_changes,
     combine,
     higher,
     kernel_distance,
+    label_uncertainty,
+    mean_change,
 )
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
@@ -43,7 +46,7 @@ MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
 NORMAL_CURVE = NormalDist()
 ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
-         "outputs", "features")  # fmt: skip
+         "outputs", "classes", "features")  # fmt: skip
 
 AVERAGE, DIFFERENCE, THRESHOLDED = "average confidence", "difference of confidences", "thresholded confidence"
 
@@ -59,6 +62,7 @@ class Scores:
     accuracy: Interval  # NaN without labels
     calibrated: bool
     vectors: Array  # (n, classes): average logits
+    probs: Array  # (n, classes), not calibrated
     classes: NDArray[np.int64] | None  # the predicted class; None for many labels
     labelled: Reference | None  # one label: the labelled rows
     features: Array | None
@@ -167,6 +171,7 @@ def scores_of(
         accuracy=accuracy,
         calibrated=calibration is not None,
         vectors=vectors,
+        probs=predictions.probs().double().numpy(),
         classes=vectors.argmax(axis=1) if one_label else None,
         labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if known else None,
         features=None if features is None else features.double().numpy(),
@@ -177,8 +182,13 @@ def scores_of(
 
 
 def energies(predictions: Predictions) -> Array:
-    """The energy of each row, the mean over members: averaged logits have another one."""
+    """The energy of each row, the mean over members: averaged logits have another one.
+
+    0 for files with one logit, which is stored beside a 0: their energy would rank the rows by class.
+    """
     total = torch.zeros(predictions.n, dtype=torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL and not predictions.logits[:, :, 0].any():
+        return total.numpy()
     for member in predictions.logits:
 
         def add(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
@@ -226,12 +236,19 @@ def check_shift(
 
 
 def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding, ...]:
-    """Every detector that both sides have the numbers for, with its p-value and the corrected one."""
+    """Every detector that both sides have the numbers for, with its p-value and the corrected one.
+
+    For many labels, confidence is tested label by label, and energy is not: it detects less there.
+    """
     before, now = reference.confidence, current.confidence
     described = {"confidence": _shift("confidence", before, now, sign=-1)}
-    detectors = higher("confidence", -before, -now)
+    many_labels = reference.classes is None
+    if many_labels:
+        detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
+    else:
+        detectors = higher("confidence", -before, -now)
     name = novelty_name(reference, current)
-    if name is not None:
+    if name is not None and not (many_labels and name == "energy"):
         before, now = reference.novelty[name], current.novelty[name]
         described[name] = _shift(name, before, now, sign=1)
         detectors += higher(name, before, now)
@@ -239,8 +256,9 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
         described["coverage"] = _coverage(reference.accepted, current.accepted)
         detectors += higher("coverage", -reference.accepted, -current.accepted)[:1]
     detectors += kernel_distance("outputs", reference.vectors, current.vectors)
+    detectors += class_changes("classes", reference.probs, current.probs)
     if reference.features is not None and current.features is not None:
-        detectors += kernel_distance("features", reference.features, current.features)
+        detectors += mean_change("features", reference.features, current.features)
     results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
     found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
     for name, each in results.items():
@@ -308,7 +326,7 @@ def novelty_name(reference: Scores, current: Scores) -> str | None:
     """The novelty that both sides have and that varies: the files' own if possible, else the energy.
 
     The files' own may be constant on one side, at its maximum. An energy that is constant on a side comes
-    from probabilities, and has no meaning.
+    from probabilities or from one logit, and has no meaning.
     """
     sides = reference.novelty, current.novelty
     if all("novelty" in side for side in sides):

@@ -50,6 +50,7 @@ TITLES = {
     "novelty tail": "novelty, highest",
     "coverage": "share accepted",
     "outputs": "outputs (any change)",
+    "classes": "classes (any change)",
     "features": "features (any change)",
 }
 COLUMNS = (
@@ -58,8 +59,9 @@ COLUMNS = (
 )
 DEFINITIONS = {
     "p": "by permutation of the rows: lower confidence, higher novelty or a smaller share accepted (mean "
-    "rank; 'tail': Savage scores, which weigh the most unfamiliar rows); outputs and features: any change of "
-    "their distribution (maximum mean discrepancy)",
+    "rank; 'tail': Savage scores, which weigh the most unfamiliar rows; confidence of many labels: label by "
+    "label); any change of the outputs (maximum mean discrepancy), of a class's probability (the largest "
+    "change of a mean rank), and of the features (Hotelling)",
     "adjusted": "p corrected for all comparisons of the check (Westfall-Young); significant if at most level",
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
