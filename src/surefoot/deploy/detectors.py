@@ -30,7 +30,7 @@ MOST_ROWS = 100_000  # of a test for any change: they show one without it
 MOST_PERMUTATIONS = 100_000
 MOST_WORK = 2e8  # permutations times rows; beyond it, p-values are asymptotic and corrected by Bonferroni
 AT_ONCE = 2**22  # permuted rows in memory
-CLEARLY = 20  # times the level: a p-value that more permutations will not bring down to it
+CLEARLY = 5  # times the level: a p-value that more permutations will not bring down to it
 SEED = 23
 TIES = 9  # decimals
 
@@ -177,17 +177,25 @@ def _median_distance(rows: Array) -> float:
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:
     """All detectors for the last n rows; the smallest corrected p-value is that of all of them together.
 
-    As many permutations are drawn as the level needs; fewer where these show that it will not be reached. If
+    As many permutations are drawn as the level and the weights need; fewer if they show that it will not be reached. If
     they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the detectors
     that have none.
     """
     is_reachable = level * MOST_PERMUTATIONS >= FINEST  # a tiny level would overflow below
     needed = int(np.ceil(FINEST / level)) - 1 if is_reachable else MOST_PERMUTATIONS + 1
-    if needed > MOST_PERMUTATIONS or needed * len(detectors[0].columns) > MOST_WORK:
+    rows = len(detectors[0].columns)
+    if needed > MOST_PERMUTATIONS or needed * rows > MOST_WORK:
         p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
         return tuple(Result(name, value, min(1.0, len(p) * value)) for name, value in p.items())
+    # The p-value of a detector with a small weight has to be that much finer.
+    finer = int(np.ceil(needed / min(each.weight for each in detectors)))
+    needed = max(needed, min(finer, MOST_PERMUTATIONS, int(MOST_WORK / rows)))
     first = _permuted(detectors, n, PERMUTATIONS)
-    if needed <= PERMUTATIONS or min(each.adjusted for each in first) > CLEARLY * level:
+    least = 1 / (PERMUTATIONS + 1)  # beyond all permutations: how small the p-value is, more of them show
+    weighted = [
+        each.p / of.weight if each.p > least else 0.0 for each, of in zip(first, detectors, strict=True)
+    ]
+    if needed <= PERMUTATIONS or min(weighted) > CLEARLY * level:
         return first
     return _permuted(detectors, n, needed)
 
