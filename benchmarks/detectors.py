@@ -3,7 +3,7 @@
 A part of monitoring.py. Every detector sees the same windows and is compared at exactly 5% false alarms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -227,22 +227,27 @@ def columns(data: Numbers, reference: Array) -> Columns:
 
 
 def windows(
-    network: Network, data: Numbers, pool: Array, rng: np.random.Generator
+    network: Network,
+    data: Numbers,
+    pool: Array,
+    rng: np.random.Generator,
+    sizes: Sequence[int] = SIZES,
+    count: int = WINDOWS,
 ) -> Iterator[tuple[Cell, Array]]:
-    """Cells, and the rows (WINDOWS, size) of its windows, for the cells that the data suffice for."""
+    """Cells, and the rows (count, size) of its windows, for the cells that the data suffice for."""
     labels = network.familiar.labels.numpy()
     first = labels == 0 if labels.ndim == 1 else labels[:, labels.clip(0).sum(axis=0).argmax()] == 1
     weight = np.where(first[pool], 3.0, 1.0)
     groups = network.familiar.groups
     strange = data.n - data.familiar
-    for size in SIZES:
+    for size in sizes:
         if size > len(pool):
             break  # without familiar windows there is no critical value
         for kind in KINDS:
             k = round(SHARES.get(kind, 0) * size)
             if k > strange or (kind == "other mix" and groups is None):
                 continue
-            rows = np.empty((WINDOWS, size), dtype=int)
+            rows = np.empty((count, size), dtype=int)
             for row in rows:
                 if kind == "label shift":
                     row[:] = rng.choice(pool, size, p=weight / weight.sum())

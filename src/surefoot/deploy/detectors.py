@@ -1,9 +1,9 @@
 """Shift detectors and their combination: one p-value, by permutation, for all of them together.
 
 Every detector compares the mean of some numbers per row: ranks of a score, random Fourier features of a
-kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows. The
-smallest p-value over the detectors is calibrated by the same permutations (Westfall & Young 1993), which costs
-little power, as the detectors are correlated. Exact for any distribution, if the rows are exchangeable.
+kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows.
+The smallest p-value over the detectors is calibrated by the same permutations (Westfall & Young 1993), which
+costs little power, as the detectors are correlated. Exact for any distribution, if the rows are exchangeable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -177,9 +177,9 @@ def _median_distance(rows: Array) -> float:
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:
     """All detectors for the last n rows; the smallest corrected p-value is that of all of them together.
 
-    As many permutations are drawn as the level and the weights need; fewer if they show that it will not be reached. If
-    they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the detectors
-    that have none.
+    As many permutations are drawn as the level and the weights need; fewer if they show that it will not be
+    reached. If they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the
+    detectors that have none.
     """
     is_reachable = level * MOST_PERMUTATIONS >= FINEST  # a tiny level would overflow below
     needed = int(np.ceil(FINEST / level)) - 1 if is_reachable else MOST_PERMUTATIONS + 1

@@ -14,10 +14,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from surefoot import __version__
 from surefoot.deploy.monitor import (
-    AVERAGE,
     DIFFERENCE,
     FEW_ROWS,
-    THRESHOLDED,
+    SCALED,
     Check,
     Finding,
     Scores,
@@ -66,20 +65,24 @@ DEFINITIONS = {
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
-    "accuracy": "estimated, by 'estimator': the average confidence; the share above the confidence that as "
-    "many reference rows exceed as are correct (thresholded confidence, ATC); or the reference's accuracy "
-    "plus the difference of the average confidences",
+    "accuracy": "estimated: the reference's accuracy (its mean confidence, if it has no labels) less the fall "
+    "of the mean confidence; for one label a fall counts three times, as measured on unfamiliar data",
     "smallest_drop": "of the estimated accuracy, that would have been detected with probability 0.8",
     "matters": "the data has shifted, and the 95% interval of the estimated drop is above 0",
     "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
     "low, high": "95% interval",
 }
-# Mean absolute error on unfamiliar rows, in points: benchmarks/results/accuracy.md, both halves.
+# Mean absolute error on unfamiliar rows in points, by estimator, labels of the reference and calibration:
+# benchmarks/results/monitor.md.
 TYPICAL_ERROR = {
-    (AVERAGE, True): 15,
-    (AVERAGE, False): 20,
-    (THRESHOLDED, False): 15,
-    (DIFFERENCE, False): 18,
+    (SCALED, True, True): 12,
+    (SCALED, True, False): 14,
+    (SCALED, False, True): 12,
+    (SCALED, False, False): 16,
+    (DIFFERENCE, True, True): 1,
+    (DIFFERENCE, True, False): 1,
+    (DIFFERENCE, False, True): 1,
+    (DIFFERENCE, False, False): 1,
 }
 PARTS_SHOWN = 5  # in the verdict
 PARTS_LISTED = 50  # on the page
@@ -180,9 +183,8 @@ def _evidence(finding: Finding) -> str:
 
 def _estimated(check: Check) -> str:
     then, now = check.reference_accuracy, check.accuracy
-    measured = not math.isnan(then.value) and check.reference_measured
-    how = "measured" if measured else "its mean confidence, because it has no labels"
-    typical = TYPICAL_ERROR.get((check.estimator, check.calibrated), TYPICAL_ERROR[AVERAGE, False])
+    how = "measured" if check.labelled else "its mean confidence, because it has no labels"
+    typical = TYPICAL_ERROR[check.estimator, check.labelled, check.calibrated]
     return (
         f"Estimated accuracy {now.value:.1%} ({percent_range(now.low, now.high)}; {check.estimator}); "
         f"accuracy of the reference {then.value:.1%} ({percent_range(then.low, then.high)}; {how}). On "
