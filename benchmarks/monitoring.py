@@ -31,7 +31,7 @@ CHECKED: tuple[Cell, ...] = (
     (25, "familiar"), (25, "100%"), (200, "familiar"), (200, "30%"), (200, "other mix")
 )  # fmt: skip
 CHECKS = 20  # of a history
-PEER_SPLITS = 8  # of each task, of 25 windows
+PEER_SPLITS = 6  # of each task, of 25 windows
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Sample:
     """How much is drawn."""
 
     splits: int = detectors.SPLITS
-    checked: int = 60  # windows of a task and cell that the monitor itself checks
-    histories: int = 20  # of each task
+    checked: int = 24  # windows of a task and cell that the monitor itself checks
+    histories: int = 8  # of each task
 
 
 def members(store: Path, task: str, half: str) -> list[detectors.Network]:
@@ -185,31 +185,29 @@ def run_peers(python: str, folder: Path) -> None:
 
 
 def study(store: Path, peers: str | None, sample: Sample) -> monitoring_page.Study:
-    power: dict[str, dict[str, dict[Cell, dict[str, float]]]] = {}
+    power: dict[str, dict[str, dict[Cell, dict[str, float]]]] = {"choose": {}, "confirm": {}}
     product, histories, frouros = {}, {}, {}
     rng = np.random.default_rng(2)
-    for half in HALVES:
-        for task in (*TASKS, "pets"):
+    for task in (*TASKS, "pets"):
+        for half in HALVES:
             networks = members(store, task, half)
             drawn = list(detectors.draws(networks, HALVES.index(half), sample.splits))
-            power.setdefault(half, {})[task] = detectors.rates(drawn)
-            if half == "confirm":
-                product[task] = checked(drawn, sample)
-                histories[task] = false_alarms(networks[0], sample, rng)
-                with tempfile.TemporaryDirectory() as folder:
-                    names = for_peers(drawn, Path(folder), task) if peers else {}
-                    if peers:
-                        run_peers(peers, Path(folder))
-                    frouros[task] = peer_rates(Path(folder), names)
-            print(half, task, f"{time.process_time():.0f} s", flush=True)
-    errors = {}
-    for half in HALVES:
-        errors[half], others = accuracy.all_estimates(store, half)
+            power[half][task] = detectors.rates(drawn)
+        product[task] = checked(drawn, sample)
+        histories[task] = false_alarms(networks[0], sample, rng)
         with tempfile.TemporaryDirectory() as folder:
-            errors[half] += cbpe(peers, Path(folder), others) if peers else []
-        print(half, "accuracy", f"{time.process_time():.0f} s", flush=True)
+            names = for_peers(drawn, Path(folder), task) if peers else {}
+            if peers:
+                run_peers(peers, Path(folder))
+            frouros[task] = peer_rates(Path(folder), names)
+        print(task, f"{time.process_time():.0f} s", flush=True)
+    estimates, others = {}, []
+    for half in HALVES:
+        estimates[half], others = accuracy.all_estimates(store, half)
+    with tempfile.TemporaryDirectory() as folder:
+        estimates["confirm"] += cbpe(peers, Path(folder), others) if peers else []
     spent = spending.simulate()
-    return monitoring_page.Study(power, product, histories, frouros, spent, errors, time.process_time())
+    return monitoring_page.Study(power, product, histories, frouros, spent, estimates, time.process_time())
 
 
 def main() -> None:

@@ -261,7 +261,7 @@ def page(study: Study) -> str:
 {goal_table(study)}
 
 *monitor before*: the set that the first study chose. *BBSD* (Rabanser et al., NeurIPS 2019): the largest Kolmogorov-Smirnov distance of a
-class's probability. All at a critical value of exactly 5% false alarms on the same windows; frouros on the first 200 of them.
+class's probability. All at a critical value of exactly 5% false alarms on the same windows; frouros on the first 150 of them.
 
 ![Detection by window size](monitor.png)
 
@@ -278,7 +278,7 @@ The mean over tasks; in brackets the number of tasks, if some lack it. A set tak
 
 ## Peers in the same run
 
-Mean over tasks. `frouros` 0.9.0 on the confidence (MMD: on the logits, 80 windows).
+Mean over tasks. `frouros` 0.9.0 on the confidence (MMD: on the logits, 60 windows).
 
 {peers_table(study)}
 
