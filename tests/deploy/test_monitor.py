@@ -20,8 +20,8 @@ from surefoot.deploy.detectors import (
 )
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
-    AVERAGE,
-    THRESHOLDED,
+    DIFFERENCE,
+    SCALED,
     AlphaBudget,
     check_shift,
     fingerprint,
@@ -72,24 +72,25 @@ def test_every_number_against_scipy_and_scikit_learn():
     taken = [(each >= thresholds.accept).sum() for each in (a, b)]
     assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
     assert look.alarm
-    assert look.estimator == THRESHOLDED
+    assert look.estimator == SCALED
     right = reference.outcomes.correct
-    limit = np.sort(a)[(~right).sum() - 1]
-    assert look.accuracy.value == pytest.approx((b > limit).mean())
-    assert look.drop.value == pytest.approx(right.mean() - (b > limit).mean())
+    assert look.drop.value == pytest.approx(3 * (a.mean() - b.mean()))
+    assert look.accuracy.value == pytest.approx(right.mean() - look.drop.value)
     assert look.reference_accuracy.value == pytest.approx(right.mean())
     assert look.reference_accuracy.low == pytest.approx(binomtest(int(right.sum()), 700).proportion_ci().low)
+    bare = check_shift(scores_of(unlabelled(reference)), now, budget=ONLY)
+    assert bare.accuracy.value == pytest.approx(a.mean() - look.drop.value)
+    backwards = check_shift(now, then, budget=ONLY)
+    assert backwards.drop.value == pytest.approx(b.mean() - a.mean())  # a rise counts once
     fitted = fit_temperature(reference)
     then, now = (scores_of(each, calibration=fitted) for each in (reference, current))
     calibrated = check_shift(then, now, budget=ONLY)
-    assert calibrated.estimator == AVERAGE
-    assert calibrated.accuracy.value == pytest.approx(now.confidence.mean())
-    assert calibrated.drop.value == pytest.approx(then.confidence.mean() - now.confidence.mean())
+    assert calibrated.drop.value == pytest.approx(3 * (then.confidence.mean() - now.confidence.mean()))
     most = np.argsort(-energies[1])[:20]
     assert [name for name, _ in calibrated.unfamiliar] == [str(row) for row in most]
 
 
-def test_all_permutations_by_hand():
+def test_all_permutations_by_hand(monkeypatch):
     """Seven rows, three of them current: 35 subsets, each with the mean rank and tail score computed here."""
     reference, current = np.array([0.3, 0.1, 0.4, 0.15]), np.array([0.9, 0.35, 0.6])
     rows = np.concatenate([reference, current])
@@ -98,7 +99,8 @@ def test_all_permutations_by_hand():
     subsets = [list(each) for each in combinations(range(7), 3)]
     values = np.array([[column[each].sum() for column in columns] for each in subsets])
     exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
-    results = combine(higher("x", reference, current), 3, level=0.005)
+    monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
+    results = combine(higher("x", reference, current), 3, level=0.05)
     own = exact[subsets.index([4, 5, 6])]
     assert [each.p for each in results] == pytest.approx(own, abs=0.012)
     together = [(exact.min(axis=1) <= p + 1e-9).mean() for p in own]
@@ -210,8 +212,7 @@ def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_
     for _ in range(turns):
         labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
         for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
-            interval, _, name = estimated(scores_of(reference), current)
-            assert name == (THRESHOLDED if counts else AVERAGE)
+            interval = estimated(scores_of(reference), current).accuracy
             inside = interval.low <= truth <= interval.high
             corrected, trusting = corrected + (inside and counts), trusting + (inside and not counts)
     assert binomtest(corrected, turns, 0.95, alternative="less").pvalue > 1e-4
@@ -292,6 +293,8 @@ def test_many_labels_are_watched_row_by_row():
     blurred = Predictions.from_logits(many.logits * 0.2, None, kind=LabelKind.MANY_LABELS)
     found = check_shift(scores, scores_of(blurred), budget=ONLY)
     assert found.alarm
+    assert found.estimator == DIFFERENCE
+    assert found.drop.value == pytest.approx(scores.confidence.mean() - scores_of(blurred).confidence.mean())
     assert [each.name for each in found.findings] == ["confidence", "outputs", "classes"]
     by_label = mannwhitneyu(
         *label_uncertainty(scores.probs, blurred.probs().numpy())[::-1], alternative="greater"

@@ -65,8 +65,8 @@ DEFINITIONS = {
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
-    "accuracy": "estimated: the reference's accuracy (its mean confidence, if it has no labels) less the fall "
-    "of the mean confidence; for one label a fall counts three times, as measured on unfamiliar data",
+    "accuracy": "estimated: the reference's accuracy (its mean confidence, if it has no labels) less the "
+    "fall of the mean confidence; for one label a fall counts three times, as measured on unfamiliar data",
     "smallest_drop": "of the estimated accuracy, that would have been detected with probability 0.8",
     "matters": "the data has shifted, and the 95% interval of the estimated drop is above 0",
     "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
