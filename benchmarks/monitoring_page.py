@@ -245,8 +245,8 @@ def answers(study: Study) -> list[str]:
         f"**At least 60% detected:** {'; '.join(goals)}.",
         "**Never more than 5 points below the best single detector:** true in "
         f"{close} of {len(found)} cells (task, rows, share of unfamiliar rows); the largest gap is "
-        f"{-gap:.0f} points ({task}, {rows} rows, {share}). The best of twenty noisy rates is itself a few points too "
-        "high.",
+        f"{-gap:.0f} points ({task}, {rows} rows, {share}). The best of twenty noisy rates is itself a few "
+        "points too high.",
         f"**False alarms:** {alarms} of {histories} histories of {CHECKS} checks of familiar data contain an "
         "alarm; at most 5% is stated.",
         "**Spending:** the rule stays. No rule that detects as much at the first check detects more later.",
@@ -266,9 +266,9 @@ def page(study: Study) -> str:
 
 {date.today()}, `python benchmarks/monitoring.py STORE --peers PYTHON --write`,
 {study.seconds / 60:.0f} minutes of one processor, without the peers. The
-[protocol](../monitoring_protocol.md) was written first. Numbers are those of the confirming half (other networks, other unfamiliar groups), unless
-marked *choose*. Rates are in percent; their Monte Carlo standard error is at most
-{100 * 0.5 / windows**0.5:.0f} points ({windows} windows of each kind, from {SPLITS} splits).
+[protocol](../monitoring_protocol.md) was written first. Numbers are those of the confirming half (other
+networks, other unfamiliar groups), unless marked *choose*. Rates are in percent; their Monte Carlo standard
+error is at most {100 * 0.5 / windows**0.5:.0f} points ({windows} windows of each kind, from {SPLITS} splits).
 
 {points}
 
