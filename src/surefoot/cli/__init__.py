@@ -14,7 +14,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # with another encoding than UTF-8: shown as escapes, no error
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="surefoot")
     except InputError as error:
         _refuse(str(error))
     except BrokenPipeError:
