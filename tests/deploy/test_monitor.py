@@ -162,7 +162,7 @@ def test_the_kernel_distance_is_that_of_the_gaussian_kernel(unit):
     kernel = np.exp(-squares / 2 / np.median(squares[squares > 0]))
     weight = np.concatenate([np.full(400, -1 / 400), np.full(200, 1 / 200)])
     assert found == pytest.approx(weight @ kernel @ weight, rel=0.4)
-    assert combine([detector], 200, level=0.05)[0].adjusted == pytest.approx(0.002)
+    assert combine([detector], 200, level=0.05)[0].adjusted < 0.002  # beyond all permutations
 
 
 def observed(detector, n):
