@@ -249,8 +249,8 @@ def answers(study: Study) -> list[str]:
         "**Never more than 5 points below the best single detector:** true in "
         f"{len(found) - len(far)} of {len(found)} cells (task, rows, share of unfamiliar rows). The others: "
         f"{where}; the largest gap is {-gap:.0f} points ({task}, {rows} rows, {share}). The best of twenty "
-        "noisy rates is itself a few points too high. On pets only the features show the breeds that confirm, and "
-        "they have a quarter of the weight; the breeds that choose showed in the confidence.",
+        "noisy rates is itself a few points too high. On pets only the features show the breeds that "
+        "confirm, and they have a quarter of the weight; the breeds that choose showed in the confidence.",
         f"**False alarms:** {alarms} of {histories} histories of {CHECKS} checks of familiar data contain an "
         "alarm; at most 5% is stated.",
         "**Spending:** the rule stays. No rule that detects as much at the first check detects more later.",
@@ -359,8 +359,8 @@ def figure(study: Study) -> Figure:
                     label = f"{share} unfamiliar" if style == "-" else None
                     panel.plot(sizes, values, style, color=colour, label=label, lw=2 if style == "-" else 1.2)
             panel.axhline(0.05, color="0.6", lw=0.8)
-            panel.set(xscale="log", title=task, xlabel="rows in the window", ylim=(0, 1.02))
-            panel.set_xticks([25, 100, 500, 2000], ["25", "100", "500", "2,000"])
+            panel.set(xscale="log", title=task, xlabel="rows in the window", ylim=(0, 1.02), xlim=(22, 2300))
+            panel.set_xticks([25, 100, 500, 2000], ["25", "100", "500", "2,000"], fontsize=8)
             panel.minorticks_off()
         panels[0].set_ylabel("detected")
         for style, name in (("-", "monitor"), (":", "best single detector"), ("--", "BBSD")):
