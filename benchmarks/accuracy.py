@@ -1,141 +1,186 @@
-"""The error of accuracy estimated without labels: the last part of monitoring_protocol.md.
+"""The error of accuracy estimated without labels: a part of monitoring.py, see monitoring_protocol.md."""
 
-    python benchmarks/accuracy.py STORE
-
-Each network of STORE with predictions on familiar and unfamiliar test rows: the estimators get half of the
-familiar rows with labels as the reference and estimate the accuracy on unfamiliar rows of each half of the
-groups, and on the other familiar rows. Results go to benchmarks/results/accuracy.md.
-"""
-
-import argparse
-import json
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import detectors
 import numpy as np
 import torch
-from detectors import halves, table
-from sklearn.isotonic import IsotonicRegression
+from detectors import TASKS, Network, load, numbers, recipes, windows
 
-from surefoot import Predictions, fit_calibration, fit_temperature, read_predictions
-from surefoot.deploy.accuracy import ESTIMATORS, Reference, agreement
+from surefoot import Predictions, fit_calibration, fit_temperature
+from surefoot.deploy.accuracy import (
+    ESTIMATORS,
+    Reference,
+    agreement,
+    scaled_difference,
+    thresholded_confidence,
+)
 from surefoot.predictions.labels import LabelKind
 
-RESULTS = Path(__file__).parent / "results" / "accuracy.md"
-SPLITS = ("val", "test_familiar", "test_unfamiliar")
-CBPE = "CBPE's formula (isotonic)"
+Array = np.ndarray
+SIZES = (25, 100, 500)
+KINDS = ("familiar", "other mix", "30%", "100%")
+EACH = 5  # windows of a kind and size for each network
+CBPE = "CBPE (NannyML)"
+BY_CONFIDENCE: dict[str, Callable[[Reference, Array], float]] = {
+    **ESTIMATORS,
+    "difference of confidences, falls times 2": partial(scaled_difference, factor=2.0),
+    "mean confidence, falls times 3": lambda reference, confidence: scaled_difference(
+        Reference(reference.confidence, reference.confidence), confidence
+    ),  # for references without labels
+}
 
 
-def networks(store: Path) -> Iterator[tuple[str, str, list[Predictions]]]:
-    """Task, kind, and the predictions on val and both test sets: every network, and their ensembles."""
-    for recipe in sorted(store.glob("networks/*/*")):
-        folders = sorted(f.parent for f in recipe.glob("seed*/test_unfamiliar.npz"))
-        if not folders:
-            continue
-        found = [[read_predictions(folder / f"{split}.npz") for split in SPLITS] for folder in folders]
-        if found[0][0].kind is LabelKind.MANY_LABELS:
-            continue
-        spec = json.loads((folders[0] / "spec.json").read_text())["recipe"]
-        kind = "sharpness-aware" if spec.get("sharpness") else "standard"
-        for each in found:
-            yield recipe.parts[-2], kind, each
-        if len(found) > 2:
-            joined = [
-                each[0].with_logits(torch.cat([part.logits for part in each]))
-                for each in zip(*found, strict=True)
-            ]
-            yield recipe.parts[-2], f"ensemble of {kind}", joined
+@dataclass(frozen=True)
+class Estimate:
+    """One estimate of the accuracy of a network on a window, and the truth."""
+
+    task: str
+    network: str  # 'single' or 'ensemble'
+    cell: detectors.Cell
+    calibration: str
+    estimator: str
+    value: float
+    true: float
 
 
-def reference_of(predictions: Predictions) -> Reference:
-    outcomes = predictions.outcomes
-    return Reference(outcomes.confidence, outcomes.correct.astype(float))
+@dataclass(frozen=True, eq=False)
+class Uncalibrated:
+    """What CBPE gets: probabilities and labels of the reference, probabilities of windows, and the truth."""
+
+    task: str
+    network: str
+    reference: Array
+    labels: Array
+    cells: list[detectors.Cell]
+    windows: list[Array]
+    true: list[float]
 
 
-def cbpe(reference: Predictions, current: Predictions) -> float:
-    """Isotonic calibration of each class on the reference, one against the rest, then the mean confidence."""
-    fitted = np.empty((current.n, current.classes))
-    before, now, labels = reference.probs().numpy(), current.probs().numpy(), reference.labels.numpy()
-    for label in range(current.classes):
-        model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        fitted[:, label] = model.fit(before[:, label], labels == label).predict(now[:, label])
-    total = fitted.sum(axis=1, keepdims=True)
-    fitted = np.where(total > 0, fitted / np.where(total > 0, total, 1), 1 / current.classes)
-    return float(fitted[np.arange(current.n), now.argmax(axis=1)].mean())
-
-
-def estimates(
-    val: Predictions, familiar: Predictions, unfamiliar: Predictions
-) -> Iterator[tuple[str, str, str, float, float]]:
-    """Calibration, estimator, rows, the estimate, and the true accuracy."""
-    calibrations = {"no T": None, "T": fit_temperature(val), "budget T": fit_calibration("budget", val)}
-    order = np.random.default_rng(0).permutation(familiar.n)
-    first, rest = np.split(order, [familiar.n // 2])
-    windows = {"familiar": familiar.take(rest)}
-    windows |= {half: unfamiliar.take(rows) for half, rows in halves(unfamiliar.groups, unfamiliar.n).items()}
-    for calibrated, calibration in calibrations.items():
-        reference = familiar.take(first)
-        reference = reference if calibration is None else calibration(reference)
-        for where, rows in windows.items():
-            window = rows if calibration is None else calibration(rows)
-            true = float(window.outcomes.correct.mean())
-            for name, estimate in ESTIMATORS.items():
-                yield (
-                    calibrated,
-                    name,
-                    where,
-                    estimate(reference_of(reference), window.outcomes.confidence),
-                    true,
-                )
-            if calibration is None:
-                yield calibrated, CBPE, where, cbpe(reference, window), true
-                if window.members > 2:
-                    yield calibrated, "agreement", where, agreement(window), true
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store", type=Path)
-    given = parser.parse_args()
-    errors: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
-    for task, kind, sides in networks(given.store):
-        single = "ensemble" if kind.startswith("ensemble") else "single"
-        for calibrated, name, where, estimate, true in estimates(*sides):
-            cell = errors.setdefault((single, calibrated, name), {})
-            cell.setdefault(where, []).append((estimate, true))
-            cell.setdefault(f"{where} {task}", []).append((estimate, true))
-    tasks = sorted({where.split(" ", 1)[1] for cell in errors.values() for where in cell if " " in where})
-    lines = []
-    for (single, calibrated, name), cell in sorted(errors.items()):
-        columns = [
-            "choose",
-            "confirm",
-            "familiar",
-            *(f"{half} {t}" for t in tasks for half in ("choose", "confirm")),
+def accuracy_networks(store: Path, task: str, half: str) -> list[tuple[str, Network]]:
+    """Single networks and ensembles of five seeds of a recipe."""
+    tens, others = recipes(store, task)
+    seeds = slice(0, 5) if half == "choose" else slice(5, 10)
+    families = [[load(folder, half) for folder in recipe[seeds]] for recipe in tens]
+    found = [("single", network) for family in families for network in family]
+    found += [("single", load(recipe[0], half)) for recipe in others] if half == "confirm" else []
+    for family in families:
+        sides = [
+            getattr(family[0], side).with_logits(torch.cat([getattr(each, side).logits for each in family]))
+            for side in ("familiar", "unfamiliar", "val")
         ]
-        values = {where: np.array(cell[where]) for where in columns if where in cell}
-        lines.append([
-            single, calibrated, name,
-            *(f"{100 * np.abs(v[:, 0] - v[:, 1]).mean():.1f}" for v in values.values()),
-            f"{100 * (values['confirm'][:, 0] - values['confirm'][:, 1]).mean():+.1f}",
-        ])  # fmt: skip
-    header = ["network", "calibration", "estimator", "choose", "confirm", "familiar"]
-    header += [f"{task}, {half}" for task in tasks for half in ("choose", "confirm")] + ["bias, confirm"]
-    RESULTS.write_text(
-        f"""# The error of accuracy estimated without labels
-
-{date.today()}, `benchmarks/accuracy.py`, protocol: [monitoring_protocol.md](../monitoring_protocol.md). Mean
-absolute error in percentage points, over ten networks and two recipes for each of {len(tasks)} tasks, or
-their two ensembles. The reference is half of the familiar test rows, with labels. Unfamiliar groups at even
-places *choose* the default, those at odd places *confirm*. T and the budget's T are fitted on val. CBPE's
-formula is NannyML's, computed with scikit-learn. *Bias*: the mean of the estimate less the truth.
-
-{table(header, lines)}
-"""
-    )
-    print(f"written: {RESULTS}")
+        found.append(("ensemble", Network(task, *sides)))
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def drawn(network: Network) -> tuple[Array, list[tuple[detectors.Cell, Array]]]:
+    """The reference's rows, half of the familiar ones, and EACH window of the cells."""
+    rng = np.random.default_rng(0)
+    data = numbers(network)
+    reference, pool = np.split(rng.permutation(data.familiar), [data.familiar // 2])
+    found = windows(network, data, pool, rng, SIZES, EACH)
+    return reference, [(cell, row) for cell, rows in found if cell[1] in KINDS for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the estimators see of each row, familiar ones first; for many labels, means over the labels."""
+
+    confidence: Array
+    correct: Array
+    by_entropy: Array | None
+    sampled: Array | None  # how often labels sampled from two members agree
+    agreeing: Array | None  # how often two members do
+
+
+def rows_of(sides: list[Predictions], scale: float) -> Rows:
+    """Of calibrated predictions; `scale` is their temperature, by which members are divided for GDE."""
+    confidence, correct = [], []
+    for side in sides:
+        outcomes = side.outcomes
+        count = np.bincount(outcomes.row, minlength=side.n)
+        for into, values in ((confidence, outcomes.confidence), (correct, outcomes.correct)):
+            into.append(np.bincount(outcomes.row, values, side.n) / np.maximum(count, 1))
+    entropy = sampled = agreeing = None
+    if sides[0].kind is LabelKind.ONE_LABEL:
+        probs = np.concatenate([np.clip(side.probs().double().numpy(), 1e-12, 1) for side in sides])
+        entropy = (probs * np.log(probs)).sum(axis=1)
+        if sides[0].members > 1:
+            logits = torch.cat([side.logits.double() for side in sides], dim=1)
+            sampled = _pairs((logits / scale).softmax(dim=2))
+            chosen = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).double()
+            agreeing = _pairs(chosen)
+            assert np.isclose(agreeing[: sides[0].n].mean(), agreement(sides[0]))
+    return Rows(np.concatenate(confidence), np.concatenate(correct), entropy, sampled, agreeing)
+
+
+def _pairs(probs: torch.Tensor) -> Array:
+    """The mean product of two different members' probabilities, summed over classes."""
+    members = len(probs)
+    pairs = (probs.sum(dim=0) ** 2).sum(dim=1) - (probs**2).sum(dim=(0, 2))
+    return (pairs / (members * (members - 1))).numpy()
+
+
+def estimates(kind: str, network: Network) -> Iterator[Estimate]:
+    """All estimators and calibrations, for each window."""
+    assert network.val is not None
+    reference, cells = drawn(network)
+    fits = {"T": fit_temperature(network.val), "budget T": fit_calibration("budget", network.val)}
+    plain = [network.familiar, network.unfamiliar]
+    for name in ("no T", *fits):
+        sides = plain if name == "no T" else [fits[name](side) for side in plain]
+        rows = rows_of(sides, 1.0)
+        if name != "no T" and kind == "ensemble":
+            rows = replace(rows, sampled=rows_of(plain, float(fits[name].temperature)).sampled)
+        known = Reference(rows.confidence[reference], rows.correct[reference])
+        for cell, chosen in cells:
+            found = {key: each(known, rows.confidence[chosen]) for key, each in BY_CONFIDENCE.items()}
+            if rows.by_entropy is not None:
+                of_reference = Reference(rows.by_entropy[reference], known.correct)
+                found["ATC by entropy"] = thresholded_confidence(of_reference, rows.by_entropy[chosen])
+            for key, values in (("agreement (GDE)", rows.agreeing), ("agreement, sampled", rows.sampled)):
+                if values is not None:
+                    found[key] = float(values[chosen].mean())
+            true = float(rows.correct[chosen].mean())
+            for key, value in found.items():
+                yield Estimate(network.name, kind, cell, name, key, value, true)
+
+
+def uncalibrated(kind: str, network: Network) -> Uncalibrated:
+    """The same windows for CBPE."""
+    reference, cells = drawn(network)
+    sides = [network.familiar, network.unfamiliar]
+    probs = np.concatenate([side.probs().double().numpy() for side in sides])
+    correct = rows_of(sides, 1.0).correct
+    return Uncalibrated(
+        network.name, kind, probs[reference], network.familiar.labels.numpy()[reference],
+        [cell for cell, _ in cells], [probs[rows] for _, rows in cells],
+        [float(correct[rows].mean()) for _, rows in cells],
+    )  # fmt: skip
+
+
+def all_estimates(store: Path, half: str) -> tuple[list[Estimate], list[Uncalibrated]]:
+    """Of all networks of a half; and what CBPE needs for the tasks with one label."""
+    found, others = [], []
+    for task in TASKS:
+        for kind, network in accuracy_networks(store, task, half):
+            found += estimates(kind, network)
+            if network.familiar.kind is LabelKind.ONE_LABEL:
+                others.append(uncalibrated(kind, network))
+    return found, others
+
+
+def error(found: list[Estimate]) -> float:
+    """The mean absolute error in points; every task and size weighs the same."""
+    cells: dict[tuple[str, int], list[float]] = {}
+    for each in found:
+        cells.setdefault((each.task, each.cell[0]), []).append(abs(each.value - each.true))
+    return float(100 * np.mean([np.mean(each) for each in cells.values()]))
+
+
+def bias(found: list[Estimate]) -> float:
+    """The mean of the estimate less the truth, in points."""
+    return float(100 * np.mean([each.value - each.true for each in found]))

@@ -1,55 +1,50 @@
-"""False alarms and detection of `surefoot monitor` itself, for stored networks.
+"""The study of `surefoot monitor`: power, false alarms, spending, accuracy without labels, and its peers.
 
-    python benchmarks/monitoring.py STORE [--turns 100]         (the first plain network of each task)
+    python benchmarks/monitoring.py STORE [--peers PYTHON] [--quick] [--write]
 
-Familiar test rows are repeatedly split at random into a reference and new windows: every alarm is false.
-Windows of unfamiliar test rows, alone or mixed with familiar ones, are compared with the same references.
-T is fitted on val. Results go to benchmarks/results/monitor.md. Which detectors the monitor combines was
-decided by benchmarks/detectors.py.
+STORE has networks with predictions on val and on familiar and unfamiliar test rows. PYTHON is that of an
+environment with frouros and NannyML (monitoring_peers.py). Protocol: monitoring_protocol.md. With --write,
+results go to benchmarks/results/monitor.md and monitor.png; without, the page is printed.
 """
 
 import argparse
-import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from datetime import date
 from pathlib import Path
 
+import accuracy
+import detectors
+import monitoring_page
 import numpy as np
+import spending
+from detectors import ALPHA, DECIDING, HALVES, TASKS, Cell, Drawn
 
-from surefoot import fit_temperature, read_predictions
+from surefoot import fit_temperature
 from surefoot.deploy.monitor import AlphaBudget, Scores, check_shift, scores_of
 from surefoot.intervals import Proportion
 
-ALPHA = 0.05
-WINDOWS = ((25, 1.0), (100, 1.0), (200, 0.3), (500, 0.1))  # rows, and how many of them are unfamiliar
-CHECKS = 10  # checks of a sequence
-RESULTS = Path(__file__).parent / "results" / "monitor.md"
+RESULTS = Path(__file__).parent / "results"
+CHECKED: tuple[Cell, ...] = (
+    (25, "familiar"), (25, "100%"), (200, "familiar"), (200, "30%"), (200, "other mix")
+)  # fmt: skip
+CHECKS = 20  # of a history
+PEER_SPLITS = 6  # of each task, of 25 windows
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A network's scores on familiar and unfamiliar test rows."""
+@dataclass(frozen=True)
+class Sample:
+    """How much is drawn."""
 
-    name: str
-    familiar: Scores
-    unfamiliar: Scores
-
-
-def stored_networks(store: Path) -> list[Path]:
-    """The first standard network of each task."""
-    found: dict[str, Path] = {}
-    for spec in sorted(store.glob("networks/*/*/seed*/spec.json")):
-        plain = "variant" not in json.loads(spec.read_text())["recipe"]
-        if plain and (spec.parent / "test_familiar.npz").exists():
-            found.setdefault(spec.parts[-4], spec.parent)
-    return list(found.values())
+    splits: int = detectors.SPLITS
+    checked: int = 24  # windows of a task and cell that the monitor itself checks
+    histories: int = 8  # of each task
 
 
-def load(folder: Path) -> Stored:
-    """The input of the checks, calibrated on val."""
-    sides = [read_predictions(folder / f"{name}.npz") for name in ("test_familiar", "test_unfamiliar", "val")]
-    fitted = fit_temperature(sides[2])
-    return Stored(folder.parts[-3], *(scores_of(side, calibration=fitted) for side in sides[:2]))
+def members(store: Path, task: str, half: str) -> list[detectors.Network]:
+    return [detectors.embedded(half)] if task == "pets" else detectors.networks(store, task, half)
 
 
 def rows(scores: Scores, chosen: np.ndarray) -> Scores:
@@ -57,116 +52,178 @@ def rows(scores: Scores, chosen: np.ndarray) -> Scores:
     arrays = {
         each.name: getattr(scores, each.name)[chosen]
         for each in fields(scores)
-        if isinstance(getattr(scores, each.name), np.ndarray) and len(getattr(scores, each.name)) == scores.n
+        if isinstance(getattr(scores, each.name), np.ndarray)
     }
     novelty = {name: values[chosen] for name, values in scores.novelty.items()}
     return replace(scores, **arrays, novelty=novelty, surplus=None, labelled=None)
 
 
-def mixed(network: Stored, size: int, share: float, pool: np.ndarray, rng: np.random.Generator) -> Scores:
-    """A window of that many rows, of which that share is unfamiliar."""
-    strange = round(share * size)
+def both_sides(network: detectors.Network) -> Scores:
+    """The scores of the familiar rows, then of the unfamiliar ones, calibrated with T of val."""
+    calibration = None if network.val is None else fit_temperature(network.val)
     sides = [
-        rows(network.unfamiliar, rng.permutation(network.unfamiliar.n)[:strange]),
-        rows(network.familiar, rng.permutation(pool)[: size - strange]),
+        replace(scores_of(each, calibration=calibration), surplus=None, labelled=None, ids=None, groups=None)
+        for each in (network.familiar, network.unfamiliar)
     ]
     arrays = {
         each.name: np.concatenate([getattr(side, each.name) for side in sides])
-        for each in fields(sides[0])
+        for each in fields(Scores)
         if isinstance(getattr(sides[0], each.name), np.ndarray)
     }
-    novelty = {name: np.concatenate([s.novelty[name] for s in sides]) for name in sides[0].novelty}
-    return replace(sides[0], **arrays, novelty=novelty)
+    novelty = {"energy": np.concatenate([side.novelty["energy"] for side in sides])}
+    return replace(sides[0], **arrays, novelty=novelty, features=network.features)
 
 
-def alarm_rates(network: Stored, turns: int, rng: np.random.Generator) -> dict[tuple[str, int], Proportion]:
-    """Alarms by source and size of the window: single checks at ALPHA, and the first of a history."""
-    counted: dict[tuple[str, int], list[bool]] = {}
-    for _ in range(turns):
-        order = rng.permutation(network.familiar.n)
-        half = network.familiar.n // 2
-        reference, pool = rows(network.familiar, order[:half]), order[half:]
-        for size, share in WINDOWS:
-            windows = {"familiar": rows(network.familiar, rng.permutation(pool)[:size])}
-            if round(share * size) <= network.unfamiliar.n and size <= len(pool):
-                windows["unfamiliar"] = mixed(network, size, share, pool, rng)
-            for where, window in windows.items():
-                check = check_shift(reference, window, budget=AlphaBudget.only(ALPHA))
-                counted.setdefault((where, size), []).append(check.alarm)
-                if where == "unfamiliar":
-                    smallest = min(each.adjusted for each in check.findings)
-                    first = AlphaBudget.of_check(1, ALPHA).level
-                    counted.setdefault(("first check", size), []).append(smallest <= first)
-    return {key: Proportion.of(sum(found), len(found)) for key, found in counted.items()}
+def checked(drawn: list[Drawn], sample: Sample) -> dict[Cell, dict[str, Proportion]]:
+    """How often `surefoot monitor` itself finds a shift: alone, as a first check, and if it matters."""
+    found: dict[Cell, list[tuple[bool, bool, bool]]] = {}
+    scores: dict[int, Scores] = {}
+    first = AlphaBudget.of_check(1, ALPHA).level
+    splits = len({id(each.reference) for each in drawn})
+    for each in drawn:
+        if each.cell not in CHECKED:
+            continue
+        if id(each.network) not in scores:
+            scores = {id(each.network): both_sides(each.network)}
+        whole = scores[id(each.network)]
+        reference = rows(whole, each.reference)
+        for chosen in each.rows[: max(1, round(sample.checked / splits))]:
+            check = check_shift(reference, rows(whole, chosen), budget=AlphaBudget.only(ALPHA))
+            smallest = min(finding.adjusted for finding in check.findings)
+            found.setdefault(each.cell, []).append((check.alarm, smallest <= first, check.matters))
+    return {
+        cell: {
+            name: Proportion.of(sum(each[i] for each in results), len(results))
+            for i, name in enumerate(("single check", "first check", "matters"))
+        }
+        for cell, results in found.items()
+    }
 
 
-def any_alarm(network: Stored, turns: int, rng: np.random.Generator) -> Proportion:
-    """Sequences of CHECKS new familiar windows with one reference: how many contain any alarm."""
-    size = min(100, network.familiar.n // 2 // CHECKS)
+def false_alarms(network: detectors.Network, sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
+    """Histories of CHECKS windows of new familiar rows with one reference: with any alarm, and all."""
+    whole = both_sides(network)
+    n = network.familiar.n
     alarms = 0
-    for _ in range(turns):
-        order = rng.permutation(network.familiar.n)
-        fresh, reference = order[: size * CHECKS], rows(network.familiar, order[size * CHECKS :])
+    for _ in range(sample.histories):
+        reference, pool = np.split(rng.permutation(n), [n // 2])
+        size = len(pool) // CHECKS
         alarms += any(
             check_shift(
-                reference, rows(network.familiar, part), budget=AlphaBudget.of_check(number, ALPHA)
+                rows(whole, reference),
+                rows(whole, pool[size * k : size * (k + 1)]),
+                budget=AlphaBudget.of_check(k + 1, ALPHA),
             ).alarm
-            for number, part in enumerate(np.split(fresh, CHECKS), start=1)
+            for k in range(CHECKS)
         )
-    return Proportion.of(alarms, turns)
+    return alarms, sample.histories
 
 
-def text(found: Proportion | None) -> str:
-    return "" if found is None else f"{found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
+def for_peers(drawn: list[Drawn], folder: Path, task: str) -> dict[str, Cell]:
+    """Write the windows of the deciding cells and the familiar ones of these sizes; names of the files."""
+    sizes = {size for size, _ in DECIDING}
+    seen: dict[Cell, int] = {}
+    names = {}
+    for each in drawn:
+        wanted = each.cell in DECIDING or (each.cell[1] == "familiar" and each.cell[0] in sizes)
+        number = seen.get(each.cell, 0)
+        if not wanted or number >= PEER_SPLITS:
+            continue
+        seen[each.cell] = number + 1
+        confidence, logits = -each.data.scores["confidence"], each.data.logits
+        name = f"detect-{task}-{each.cell[0]}-{each.cell[1].strip('%')}-{number}.npz"
+        names[name] = each.cell
+        np.savez(
+            folder / name,
+            reference=confidence[each.reference],
+            windows=confidence[each.rows],
+            reference_logits=logits[each.reference],
+            windows_logits=logits[each.rows],
+        )
+    return names
 
 
-def table(header: list[str], lines: list[list[str]]) -> str:
-    ruled = ["|" + "|".join(f" {cell} " for cell in line) + "|" for line in (header, *lines)]
-    return "\n".join([ruled[0], "|:--" + "|--:" * (len(header) - 1) + "|", *ruled[1:]])
+def peer_rates(folder: Path, names: dict[str, Cell]) -> dict[Cell, dict[str, float]]:
+    """Frouros' detection rates at 5% false alarms and, for its tests, at its own p <= 0.05."""
+    values: dict[Cell, dict[str, list[np.ndarray]]] = {}
+    for name, cell in names.items():
+        with np.load(folder / f"found-{name}") as stored:
+            for detector in stored:
+                values.setdefault(cell, {}).setdefault(detector, []).append(stored[detector])
+    joined = {c: {d: np.concatenate(parts) for d, parts in each.items()} for c, each in values.items()}
+    found: dict[Cell, dict[str, float]] = {}
+    for cell, each in joined.items():
+        for name, evidence in each.items():
+            if name.endswith(" p"):
+                found.setdefault(cell, {})[f"{name} <= 0.05"] = float((evidence <= ALPHA).mean())
+            else:
+                null = joined[cell[0], "familiar"][name]
+                found.setdefault(cell, {})[name] = detectors.rate(evidence, null)
+    return found
+
+
+def cbpe(python: str, folder: Path, given: list[accuracy.Uncalibrated]) -> Iterator[accuracy.Estimate]:
+    """NannyML's estimates for the same windows."""
+    for number, each in enumerate(given):
+        np.savez(
+            folder / f"estimate-{number}.npz",
+            reference=each.reference,
+            labels=each.labels,
+            windows=np.concatenate(each.windows),
+            sizes=[len(window) for window in each.windows],
+        )
+    run_peers(python, folder)
+    for number, each in enumerate(given):
+        with np.load(folder / f"found-estimate-{number}.npz") as stored:
+            estimates = stored["accuracy"]
+        for cell, value, true in zip(each.cells, estimates, each.true, strict=True):
+            yield accuracy.Estimate(each.task, each.network, cell, "no T", accuracy.CBPE, float(value), true)
+
+
+def run_peers(python: str, folder: Path) -> None:
+    subprocess.run([python, str(Path(__file__).with_name("monitoring_peers.py")), str(folder)], check=True)
+
+
+def study(store: Path, peers: str | None, sample: Sample) -> monitoring_page.Study:
+    power: dict[str, dict[str, dict[Cell, dict[str, float]]]] = {"choose": {}, "confirm": {}}
+    product, histories, frouros = {}, {}, {}
+    rng = np.random.default_rng(2)
+    for task in (*TASKS, "pets"):
+        for half in HALVES:
+            networks = members(store, task, half)
+            drawn = list(detectors.draws(networks, HALVES.index(half), sample.splits))
+            power[half][task] = detectors.rates(drawn)
+        product[task] = checked(drawn, sample)
+        histories[task] = false_alarms(networks[0], sample, rng)
+        with tempfile.TemporaryDirectory() as folder:
+            names = for_peers(drawn, Path(folder), task) if peers else {}
+            if peers:
+                run_peers(peers, Path(folder))
+            frouros[task] = peer_rates(Path(folder), names)
+        print(task, f"{time.process_time():.0f} s", flush=True)
+    estimates, others = {}, []
+    for half in HALVES:
+        estimates[half], others = accuracy.all_estimates(store, half)
+    with tempfile.TemporaryDirectory() as folder:
+        estimates["confirm"] += cbpe(peers, Path(folder), others) if peers else []
+    spent = spending.simulate()
+    return monitoring_page.Study(power, product, histories, frouros, spent, estimates, time.process_time())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stores", nargs="+", type=Path)
-    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--peers", help="Python of an environment with frouros and NannyML")
+    parser.add_argument("--quick", action="store_true", help="few repetitions, to try the script")
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    rng = np.random.default_rng(0)
-    singles, sequences = [], []
-    for folder in [folder for store in given.stores for folder in stored_networks(store)]:
-        network = load(folder)
-        rates = alarm_rates(network, given.turns, rng)
-        for where in ("familiar", "unfamiliar", "first check"):
-            singles.append([network.name, where, *(text(rates.get((where, size))) for size, _ in WINDOWS)])
-        sequences.append([network.name, text(any_alarm(network, max(1, given.turns // 4), rng))])
-        print(network.name, "done", flush=True)
-        write(singles, sequences, given.turns)
-
-
-def write(singles: list[list[str]], sequences: list[list[str]], turns: int) -> None:
-    windows = [f"{size} rows, {share:.0%} unfamiliar" for size, share in WINDOWS]
-    RESULTS.write_text(
-        f"""# False alarms and detection of `surefoot monitor`
-
-{date.today()}, `benchmarks/monitoring.py`, {turns:,} repetitions, alpha = {ALPHA}; brackets are exact 95%
-intervals of the rate. Every repetition splits the familiar test rows at random: one half is the reference,
-windows come from the other. Fine-tuned ResNet-18, T fitted on val.
-
-## A single check
-
-Alarms by rows in the window. *familiar*: no row is unfamiliar, all alarms are false, and at most
-{ALPHA:.0%} is stated. *unfamiliar*: detection. *first check*: detection in the first check of a history,
-which is tested at level {AlphaBudget.of_check(1, ALPHA).level:.2g}.
-
-{table(["network", "window", *windows], singles)}
-
-## Ten checks with one reference
-
-Sequences of {CHECKS} new familiar windows of up to 100 rows that contain any alarm; at most {ALPHA:.0%} is
-stated.
-
-{table(["network", "any false alarm"], sequences)}
-"""
-    )
+    found = study(given.store, given.peers, Sample(4, 4, 1) if given.quick else Sample())
+    text = monitoring_page.page(found)
+    if given.write:
+        (RESULTS / "monitor.md").write_text(text)
+        monitoring_page.figure(found).savefig(RESULTS / "monitor.png", dpi=120)
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

@@ -1,59 +1,93 @@
-"""How alpha is best spent over the checks of a history: the spending part of monitoring_protocol.md.
+"""How alpha is best spent over the checks of a history: simulated; a part of monitoring.py.
 
-    python benchmarks/spending.py
-
-Detection when the shift begins at a check, for a shift that a single check at alpha = 0.05 detects with a
-given power (normal approximation, one-sided). Results go to benchmarks/results/spending.md.
+A history has CHECKS windows and one reference. What a check compares is a normal mean; the reference is a
+sample, too, so the checks of a history are dependent, as in the monitor.
 """
 
-from datetime import date
+from collections.abc import Callable
 from math import log, pi
-from pathlib import Path
-from statistics import NormalDist
 
+import numpy as np
+from scipy.stats import norm
+
+Array = np.ndarray
 ALPHA = 0.05
-CHECKS = (1, 2, 3, 5, 10, 20)
-POWERS = (0.6, 0.8, 0.95)
-RESULTS = Path(__file__).parent / "results" / "spending.md"
+CHECKS = 20
+HISTORIES = 20_000
+POWERS = (0.3, 0.6, 0.8, 0.95)  # of a single check at ALPHA
+STARTS = (1, 5, 10)
+SOON = 5  # checks
+TODAY = "6 / (pi k)^2 (the monitor's)"
 TERMS = 200_000
-TOTAL = sum(1 / (k * log(k + 1) ** 2) for k in range(1, TERMS)) + 1 / log(TERMS)
-RULES = {
-    "6 / (pi k)^2 (the monitor's)": lambda k: 6 / (pi * k) ** 2,
+LOG_TOTAL = sum(1 / (k * log(k + 1) ** 2) for k in range(1, TERMS)) + 1 / log(TERMS)
+ROOT_TOTAL = sum(k**-1.5 for k in range(1, TERMS)) + 2 / TERMS**0.5
+LEVELS: dict[str, Callable[[int], float]] = {
+    TODAY: lambda k: 6 / (pi * k) ** 2,
     "1 / (k (k + 1))": lambda k: 1 / (k * (k + 1)),
-    "0.8 first, then 0.2 * 6 / (pi (k - 1))^2": lambda k: 0.8 if k == 1 else 0.2 * 6 / (pi * (k - 1)) ** 2,
+    "0.8 first, 0.2 * 6 / (pi (k - 1))^2": lambda k: 0.8 if k == 1 else 0.2 * 6 / (pi * (k - 1)) ** 2,
+    "2/3 first, 1/3 / (k (k - 1))": lambda k: 2 / 3 if k == 1 else 1 / 3 / (k * (k - 1)),
     "2^-k": lambda k: 2.0**-k,
-    "1 / (k log(k + 1)^2), normalised": lambda k: 1 / (k * log(k + 1) ** 2) / TOTAL,
+    "1 / (k log(k + 1)^2), normalised": lambda k: 1 / (k * log(k + 1) ** 2) / LOG_TOTAL,
+    "k^-1.5, normalised": lambda k: k**-1.5 / ROOT_TOTAL,
 }
+BETTING = np.linspace(0.05, 0.95, 19)[:, None]  # exponents of the bets
 
 
-def detected(level: float, power: float) -> float:
-    """The power at this level of a check that has the given power at ALPHA."""
-    normal = NormalDist()
-    shift = normal.inv_cdf(1 - ALPHA) + normal.inv_cdf(power)
-    return 1 - normal.cdf(normal.inv_cdf(1 - max(level, 1e-15)) - shift)
+def histories(shift: float, start: int, ratio: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """z of each check: with the reference, and with the reference and all earlier windows (independent)."""
+    k = np.arange(1, CHECKS + 1)
+    reference = rng.standard_normal((HISTORIES, 1)) / np.sqrt(ratio)
+    window = rng.standard_normal((HISTORIES, CHECKS)) + np.where(k >= start, shift, 0)
+    z = (window - reference) / np.sqrt(1 + 1 / ratio)
+    earlier = np.cumsum(window, axis=1) - window
+    pooled = (ratio * reference + earlier) / (ratio + k - 1)
+    return z, (window - pooled) / np.sqrt(1 + 1 / (ratio + k - 1))
 
 
-def main() -> None:
-    lines = []
+def wealth(z: Array) -> Array:
+    """A bet on small p-values, a mixture of kappa p^(kappa - 1), that a shift begins at any check."""
+    logs = np.log(np.maximum(norm.sf(z), 1e-12))
+    starts = np.array([6 / (pi * k) ** 2 for k in range(1, CHECKS + 1)])
+    left, running, found = 1.0, np.zeros((len(BETTING), len(z))), []
+    for check, start in enumerate(starts):
+        left -= start
+        running = (running + start) * BETTING * np.exp((BETTING - 1) * logs[:, check])
+        found.append(running.mean(axis=0) + left)
+    return np.stack(found, axis=1)
+
+
+def alarms(z: Array, exact: Array) -> dict[str, Array]:
+    """Which checks of each history raise an alarm, by rule."""
+    levels = {
+        name: np.array([ALPHA * rule(k) for k in range(1, CHECKS + 1)]) for name, rule in LEVELS.items()
+    }
+    found = {name: z >= norm.isf(each) for name, each in levels.items()}
+    bets = wealth(exact)
+    return found | {
+        "e-process": wealth(z) >= 1 / ALPHA,
+        "e-process, earlier rows": bets >= 1 / ALPHA,
+        "3/4 levels, 1/4 e-process, earlier rows": (z >= norm.isf(0.75 * levels[TODAY]))
+        | (bets >= 4 / ALPHA),
+    }
+
+
+def simulate() -> dict[str, dict[str, float]]:
+    """By rule: false alarms with references of five and two windows, and the powers, by column."""
+    rng = np.random.default_rng(0)
+    table: dict[str, dict[str, float]] = {}
+    for ratio in (5, 2):
+        for name, alarm in alarms(*histories(0, 1, ratio, rng)).items():
+            table.setdefault(name, {})[f"any false alarm, reference of {ratio} windows"] = alarm.any(1).mean()
     for power in POWERS:
-        for name, rule in RULES.items():
-            found = [detected(ALPHA * rule(k), power) for k in CHECKS]
-            cells = [f"{value:.0%}" for value in (*found, sum(found) / len(found))]
-            lines.append(f"| {power:.0%} | {name} | {' | '.join(cells)} |")
-    header = f"| single check | rule | {' | '.join(f'check {k}' for k in CHECKS)} | mean |"
-    RESULTS.write_text(
-        f"""# Spending alpha over the checks of a history
-
-{date.today()}, `benchmarks/spending.py`. The detection rate if the shift begins at a check, for shifts that a
-single check at {ALPHA} detects with the power in the first column. Every rule keeps the probability of any
-false alarm over all checks at {ALPHA} or less, whatever the dependence between checks.
-
-{header}
-|--:|:--{"|--:" * (len(CHECKS) + 1)}|
-{chr(10).join(lines)}
-"""
-    )
-
-
-if __name__ == "__main__":
-    main()
+        shift = (norm.isf(ALPHA) + norm.ppf(power)) * np.sqrt(1 + 1 / 5)
+        for start in STARTS:
+            for name, alarm in alarms(*histories(shift, start, 5, rng)).items():
+                soon = alarm[:, start - 1 : start - 1 + SOON].any(1).mean()
+                if start == 1:
+                    table[name][f"first check, {power:.0%}"] = alarm[:, 0].mean()
+                table[name][f"from check {start}, {power:.0%}"] = soon
+    for row in table.values():
+        for part in ("first check", *(f"from check {start}" for start in STARTS)):
+            row[part] = np.mean([row[f"{part}, {power:.0%}"] for power in POWERS])
+        row["mean"] = np.mean([row["first check"], *(row[f"from check {start}"] for start in STARTS)])
+    return table

@@ -5,16 +5,23 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ks_2samp, mannwhitneyu, ttest_ind
+from scipy.stats import binomtest, ks_2samp, mannwhitneyu, rankdata, ttest_ind
 from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
-from surefoot.deploy.detectors import combine, higher, kernel_distance
+from surefoot.deploy.detectors import (
+    class_changes,
+    combine,
+    higher,
+    kernel_distance,
+    label_uncertainty,
+    mean_change,
+)
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
-    AVERAGE,
-    THRESHOLDED,
+    DIFFERENCE,
+    SCALED,
     AlphaBudget,
     check_shift,
     fingerprint,
@@ -49,7 +56,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
     found = {each.name: each for each in look.findings}
-    assert list(found) == ["confidence", "confidence tail", "energy", "energy tail", "coverage", "outputs"]
+    assert " ".join(found) == "confidence confidence tail energy energy tail coverage outputs classes"
     confidence, novelty, coverage = (found[name] for name in ("confidence", "energy", "coverage"))
     assert confidence.p == pytest.approx(mannwhitneyu(b, a, alternative="less").pvalue, abs=0.003)
     assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
@@ -66,19 +73,20 @@ def test_every_number_against_scipy_and_scikit_learn():
     taken = [(each >= thresholds.accept).sum() for each in (a, b)]
     assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
     assert look.alarm
-    assert look.estimator == THRESHOLDED
+    assert look.estimator == SCALED
     right = reference.outcomes.correct
-    limit = np.sort(a)[(~right).sum() - 1]
-    assert look.accuracy.value == pytest.approx((b > limit).mean())
-    assert look.drop.value == pytest.approx(right.mean() - (b > limit).mean())
+    assert look.drop.value == pytest.approx(3 * (a.mean() - b.mean()))
+    assert look.accuracy.value == pytest.approx(right.mean() - look.drop.value)
     assert look.reference_accuracy.value == pytest.approx(right.mean())
     assert look.reference_accuracy.low == pytest.approx(binomtest(int(right.sum()), 700).proportion_ci().low)
+    bare = check_shift(scores_of(unlabelled(reference)), now, budget=ONLY)
+    assert bare.accuracy.value == pytest.approx(a.mean() - look.drop.value)
+    backwards = check_shift(now, then, budget=ONLY)
+    assert backwards.drop.value == pytest.approx(b.mean() - a.mean())  # a rise counts once
     fitted = fit_temperature(reference)
     then, now = (scores_of(each, calibration=fitted) for each in (reference, current))
     calibrated = check_shift(then, now, budget=ONLY)
-    assert calibrated.estimator == AVERAGE
-    assert calibrated.accuracy.value == pytest.approx(now.confidence.mean())
-    assert calibrated.drop.value == pytest.approx(then.confidence.mean() - now.confidence.mean())
+    assert calibrated.drop.value == pytest.approx(3 * (then.confidence.mean() - now.confidence.mean()))
     most = np.argsort(-energies[1])[:20]
     assert [name for name, _ in calibrated.unfamiliar] == [str(row) for row in most]
 
@@ -92,11 +100,11 @@ def test_probabilities_are_compared_with_logits_by_what_both_have():
     reference, current = logits.take(slice(900)), logits.take(slice(900, None))
     probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
     adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
-    assert list(adjusted) == ["confidence", "confidence tail", "outputs"]
+    assert list(adjusted) == ["confidence", "confidence tail", "outputs", "classes"]
     assert min(adjusted.values()) > 0.1
 
 
-def test_all_permutations_by_hand():
+def test_all_permutations_by_hand(monkeypatch):
     """Seven rows, three of them current: 35 subsets, each with the mean rank and tail score computed here."""
     reference, current = np.array([0.3, 0.1, 0.4, 0.15]), np.array([0.9, 0.35, 0.6])
     rows = np.concatenate([reference, current])
@@ -105,7 +113,8 @@ def test_all_permutations_by_hand():
     subsets = [list(each) for each in combinations(range(7), 3)]
     values = np.array([[column[each].sum() for column in columns] for each in subsets])
     exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
-    results = combine(higher("x", reference, current), 3, level=0.005)
+    monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
+    results = combine(higher("x", reference, current), 3, level=0.05)
     own = exact[subsets.index([4, 5, 6])]
     assert [each.p for each in results] == pytest.approx(own, abs=0.012)
     together = [(exact.min(axis=1) <= p + 1e-9).mean() for p in own]
@@ -153,7 +162,35 @@ def test_the_kernel_distance_is_that_of_the_gaussian_kernel(unit):
     kernel = np.exp(-squares / 2 / np.median(squares[squares > 0]))
     weight = np.concatenate([np.full(400, -1 / 400), np.full(200, 1 / 200)])
     assert found == pytest.approx(weight @ kernel @ weight, rel=0.4)
-    assert combine([detector], 200, level=0.05)[0].adjusted == pytest.approx(0.002)
+    assert combine([detector], 200, level=0.05)[0].adjusted < 0.002  # beyond all permutations
+
+
+def observed(detector, n):
+    return detector.statistic(detector.columns[-n:].sum(axis=0, keepdims=True), n)[0]
+
+
+def test_changes_of_classes_and_of_means_by_hand():
+    """The largest z of the rank-sums, the mean of the labels' Savage scores, and Hotelling's T^2, without a ridge."""
+    rng = np.random.default_rng(0)
+    a, b = rng.dirichlet(np.ones(4), 300), rng.dirichlet([1, 1, 1, 2], 100)
+    both = np.concatenate([a, b])
+    ranks = rankdata(both, axis=0)
+    z = (ranks[300:].mean(axis=0) - ranks[:300].mean(axis=0)) / ranks.std(axis=0)
+    (classes,) = class_changes("c", a, b)
+    assert observed(classes, 100) == pytest.approx((z**2).max())
+    assert combine([classes], 100, level=0.05)[0].p < 0.05
+    tails = -np.log(1 - rankdata(np.minimum(both, 1 - both), axis=0) / 401)
+    assert np.concatenate(label_uncertainty(a, b)) == pytest.approx(tails.mean(axis=1))
+    x, y = a @ rng.standard_normal((4, 3)), b @ rng.standard_normal((4, 3))
+    (means,) = mean_change("m", x, y)
+    pooled = np.cov(np.concatenate([x, y]).T, bias=True)
+    difference = y.mean(axis=0) - x.mean(axis=0)
+    ridged = pooled + 0.1 * np.trace(pooled) / 3 * np.eye(3)
+    assert observed(means, 100) == pytest.approx(difference @ np.linalg.solve(ridged, difference))
+    for each in (class_changes, mean_change):
+        up, down = (combine(each("x", a[:, :1], a[:100, :1] + d), 100, level=0.05)[0].p for d in (0.2, -0.2))
+        assert max(up, down) < 0.01  # a single column is two-sided, too
+        assert each("x", np.ones((5, 2)), np.ones((4, 2))) == []
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 40.0], ids=["plain", "saturated: most confidences are exactly 1"])
@@ -189,8 +226,7 @@ def test_the_estimate_s_interval_holds_the_truth_where_confidence_errs_the_same_
     for _ in range(turns):
         labelled, current = source(400, rng), scores_of(unlabelled(source(200, rng)))
         for reference, counts in ((labelled, True), (unlabelled(labelled), False)):
-            interval, _, name = estimated(scores_of(reference), current)
-            assert name == (THRESHOLDED if counts else AVERAGE)
+            interval = estimated(scores_of(reference), current).accuracy
             inside = interval.low <= truth <= interval.high
             corrected, trusting = corrected + (inside and counts), trusting + (inside and not counts)
     assert binomtest(corrected, turns, 0.95, alternative="less").pvalue > 1e-4
@@ -224,7 +260,7 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
-    assert len(monitor_table(loud).rows) == 5
+    assert len(monitor_table(loud).rows) == 6
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
@@ -237,7 +273,9 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(scores, scores) is None
     names = [each.name for each in check_shift(scores, scores, budget=ONLY).findings]
-    assert names == ["confidence", "confidence tail", "outputs"]
+    assert names == ["confidence", "confidence tail", "outputs", "classes"]
+    one_logit = scores_of(Predictions.from_logits(np.linspace(-3, 3, 100), np.arange(100) % 2))
+    assert novelty_name(one_logit, one_logit) is None  # stored beside a 0: its energy would rank by class
     members = scores_of(draw_one_label(100, members=3))
     assert novelty_name(members, members) == "energy"
 
@@ -267,7 +305,15 @@ def test_many_labels_are_watched_row_by_row():
     assert scores.surplus == pytest.approx(np.nanmean(right - sure, axis=1)[known])
     assert scores.accuracy.value == pytest.approx(np.nanmean(right, axis=1)[known].mean())
     blurred = Predictions.from_logits(many.logits * 0.2, None, kind=LabelKind.MANY_LABELS)
-    assert check_shift(scores, scores_of(blurred), budget=ONLY).alarm
+    found = check_shift(scores, scores_of(blurred), budget=ONLY)
+    assert found.alarm
+    assert found.estimator == DIFFERENCE
+    assert found.drop.value == pytest.approx(scores.confidence.mean() - scores_of(blurred).confidence.mean())
+    assert [each.name for each in found.findings] == ["confidence", "outputs", "classes"]
+    by_label = mannwhitneyu(
+        *label_uncertainty(scores.probs, blurred.probs().numpy())[::-1], alternative="greater"
+    )
+    assert found.findings[0].p == pytest.approx(max(by_label.pvalue, 1 / 500), abs=0.003)
 
 
 def test_one_row_is_refused():
@@ -354,5 +400,5 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         (without, without, 0),
     ):
         found = check_shift(reference, current, budget=ONLY)
-        assert len(found.findings) == 5 + expected
+        assert len(found.findings) == 6 + expected
     assert AlphaBudget(0.05).number == 1

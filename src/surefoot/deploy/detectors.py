@@ -1,14 +1,15 @@
 """Shift detectors and their combination: one p-value, by permutation, for all of them together.
 
-Every detector compares the mean of some numbers per row: ranks of a score, or random Fourier features of a
-kernel. So one matrix product gives its statistic for many permutations of the rows. The smallest p-value over
-the detectors is calibrated by the same permutations (Westfall & Young 1993), which costs little power, as the
-detectors are correlated. Exact for any distribution, if the rows are exchangeable.
+Every detector compares the mean of some numbers per row: ranks of a score, random Fourier features of a
+kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows.
+The smallest p-value over the detectors is calibrated by the same permutations (Westfall & Young 1993), which
+costs little power, as the detectors are correlated. Exact for any distribution, if the rows are exchangeable.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,17 +17,20 @@ from surefoot.intervals import NAN
 from surefoot.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
-KERNEL_WEIGHT = 0.25  # for any change, in any direction; the other detectors are for unfamiliar data
+ANY_CHANGE = 0.125  # weight of a change in any direction; the other detectors are for unfamiliar data
+FEATURES_WEIGHT = 0.25
+RIDGE = 0.1  # of the mean variance, added to each
+MOST_CLASSES = 64  # whose probabilities are compared: the most frequent ones
 FREQUENCIES = 64  # random Fourier features of a kernel have twice as many columns
 WIDTH_ROWS = 500  # whose median distance is the width of the kernel
 LEAST_RANGE = 1e-6  # a score that varies by less is constant
 PERMUTATIONS = 499  # at first
 FINEST = 20  # permutations: so many have a p-value of at most the level
-MOST_ROWS = 100_000  # of a kernel test: they show a change without it
+MOST_ROWS = 100_000  # of a test for any change: they show one without it
 MOST_PERMUTATIONS = 100_000
 MOST_WORK = 2e8  # permutations times rows; beyond it, p-values are asymptotic and corrected by Bonferroni
 AT_ONCE = 2**22  # permuted rows in memory
-CLEARLY = 20  # times the level: a p-value that more permutations will not bring down to it
+CLEARLY = 5  # times the level: a p-value that more permutations will not bring down to it
 SEED = 23
 TIES = 9  # decimals
 
@@ -35,19 +39,24 @@ TIES = 9  # decimals
 class Detector:
     """Numbers of each row, the reference's first, whose means are compared.
 
-    A single number: one-sided, evidence is a higher mean of the current rows. Several: any difference.
+    A single number: one-sided, evidence is a higher mean of the current rows. Several: any difference, by
+    the sum of their squares or by the largest.
     """
 
     name: str
     columns: Array  # (rows, d)
     weight: float = 1.0  # its p-value counts as p / weight among the others
+    by: Literal["sum", "largest"] = "sum"
 
     def statistic(self, sums: Array, n: int) -> Array:
         """From the sums (permutations, d) over n current rows; larger is more evidence."""
         rows = len(self.columns)
         difference: Array = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
-        squares: Array = (difference**2).sum(axis=1)
-        return difference[:, 0] if difference.shape[1] == 1 else squares
+        if difference.shape[1] == 1:
+            return difference[:, 0]
+        squares: Array = difference**2
+        found: Array = squares.sum(axis=1) if self.by == "sum" else squares.max(axis=1)
+        return found
 
     def asymptotic_p(self, n: int) -> float:
         """From the normal distribution of the sum over n of the rows; NaN for several numbers."""
@@ -78,8 +87,62 @@ def higher(name: str, reference: Array, current: Array) -> list[Detector]:
     if np.ptp(both) <= LEAST_RANGE:
         return []
     ranks = average_ranks(both)
-    tail = -np.log1p(-ranks / (len(both) + 1))
-    return [Detector(name, ranks[:, None]), Detector(f"{name} tail", tail[:, None])]
+    return [Detector(name, ranks[:, None]), Detector(f"{name} tail", _savage(ranks)[:, None])]
+
+
+def _savage(ranks: Array) -> Array:
+    scores: Array = -np.log1p(-ranks / (len(ranks) + 1))
+    return scores
+
+
+def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:
+    """For many labels, how uncertain each row's labels are: the mean of their Savage scores.
+
+    Each label is ranked on its own, by 1 - max(p, 1 - p). So a rare label counts as much as a frequent one,
+    and a label that is a little less certain than usual shows, which the mean confidence would hide.
+    """
+    both = np.concatenate([reference, current])
+    total = np.zeros(len(both))
+    for p in both.T:
+        total += _savage(average_ranks(-np.maximum(p, 1 - p)))
+    total /= both.shape[1]
+    return total[: len(reference)], total[len(reference) :]
+
+
+def class_changes(name: str, reference: Array, current: Array) -> list[Detector]:
+    """Whether any class's probability has changed: the largest change of a mean rank, up or down.
+
+    As black-box shift detection (Rabanser et al., NeurIPS 2019), which takes the largest Kolmogorov-Smirnov
+    distance, but of means, so that permutations are cheap.
+    """
+    both = np.concatenate([reference, current])
+    if len(both) > MOST_ROWS:
+        return []
+    frequent = np.argsort(-both.mean(axis=0), kind="stable")[:MOST_CLASSES]
+    varies = [index for index in frequent if np.ptp(both[:, index]) > LEAST_RANGE]
+    if not varies:
+        return []
+    ranks = np.stack([average_ranks(both[:, index]) for index in varies], axis=1)
+    columns = (ranks - ranks.mean(axis=0)) / ranks.std(axis=0)
+    columns = np.concatenate([columns, -columns], axis=1) if len(varies) == 1 else columns  # two-sided
+    return [Detector(name, columns, weight=ANY_CHANGE, by="largest")]
+
+
+def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
+    """Whether the means of vectors have changed, in units of their covariance (Hotelling 1931).
+
+    The covariance is that of the pooled rows, so it does not depend on which rows are current.
+    """
+    both = np.concatenate([reference, current])
+    varies = both.std(axis=0) > LEAST_RANGE
+    if not varies.any() or len(both) > MOST_ROWS:
+        return []
+    centred = both[:, varies] - both[:, varies].mean(axis=0)
+    covariance = centred.T @ centred / len(centred)
+    covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    columns = np.linalg.solve(np.linalg.cholesky(covariance), centred.T).T
+    columns = np.concatenate([columns, -columns], axis=1) if columns.shape[1] == 1 else columns  # two-sided
+    return [Detector(name, columns, weight=FEATURES_WEIGHT)]
 
 
 def kernel_distance(name: str, reference: Array, current: Array) -> list[Detector]:
@@ -101,7 +164,7 @@ def kernel_distance(name: str, reference: Array, current: Array) -> list[Detecto
     width = _median_distance(scaled[order[places]])
     angles = scaled @ (rng.standard_normal((scaled.shape[1], FREQUENCIES)) / width)
     columns = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    return [Detector(name, columns, weight=KERNEL_WEIGHT)]
+    return [Detector(name, columns, weight=ANY_CHANGE)]
 
 
 def _median_distance(rows: Array) -> float:
@@ -115,17 +178,25 @@ def _median_distance(rows: Array) -> float:
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:
     """All detectors for the last n rows; the smallest corrected p-value is that of all of them together.
 
-    As many permutations are drawn as the level needs; fewer where these show that it will not be reached. If
-    they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the detectors
-    that have none.
+    As many permutations are drawn as the level and the weights need; fewer if they show that it will not be
+    reached. If they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the
+    detectors that have none.
     """
     is_reachable = level * MOST_PERMUTATIONS >= FINEST  # a tiny level would overflow below
     needed = int(np.ceil(FINEST / level)) - 1 if is_reachable else MOST_PERMUTATIONS + 1
-    if needed > MOST_PERMUTATIONS or needed * len(detectors[0].columns) > MOST_WORK:
+    rows = len(detectors[0].columns)
+    if needed > MOST_PERMUTATIONS or needed * rows > MOST_WORK:
         p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
         return tuple(Result(name, value, min(1.0, len(p) * value)) for name, value in p.items())
+    # The p-value of a detector with a small weight has to be that much finer.
+    finer = int(np.ceil(needed / min(each.weight for each in detectors)))
+    needed = max(needed, min(finer, MOST_PERMUTATIONS, int(MOST_WORK / rows)))
     first = _permuted(detectors, n, PERMUTATIONS)
-    if needed <= PERMUTATIONS or min(each.adjusted for each in first) > CLEARLY * level:
+    least = 1 / (PERMUTATIONS + 1)  # beyond all permutations: how small the p-value is, more of them show
+    weighted = [
+        each.p / of.weight if each.p > least else 0.0 for each, of in zip(first, detectors, strict=True)
+    ]
+    if needed <= PERMUTATIONS or min(weighted) > CLEARLY * level:
         return first
     return _permuted(detectors, n, needed)
 

@@ -12,12 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot.calibrators import Calibration
-from surefoot.deploy.accuracy import Reference, thresholded_confidence
+from surefoot.deploy.accuracy import FALL_FACTOR, Reference, scaled_fall
 from surefoot.deploy.detectors import (
     LEAST_RANGE,
+    class_changes,
     combine,
     higher,
     kernel_distance,
+    label_uncertainty,
+    mean_change,
 )
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
@@ -43,9 +46,10 @@ MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
 NORMAL_CURVE = NormalDist()
 ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
-         "outputs", "features")  # fmt: skip
+         "outputs", "classes", "features")  # fmt: skip
 
-AVERAGE, DIFFERENCE, THRESHOLDED = "average confidence", "difference of confidences", "thresholded confidence"
+DIFFERENCE = "difference of confidences"
+SCALED = f"{DIFFERENCE}, falls times {FALL_FACTOR:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,7 @@ class Scores:
     accuracy: Interval  # NaN without labels
     calibrated: bool
     vectors: Array  # (n, classes): average logits
+    probs: Array  # (n, classes), not calibrated
     classes: NDArray[np.int64] | None  # the predicted class; None for many labels
     labelled: Reference | None  # one label: the labelled rows
     features: Array | None
@@ -118,8 +123,7 @@ class Check(Result):
     parts: tuple[PartFinding, ...]  # of predicted classes and of groups
     unfamiliar: tuple[tuple[str, float], ...]  # the most unfamiliar rows: id, or row number, and score
     unfamiliar_by: str  # the score that ranks them
-    labelled: bool  # whether the reference's labels are used for the estimate
-    reference_measured: bool  # whether its accuracy comes from labels
+    labelled: bool  # whether the reference's accuracy comes from labels
     estimator: str
     calibrated: bool
     reference_accuracy: Interval  # measured where there are labels, else estimated
@@ -167,6 +171,7 @@ def scores_of(
         accuracy=accuracy,
         calibrated=calibration is not None,
         vectors=vectors,
+        probs=predictions.probs().double().numpy(),
         classes=vectors.argmax(axis=1) if one_label else None,
         labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if known else None,
         features=None if features is None else features.double().numpy(),
@@ -177,8 +182,13 @@ def scores_of(
 
 
 def energies(predictions: Predictions) -> Array:
-    """The energy of each row, the mean over members: averaged logits have another one."""
+    """The energy of each row, the mean over members: averaged logits have another one.
+
+    0 for files with one logit, which is stored beside a 0: their energy would rank the rows by class.
+    """
     total = torch.zeros(predictions.n, dtype=torch.float64)
+    if predictions.kind is LabelKind.ONE_LABEL and not predictions.logits[:, :, 0].any():
+        return total.numpy()
     for member in predictions.logits:
 
         def add(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
@@ -196,14 +206,13 @@ def check_shift(
     for which, side in (("reference", reference), ("current", current)):
         if side.n < 2:
             raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
-    accuracy, drop, estimator = _estimated(reference, current)
+    estimated = _estimated(reference, current)
     unfamiliar_by, scores = _unfamiliarity(reference, current)
     most = np.argsort(-scores, kind="stable")[:MOST_UNFAMILIAR]
     ids = np.arange(current.n) if current.ids is None else current.ids
     own_accuracy = reference.accuracy
     if reference.surplus is None:
         own_accuracy = _mean(reference.confidence)
-    error = (drop.high - drop.low) / 2 / NORMAL
     tail = max(budget.level / 2, sys.float_info.min)  # of a level so small that half of it may be 0
     return Check(
         n_reference=reference.n,
@@ -212,26 +221,32 @@ def check_shift(
         parts=_parts(reference, current),
         unfamiliar=tuple((str(ids[row]), float(scores[row])) for row in most),
         unfamiliar_by=unfamiliar_by,
-        labelled=reference.surplus is not None and estimator != AVERAGE,
-        reference_measured=reference.surplus is not None,
-        estimator=estimator,
+        labelled=reference.surplus is not None,
+        estimator=estimated.estimator,
         calibrated=current.calibrated,
         reference_accuracy=own_accuracy,
-        accuracy=accuracy,
-        drop=drop,
-        smallest_drop=(NORMAL_CURVE.inv_cdf(POWER) - NORMAL_CURVE.inv_cdf(tail)) * error,
+        accuracy=estimated.accuracy,
+        drop=estimated.drop,
+        smallest_drop=(NORMAL_CURVE.inv_cdf(POWER) - NORMAL_CURVE.inv_cdf(tail)) * estimated.error,
         budget=budget,
         bound=bound,
     )
 
 
 def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding, ...]:
-    """Every detector that both sides have the numbers for, with its p-value and the corrected one."""
+    """Every detector that both sides have the numbers for, with its p-value and the corrected one.
+
+    For many labels, confidence is tested label by label, and energy is not: it detects less there.
+    """
     before, now = reference.confidence, current.confidence
     described = {"confidence": _shift("confidence", before, now, sign=-1)}
-    detectors = higher("confidence", -before, -now)
+    many_labels = reference.classes is None
+    if many_labels:
+        detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
+    else:
+        detectors = higher("confidence", -before, -now)
     name = novelty_name(reference, current)
-    if name is not None:
+    if name is not None and not (many_labels and name == "energy"):
         before, now = reference.novelty[name], current.novelty[name]
         described[name] = _shift(name, before, now, sign=1)
         detectors += higher(name, before, now)
@@ -239,8 +254,9 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
         described["coverage"] = _coverage(reference.accepted, current.accepted)
         detectors += higher("coverage", -reference.accepted, -current.accepted)[:1]
     detectors += kernel_distance("outputs", *_outputs(reference, current))
+    detectors += class_changes("classes", reference.probs, current.probs)
     if reference.features is not None and current.features is not None:
-        detectors += kernel_distance("features", reference.features, current.features)
+        detectors += mean_change("features", reference.features, current.features)
     results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
     found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
     for name, each in results.items():
@@ -257,7 +273,7 @@ def _outputs(reference: Scores, current: Scores) -> list[Array]:
 
 
 def _have_energy(reference: Scores, current: Scores) -> bool:
-    """Whether both sides are logits: the energy of probabilities is constant, and has no meaning."""
+    """Whether both sides are logits of all classes: other energies are constant, and have no meaning."""
     return all(np.ptp(side.novelty["energy"]) > LEAST_RANGE for side in (reference, current))
 
 
@@ -288,29 +304,35 @@ def _unfamiliarity(reference: Scores, current: Scores) -> tuple[str, Array]:
     return ("1 - confidence", 1 - current.confidence) if name is None else (name, current.novelty[name])
 
 
-def _estimated(reference: Scores, current: Scores) -> tuple[Interval, Interval, str]:
-    """The accuracy and its drop, by the estimator with the lowest error in benchmarks/results/accuracy.md.
+@dataclass(frozen=True)
+class Estimated:
+    """The accuracy, its drop, how they are estimated, and the standard error of the drop if there is none."""
 
-    With a calibration the mean confidence. Without one, ATC if the reference has labels; for many labels
-    the difference of confidences.
+    accuracy: Interval
+    drop: Interval
+    estimator: str
+    error: float
+
+
+def _estimated(reference: Scores, current: Scores) -> Estimated:
+    """By the estimator with the lowest error in benchmarks/results/monitor.md.
+
+    The reference's accuracy (without labels, its mean confidence) less the fall of the mean confidence, which
+    counts FALL_FACTOR times for one label: on unfamiliar data, accuracy falls more than confidence.
     """
-    confidence = current.confidence
-    if current.calibrated or reference.surplus is None:
-        return _mean(confidence), _difference(reference.confidence, confidence), AVERAGE
-    if reference.labelled is None:
-        value = float(np.clip(confidence.mean() + reference.surplus.mean(), 0, 1))
-        accuracy = _normal_interval(value, [confidence, reference.surplus], (0.0, 1.0))
-        return accuracy, _difference(reference.confidence, confidence), DIFFERENCE
-    labelled = reference.labelled
-    value = thresholded_confidence(labelled, confidence)
-    # Two counts: current rows above the threshold, and wrong reference rows, which place it.
-    now, before = (Proportion.of(round(share * n), n) for share, n in (
-        (value, current.n), (float(labelled.correct.mean()), len(labelled.correct))
-    ))  # fmt: skip
-    sides = [Interval(each.value, each.low, each.high) for each in (now, before)]
-    drop = difference_of_proportions(sides[1], sides[0])
-    low, high = (float(np.clip(before.value - end, 0, 1)) for end in (drop.high, drop.low))
-    return Interval(value, low, high), drop, THRESHOLDED
+    factor, name = (1.0, DIFFERENCE) if reference.classes is None else (FALL_FACTOR, SCALED)
+    fall = _difference(reference.confidence, current.confidence)
+    drop = Interval(*(scaled_fall(each, factor) for each in (fall.value, fall.low, fall.high)))
+    known = reference.labelled
+    if reference.surplus is None:
+        base, of_reference = float(reference.confidence.mean()), (1 - factor) * reference.confidence
+    elif known is None:
+        base, of_reference = reference.accuracy.value, reference.surplus
+    else:
+        base, of_reference = float(known.correct.mean()), known.correct - factor * known.confidence
+    value = float(np.clip(base - drop.value, 0, 1))
+    accuracy = _normal_interval(value, [of_reference, factor * current.confidence], (0.0, 1.0))
+    return Estimated(accuracy, drop, name, factor * (fall.high - fall.low) / 2 / NORMAL)
 
 
 def _mean(confidence: Array) -> Interval:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.monitor import AVERAGE, DIFFERENCE, FEW_ROWS, THRESHOLDED, Check, Finding
+from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, SCALED, Check, Finding
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
@@ -21,30 +21,36 @@ TITLES = {
     "novelty tail": "novelty, highest",
     "coverage": "share accepted",
     "outputs": "outputs (any change)",
+    "classes": "classes (any change)",
     "features": "features (any change)",
 }
 DEFINITIONS = {
     "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
     "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "
-    "unfamiliar rows); outputs and features: any change of their distribution (maximum mean discrepancy)",
+    "unfamiliar rows; confidence of many labels: label by label); any change of the outputs (maximum mean "
+    "discrepancy), of a class's probability (the largest change of a mean rank), of the features (Hotelling)",
     "adjusted": "p corrected for all comparisons of the check (Westfall-Young); significant if at most level",
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
-    "accuracy": "estimated, by 'estimator': the average confidence; the share above the confidence that as "
-    "many reference rows exceed as are correct (thresholded confidence, ATC); or the reference's accuracy "
-    "plus the difference of the average confidences",
+    "accuracy": "estimated: the reference's accuracy (its mean confidence, if it has no labels) less the "
+    "fall of the mean confidence; for one label a fall counts three times, as measured on unfamiliar data",
     "smallest_drop": "of the estimated accuracy, that would have been detected with probability 0.8",
     "matters": "the data has shifted, and the 95% interval of the estimated drop is above 0",
     "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
     "low, high": "95% interval",
 }
-# Mean absolute error on unfamiliar rows, in points: benchmarks/results/accuracy.md, both halves.
+# Mean absolute error on unfamiliar rows in points, by estimator, labels of the reference and calibration:
+# benchmarks/results/monitor.md, both halves.
 TYPICAL_ERROR = {
-    (AVERAGE, True): 15,
-    (AVERAGE, False): 20,
-    (THRESHOLDED, False): 15,
-    (DIFFERENCE, False): 18,
+    (SCALED, True, True): 11,
+    (SCALED, True, False): 12,
+    (SCALED, False, True): 11,
+    (SCALED, False, False): 13,
+    (DIFFERENCE, True, True): 1,
+    (DIFFERENCE, True, False): 1,
+    (DIFFERENCE, False, True): 1,
+    (DIFFERENCE, False, False): 1,
 }
 PARTS_SHOWN = 5  # in the verdict
 
@@ -119,13 +125,13 @@ def _evidence(finding: Finding) -> str:
 
 def _estimated(check: Check) -> str:
     then, now = check.reference_accuracy, check.accuracy
-    measured = not math.isnan(then.value) and check.reference_measured
-    how = "measured" if measured else "its mean confidence, because it has no labels"
-    typical = TYPICAL_ERROR.get((check.estimator, check.calibrated), TYPICAL_ERROR[AVERAGE, False])
+    how = "measured" if check.labelled else "its mean confidence, because it has no labels"
+    typical = TYPICAL_ERROR[check.estimator, check.labelled, check.calibrated]
     return (
         f"Estimated accuracy {now.value:.1%} ({percent_range(now.low, now.high)}; {check.estimator}); "
         f"accuracy of the reference {then.value:.1%} ({percent_range(then.low, then.high)}; {how}). On "
-        f"unfamiliar data the estimate is too high, by {typical} points on average in our measurements."
+        f"unfamiliar data the estimate was wrong by {count_of(typical, 'point')} on average in our "
+        "measurements."
     )
 
 
