@@ -180,9 +180,12 @@ def _report(
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
+        from surefoot.report.study import (
+            report_folder,
+            write_study,
+        )  # here, so that a refusal does not wait for it
 
-        written = write_study(study, study.folder)
+        written = write_study(study, report_folder(study))
     print_method_tables([table for part in written.parts for table in part.headline])
     for sentence in (sentence for part in written.parts for sentence in part.verdict):
         echo(sentence)

@@ -460,7 +460,7 @@ def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
     """
-    ours, theirs = (_mean_count([pair[index] for pair in pairs]) for index in (0, 1))
+    ours, theirs = (mean_count([pair[index] for pair in pairs]) for index in (0, 1))
     if ours is None or theirs is None:
         return None
     if not needs_exact((ours.k, ours.n), (theirs.k, theirs.n), paired=paired):
@@ -468,7 +468,7 @@ def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
     return difference_of_proportions(*(Interval(each.value, each.low, each.high) for each in (ours, theirs)))
 
 
-def _mean_count(scores: Sequence[RunScore]) -> Proportion | None:
+def mean_count(scores: Sequence[RunScore]) -> Proportion | None:
     """k and n averaged over runs; k is 0 or n only if it is so in every run."""
     counted = [(score.k, score.n) for score in scores if score.k is not None and score.n]
     if len(counted) < len(scores):

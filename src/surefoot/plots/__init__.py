@@ -53,7 +53,7 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
     named, axes = _named(predictions), given_or_new(ax)
     lowest = min(curves.lowest_confidence(p) for p in named.values())
     for name, each in named.items():
-        bins, counts = curves.reliability(each.outcomes), curves.histogram(each.outcomes, lowest)
+        bins, counts = curves.reliability(each.outcomes), curves.histogram(lowest, each.outcomes)
         draw_reliability(axes, bins, counts, name)
     axes.set(xlabel="confidence", ylabel="accuracy")
     return _with_legend(axes, named)
@@ -63,7 +63,7 @@ def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
     """The share of the predictions at each confidence."""
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
-        draw_histogram(axes, curves.histogram(each.outcomes, curves.lowest_confidence(each)), name)
+        draw_histogram(axes, curves.histogram(curves.lowest_confidence(each), each.outcomes), name)
     axes.set(xlabel="confidence", ylabel="share of predictions")
     return _with_legend(axes, named, loc="upper left")
 

@@ -1,16 +1,18 @@
 """The end of the quickstart in the terminal: a short table, three sentences, and what to try next."""
 
 import math
+from typing import TYPE_CHECKING
 
 from surefoot.evaluation.compare import DECIDING
 from surefoot.evaluation.comparison import MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.report.choice import E99, percent_less
-from surefoot.report.study import PartReport
+from surefoot.report.choice import E99, percent_less, shown_methods
 from surefoot.report.tables import Column, Section, Table, TableCell
 from surefoot.text import count_of
 
-MOST_ROWS = 8
+if TYPE_CHECKING:  # which needs this module for its page
+    from surefoot.report.study import PartReport
+
 FEW = 30  # predictions, of which no error rate is given
 FAMILIAR, UNFAMILIAR = SIDES
 ERROR = "label_error"
@@ -29,27 +31,23 @@ NEXT = (
 )
 
 
-def brief_table(part: PartReport) -> Table:
-    """At most eight methods: those with the highest unfamiliar NLL are left out, but never the baseline."""
+def brief_table(part: "PartReport") -> Table:
+    """At most eight methods, by NLL, error and E99."""
     comparison = part.study.comparison
-    methods = [method for method in comparison.methods if method.runs]
-    side = UNFAMILIAR if UNFAMILIAR in comparison.sides else FAMILIAR
-    needed = {comparison.baseline, part.recommended}
-    order = sorted(methods, key=lambda m: (m.name not in needed, _mean(m, side, DECIDING)))
-    shown = [method for method in methods if method in order[:MOST_ROWS]]
+    methods = shown_methods(comparison, part.recommended)
     places = [
         (name, each, side)
         for name, each in (("NLL", DECIDING), ("Error", ERROR), ("E99", E99))
         for side in comparison.sides
-        if (side, each) in methods[0].cells
+        if methods and (side, each) in methods[0].cells
     ]
     rows = tuple(
         (TableCell(method.title), *(_cell(method, side, metric) for _, metric, side in places))
-        for method in shown
+        for method in methods
     )
     columns = [Column("method", align="left")]
     columns += [Column(side[0].upper(), name) for name, _, side in places]
-    left_out = len(methods) - len(shown)
+    left_out = sum(bool(method.runs) for method in comparison.methods) - len(methods)
     more = (f"{left_out} more methods are in the report.",) if left_out else ()
     return Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), NOTES + more)
 
@@ -67,7 +65,7 @@ def _mean(method: MethodRuns, side: str, metric: str) -> float:
     return math.inf if cell is None or math.isnan(cell.mean) else cell.mean
 
 
-def brief_verdict(part: PartReport) -> list[str]:
+def brief_verdict(part: "PartReport") -> list[str]:
     """Three sentences: the problem, the best method and its price, and what one network can do.
 
     The verdict of the page where there is no unfamiliar data, or nothing is better than the baseline.
@@ -112,6 +110,6 @@ def _price(method: MethodRuns, single: MethodRuns) -> str:
     return f"; it costs {' and '.join(times)} of one network" if times else ""
 
 
-def next_steps(part: PartReport, run: str, store: str = "") -> list[str]:
+def next_steps(part: "PartReport", run: str, store: str = "") -> list[str]:
     """Commands for a run of that name; `store` is the option of its store, if it is not the default one."""
     return [line.format(run=run, method=part.recommended or "single", store=store) for line in NEXT]

@@ -23,6 +23,14 @@ from surefoot.report.tables import Table, to_html
 from surefoot.text import count_of, percent_range
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
+CURVE = (
+    "The error among the most confident predictions, as more of them are accepted; the diamond is the chosen "
+    "threshold. At very low coverage the curve is noisy, because there are few rows. "
+)
+BOUNDS = (
+    "Dashes are errors that can be guaranteed for {} further thresholds on familiar data: exact bounds that "
+    "hold simultaneously, and so are higher than that of the chosen threshold."
+)
 SIDES = {"val": "familiar", "unfamiliar": "unfamiliar"}  # the sets that are drawn, and the style of each
 
 
@@ -174,13 +182,17 @@ def write_thresholds_page(
     path: str | Path,
 ) -> None:
     """Write one self-contained page."""
-    text = template_named("thresholds.html").render(
+    caption = CURVE
+    if chosen.candidates:
+        caption += BOUNDS.format(len(chosen.candidates))
+    text = template_named("result.html").render(
+        title="Confidence thresholds",
         verdict=verdict,
-        table=to_html([table], "measured"),
-        parts=to_html([parts_table(chosen)], "parts") if chosen.parts else "",
+        tables=to_html([table, *([parts_table(chosen)] if chosen.parts else [])], "measured"),
         figure=Markup(_figure(chosen, predictions)),
+        caption=caption,
         sources=sources,
-        candidates=len(chosen.candidates),
+        written="The thresholds file",
         version=__version__,
     )
     with replacing(path) as temporary:

@@ -121,6 +121,9 @@ class View:
             verdict=self.sentences,
             tables=to_html(self.tables, "scores"),
             figure=Markup(svg),
+            caption="",
+            sources={},
+            written="report.json",
             version=__version__,
         )
         document = json.dumps(self.document(), indent=1, allow_nan=False)
