@@ -15,7 +15,8 @@ from scipy import stats
 from surefoot import InputError
 from surefoot.calibrators import load_calibration
 from surefoot.evaluation.comparison import MethodRun
-from surefoot.experiments.run import Study
+from surefoot.experiments.run import Study, open_folder
+from surefoot.experiments.workflow import load_study
 from surefoot.predictions.labels import LabelKind
 from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
@@ -168,6 +169,20 @@ def test_one_run_missing_networks_and_no_network_at_all(made, tmp_path, no_figur
     assert "no method has a finished run" in text
 
 
+def test_a_report_of_some_methods_does_not_replace_the_full_one(made, no_figures):
+    folder = open_folder(made.experiment, [made.plan], made.store)
+    assert study_page.report_folder(load_study(folder)) == folder
+    full = write_study(load_study(folder), folder)
+    text = full.read_text()
+    some = load_study(folder, methods=["single", "ensemble"], values={"metrics": ["nll", "aurc"]})
+    place = study_page.report_folder(some)
+    assert place == folder / "report-methods-single-ensemble-metrics-nll-aurc"
+    assert "surefoot report .. --method single --method ensemble --set metrics=nll,aurc" in (
+        write_study(some, place).read_text()
+    )
+    assert full.read_text() == text
+
+
 def test_many_labels(tmp_path):
     many = trained(tmp_path / "many", LabelKind.MANY_LABELS, methods=("single", "ensemble"))
     text = write_study(many.study(), tmp_path / "report").read_text()
@@ -297,8 +312,9 @@ def test_in_a_real_browser(report, width, scheme):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("figure > svg, .pictures svg").count() == len(FIGURES)
         if width == 1280:  # the first screen has the verdict, a figure and the short table
-            box = page.locator("table.short").bounding_box()
-            assert box["y"] + box["height"] < 800
+            figure, table = (page.locator(f".first > {name}").bounding_box() for name in ("figure", "div"))
+            assert figure["y"] == table["y"] < 400
+            assert figure["y"] + figure["height"] < 850
         for summary in page.locator("summary").all():
             summary.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
