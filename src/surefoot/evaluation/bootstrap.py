@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
-from surefoot.metrics.calibration import SMOOTH_GRID, place_on_grid
+from surefoot.metrics.calibration import SMOOTH_GRID, ece_of, ece_of_edges, edges_of, place_on_grid
 from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
 
 AT_ONCE = 30_000  # decisions times resamples that are summed at a time, so that they stay in cache
@@ -242,6 +242,20 @@ class _RunningSums:
             grid[:, cells] += np.add.reduceat(self.weight * share, decisions.starts, axis=1)
         return grid
 
+    def residual_at(self, mass: Array) -> Array:
+        """The residual at so much mass, (resamples, places): as `np.interp`, for all resamples at once."""
+        rows, knots = self.mass.shape
+        apart = (np.arange(rows) * (float(self.mass[:, -1].max()) + 1))[:, None]  # one ascending sequence
+        right = np.searchsorted((self.mass + apart).ravel(), (mass + apart).ravel(), side="right")
+        left = np.clip(right.reshape(mass.shape) - 1 - np.arange(rows)[:, None] * knots, 0, knots - 2)
+        x, y = (
+            [np.take_along_axis(values, left + step, axis=1) for step in (0, 1)]
+            for values in (self.mass, self.residual)
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            between = (y[1] - y[0]) / (x[1] - x[0]) * (mass - x[0]) + y[0]
+        return np.where(mass >= x[1], y[1], between)
+
     def _from_zero(self, values: Array) -> Array:
         """Running sums, read where a run of ties ends."""
         ends = self.decisions.ends
@@ -284,7 +298,11 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Ar
         if on_grids:
             grids[start : start + step] = sums.on_grid
         for of_metric, metric in zip(values[:, start : start + step], metrics, strict=True):
-            if metric.curve is not None:
+            if metric.curve is ece_of:
+                with np.errstate(invalid="ignore"):  # NaN where a resample has none of the decisions
+                    total = sums.mass[:, -1]
+                    of_metric[:] = ece_of_edges(sums.residual_at(edges_of(total)), total)
+            elif metric.curve is not None:
                 of_metric[:] = [metric.curve(curve) if curve.total else NAN for curve in curves]
     for index, of_residuals in on_grids.items():
         values[index] = of_residuals(grids, totals)

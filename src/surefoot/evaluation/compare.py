@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -52,11 +53,19 @@ BASELINE = "single"
 DECIDING = "nll"  # the metric by which all methods are compared with each other
 
 
+_at_best: "WeakKeyDictionary[Predictions, Predictions]" = WeakKeyDictionary()
+
+
 def at_best_temperature(predictions: Predictions) -> Predictions:
-    """An oracle: with the T that has the least NLL on these very data, after averaging members."""
+    """An oracle: with the T that has the least NLL on these very data, after averaging members.
+
+    Fitted once, as the value, the resamples and the differences all need it.
+    """
     if not predictions.outcomes.total:
         return predictions
-    return fit_temperature(predictions)(predictions)
+    if (best := _at_best.get(predictions)) is None:
+        best = _at_best[predictions] = fit_temperature(predictions)(predictions)
+    return best
 
 
 def nll_at_best_temperature(predictions: Any) -> float:
@@ -197,16 +206,17 @@ def _with_networks(method: MethodRuns, metrics: Sequence[Metric]) -> MethodRuns:
     variance of their mean is the jackknife's. Efron & Stein, Annals of Statistics 1981.
     """
     cells = {}
+    keys = {run.run: tuple(spec.key for spec in run.specs) for run in method.runs}  # hashed once
     for (side, name), cell in method.cells.items():
         metric = next(metric for metric in metrics if metric.name == name)
         values, networks = {score.run: score.value for score in cell.runs}, dict[Network, float]()
         for run in method.runs:
             value, members = values.get(run.run, NAN), len(run.without)
             if not members:
-                networks[run.specs or (method.is_ensemble, run.run)] = value
-            for spec, left in zip(run.specs, run.without, strict=bool(members)):
+                networks[keys[run.run] or (method.is_ensemble, run.run)] = value
+            for key, left in zip(keys[run.run], run.without, strict=bool(members)):
                 rest = metric.function(left.sides[side]) if side in left.sides else NAN
-                networks[(spec,)] = members * value - (members - 1) * rest
+                networks[(key,)] = members * value - (members - 1) * rest
         cells[side, name] = replace(cell, networks=networks)
     return replace(method, cells=cells)
 
@@ -417,9 +427,7 @@ def difference(
         return Difference(NAN)
     gaps = [a.value - b.value for a, b in pairs]
     value = float(np.mean(gaps))
-    drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
-    drawn = [differences for differences in drawn if np.isfinite(differences).any()]
-    spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
+    spread, resampled_pairs = _mean_difference(pairs, name, other, replicates)
     interval = centred_interval(value, spread, ANYWHERE, factor=few_samples_factor(independent))
     exact = _exact(pairs, paired)
     if exact is not None and np.isfinite(interval.low):
@@ -432,11 +440,27 @@ def difference(
         interval.low,
         interval.high,
         len(pairs),
-        len(drawn),
+        resampled_pairs,
         independent,
         runs=tuple(tuple(sorted({pair[place].run for pair in pairs})) for place in (0, 1)),
         over_runs=over_networks(*(_contributions(column, each, crossed) for each in (name, other))),
     )
+
+
+def _mean_difference(
+    pairs: Sequence[RunPair], name: str, other: str, replicates: Replicates
+) -> tuple[Array, int]:
+    """The difference in each resample, in the mean over those pairs of runs that have it; their number."""
+    runs = [{pair[place].run for pair in pairs} for place in (0, 1)]
+    ours, theirs = (
+        np.stack([replicates[method, run] for run in of_method])
+        for method, of_method in zip((name, other), runs, strict=True)
+    )
+    if len(pairs) == len(ours) * len(theirs) and np.isfinite(ours).all() and np.isfinite(theirs).all():
+        return ours.mean(axis=0) - theirs.mean(axis=0), len(pairs)  # each with each: as many sums as runs
+    drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
+    drawn = [differences for differences in drawn if np.isfinite(differences).any()]
+    return np.mean(drawn, axis=0) if drawn else np.full(1, NAN), len(drawn)
 
 
 def _contributions(column: Mapping[str, Cell], name: str, crossed: bool) -> Mapping[Network, float]:
