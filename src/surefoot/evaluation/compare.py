@@ -47,6 +47,7 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import IDENTITY
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Spec
 from surefoot.runtime import in_parallel
 
 BASELINE = "single"
@@ -121,16 +122,18 @@ def compare(
     sides = tuple(side for side in SIDES if outputs[side])
     for side in sides:
         _refuse_unpaired(side, outputs[side])
+    every_run = [(side, name, run) for side in sides for name, run in outputs[side]]
+    scored = in_parallel(lambda each: _scores(each[2], metrics, outputs[each[0]][each[1:]]), every_run)
     values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
-    for side in sides:
-        for (name, run), predictions in outputs[side].items():
-            for metric in metrics:
-                values[name].setdefault((side, metric.name), []).append(_score(run, metric, predictions))
+    for (side, name, _), scores in zip(every_run, scored, strict=True):
+        for metric, score in zip(metrics, scores, strict=True):
+            values[name].setdefault((side, metric.name), []).append(score)
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     if resamples:
-        comparison = replace(
-            comparison, methods=tuple(_with_networks(m, metrics) for m in comparison.methods)
-        )
+        specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
+        numbers = {spec: number for number, spec in enumerate(specs)}  # hashing a spec takes long
+        known = in_parallel(lambda method: _with_networks(method, metrics, numbers), comparison.methods)
+        comparison = replace(comparison, methods=tuple(known))
     has_runs = {method.name for method in methods if method.runs}
     competing = [method.name for method in methods if method.runs and not method.oracle]
     every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
@@ -192,28 +195,36 @@ def comparison_from_scores(
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
-def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
-    count = metric.count(predictions) if metric.count else None
-    if count is None:
-        return RunScore(run, metric.function(predictions))
-    return RunScore(run, count.value, count.k, count.n)
+def _scores(run: int, metrics: Sequence[Metric], predictions: Predictions) -> list[RunScore]:
+    """The value of each metric."""
+    scores = []
+    for metric in metrics:
+        count = metric.count(predictions) if metric.count else None
+        scores.append(
+            RunScore(run, metric.function(predictions))
+            if count is None
+            else RunScore(run, count.value, count.k, count.n)
+        )
+    return scores
 
 
-def _with_networks(method: MethodRuns, metrics: Sequence[Metric]) -> MethodRuns:
-    """With what each network contributes to each mean: the value of its run.
+def _with_networks(
+    method: MethodRuns, metrics: Sequence[Metric], numbers: Mapping[Spec, int]
+) -> MethodRuns:
+    """With what each network, by its number, contributes to each mean: the value of its run.
 
     In an ensemble of M it is the pseudo-value M v - (M - 1) v', v' being the value without that network: the
     variance of their mean is the jackknife's. Efron & Stein, Annals of Statistics 1981.
     """
     cells = {}
-    keys = {run.run: tuple(spec.key for spec in run.specs) for run in method.runs}  # hashed once
+    keys = {run.run: tuple(numbers[spec] for spec in run.specs) for run in method.runs}
     for (side, name), cell in method.cells.items():
         metric = next(metric for metric in metrics if metric.name == name)
         values, networks = {score.run: score.value for score in cell.runs}, dict[Network, float]()
         for run in method.runs:
             value, members = values.get(run.run, NAN), len(run.without)
             if not members:
-                networks[keys[run.run] or (method.is_ensemble, run.run)] = value
+                networks[keys[run.run] or ("run", method.is_ensemble, run.run)] = value
             for key, left in zip(keys[run.run], run.without, strict=bool(members)):
                 rest = metric.function(left.sides[side]) if side in left.sides else NAN
                 networks[(key,)] = members * value - (members - 1) * rest

@@ -108,7 +108,9 @@ class Picture:
             canvas: Any = FigureCanvasAgg(self.figure)
             canvas.draw()
             self.figure.dpi = before
-        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(out, format="PNG", dpi=(dpi, dpi))
+        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(
+            out, format="PNG", dpi=(dpi, dpi), compress_level=3
+        )
         return out.getvalue()
 
 
@@ -366,13 +368,14 @@ def _column(
         return [(start, y - half, start + w, y + half) for y, w in zip(heights, widths, strict=True)]
 
     right, left = max(x for x, _ in points), min(x for x, _ in points) - max(widths)
-    columns = [
+    columns = (
         boxes(start, sign * shift)
         for far, shift in COLUMN_PLACES
         for start in (right + far, left - far)
         for sign in (1, -1)
-    ]
-    return next((each for each in columns if all(_is_free(box, taken, edges) for box in each)), columns[0])
+    )
+    free = (each for each in columns if all(_is_free(box, taken, edges) for box in each))
+    return next(free, boxes(right + COLUMN_PLACES[0][0], 0.0))
 
 
 def _edges(axes: Axes) -> Box:
