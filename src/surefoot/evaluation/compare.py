@@ -208,9 +208,7 @@ def _scores(run: int, metrics: Sequence[Metric], predictions: Predictions) -> li
     return scores
 
 
-def _with_networks(
-    method: MethodRuns, metrics: Sequence[Metric], numbers: Mapping[Spec, int]
-) -> MethodRuns:
+def _with_networks(method: MethodRuns, metrics: Sequence[Metric], numbers: Mapping[Spec, int]) -> MethodRuns:
     """With what each network, by its number, contributes to each mean: the value of its run.
 
     In an ensemble of M it is the pseudo-value M v - (M - 1) v', v' being the value without that network: the
@@ -311,10 +309,12 @@ def _with_differences(
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
 
     def gap_between(
-        name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
+        name: str, other: str | None, metric: Metric, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
         crossed = other is not None and not same_networks(methods[name], methods[other])
-        return difference(column, name, other, replicates, independent, crossed=crossed)
+        both = [[outputs[key] for key in outputs if key[0] == each] for each in (name, other)]
+        same = metric.count is None or _same_decisions(metric, *both)
+        return difference(column, name, other, replicates, independent, crossed=crossed, paired=same)
 
     losses = _Losses(outputs, first, draw.unit_of)
     for index, metric in enumerate(comparison.metrics):
@@ -325,20 +325,32 @@ def _with_differences(
         for name, cell in column.items():
             cells[name][place] = replace(
                 cell,
-                from_baseline=gap_between(name, comparison.baseline, column, replicates),
-                from_best=gap_between(name, best, column, replicates),
+                from_baseline=gap_between(name, comparison.baseline, metric, column, replicates),
+                from_best=gap_between(name, best, metric, column, replicates),
             )
         gaps = {
             pair: gap
             for pair in pairs
             if (pair in requested or metric.name == DECIDING)
-            and (gap := gap_between(*pair, column, replicates))
+            and (gap := gap_between(*pair, metric, column, replicates))
         }
         asked = {pair: gap for pair, gap in gaps.items() if pair in requested}
         for pair, gap in {**gaps, **losses.tested(asked, metric)}.items():
             pairs[pair][place] = gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)
+
+
+def _same_decisions(metric: Metric, ours: Sequence[Predictions], theirs: Sequence[Predictions]) -> bool:
+    """Whether two methods count the same decisions in every run, so that a proportion differs by exactly 0.
+
+    Equal counts are not enough: 0 of 1 confident predictions says little about the next images.
+    """
+    return len(ours) == len(theirs) and all(
+        np.array_equal(a.correct, b.correct)
+        and (metric.denominator is None or np.array_equal(a.confidence, b.confidence))
+        for a, b in zip((p.outcomes for p in ours), (p.outcomes for p in theirs), strict=True)
+    )
 
 
 def _is_mean(metric: Metric) -> bool:
@@ -426,7 +438,7 @@ def difference(
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
-    Methods that predicted different samples are not `paired`. The interval over images is from so many
+    Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval over images is from so many
     `independent` groups or images.
     """
     if other is None or other == name:

@@ -141,7 +141,8 @@ def overview_picture(
     `named` methods are labelled, others where there is space; a time is infinite where it was not measured.
     """
     title = "NLL of every method; lower left is better. Area: time per image."
-    places = {m.name: tuple(m.cells[side, DECIDING].mean for side in SIDES) for m in methods}
+    familiar, unfamiliar = SIDES
+    places = {m.name: (m.cells[familiar, DECIDING].mean, m.cells[unfamiliar, DECIDING].mean) for m in methods}
     drawn = [m for m in methods if np.isfinite(places[m.name]).all()]
     least = min((time for time in times.values() if math.isfinite(time)), default=1.0)
     ratios = {m.name: min(MOST_AREA, times.get(m.name, math.inf) / least) for m in drawn}
@@ -253,7 +254,9 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
                 for end, method, style in zip(ends, methods, styles, strict=True)
                 if end is not None
             ]
-            label_ends(axes, *([each[place] for each in drawn] for place in range(3)))
+            label_ends(
+                axes, [end for end, *_ in drawn], [name for _, name, _ in drawn], [c for *_, c in drawn]
+            )
         both[0].set_ylabel("error rate among the accepted")
         return finished(figure, "risk-coverage-methods", title)
 

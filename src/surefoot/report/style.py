@@ -239,7 +239,7 @@ def methods_style(count: int) -> Any:
 
 def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
     """The legend under all panels."""
-    where = "lower left" if figure.get_layout_engine() is None else "outside lower left"
+    where: Any = "lower left" if figure.get_layout_engine() is None else "outside lower left"
     figure.legend(handles=list(handles), loc=where, ncols=columns, columnspacing=1.2, handletextpad=0.5)
 
 
