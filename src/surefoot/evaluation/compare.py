@@ -438,8 +438,8 @@ def difference(
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
-    Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval over images is from so many
-    `independent` groups or images.
+    Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval
+    over images is from so many `independent` groups or images.
     """
     if other is None or other == name:
         return None

@@ -32,6 +32,7 @@ CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the 
 DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
 CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
 BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is visible
+LEAST_COVERAGE = 0.05  # that decides the height of a figure
 COVERAGES = np.linspace(0, 1, 101)  # of the mean over runs
 
 
@@ -145,6 +146,11 @@ def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
     risk = curve.errors[knots] / curve.mass[knots]
     coverage = np.append(0.0, curve.mass[knots] / curve.total)
     return RiskCoverage(_numbers(coverage), _numbers(np.append(risk[0], risk)))
+
+
+def highest_risk(coverage: Sequence[float], risk: Sequence[float]) -> float:
+    """The highest of a curve, except at very low coverage, where it is of a few predictions."""
+    return max((y for x, y in zip(coverage, risk, strict=True) if x >= LEAST_COVERAGE), default=0.0)
 
 
 def temperature_curve(

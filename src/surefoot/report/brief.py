@@ -1,6 +1,7 @@
 """The end of the quickstart in the terminal: a short table, three sentences, and what to try next."""
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from surefoot.evaluation.compare import DECIDING
@@ -22,6 +23,7 @@ NOTES = (
     "99% confidence.",
     "Bold: the best, or not significantly worse (t-test over runs, 5%).",
 )
+MORE = "{} more methods are in the report."
 NEXT = (
     "What to try next:",
     "  your own predictions: surefoot evaluate familiar.parquet unfamiliar.parquet   (README.md)",
@@ -48,8 +50,13 @@ def brief_table(part: "PartReport") -> Table:
     columns = [Column("method", align="left")]
     columns += [Column(side[0].upper(), name) for name, _, side in places]
     left_out = sum(bool(method.runs) for method in comparison.methods) - len(methods)
-    more = (f"{left_out} more methods are in the report.",) if left_out else ()
+    more = (MORE.format(left_out),) if left_out else ()
     return Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), NOTES + more)
+
+
+def first_table(part: "PartReport") -> Table:
+    """The same for the first screen of the report, which has the title above it and the others below it."""
+    return replace(brief_table(part), title="", notes=NOTES)
 
 
 def _cell(method: MethodRuns, side: str, metric: str) -> TableCell:

@@ -124,7 +124,7 @@ def temperature_figure(curve: TemperatureCurve) -> str:
         keys = mark_keys(calibrated=curve.fitted is not None)
         if curve.fitted is not None:
             keys[1].set_label(f"calibrated, T = {curve.fitted[0]:.2f}")
-        axes.legend(handles=keys, loc="best")
+        axes.legend(handles=keys, loc="center right")
         return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
 
 
@@ -245,10 +245,9 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
             ends = [
                 _risk_line(axes, method, style, side) for method, style in zip(methods, styles, strict=True)
             ]
-            axes.set(xlabel="share accepted, most confident first", xlim=(0, 1), ylim=(0, None))
+            finish_risk_coverage(axes)
+            axes.set(ylabel="")
             axes.set_title(f"{side} data", loc="left", fontsize=9)
-            for axis in (axes.xaxis, axes.yaxis):
-                percent_ticks(axis)
             drawn = [
                 (end, plain_text(method.label), style.colour)
                 for end, method, style in zip(ends, methods, styles, strict=True)
@@ -257,7 +256,7 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
             label_ends(
                 axes, [end for end, *_ in drawn], [name for _, name, _ in drawn], [c for *_, c in drawn]
             )
-        both[0].set_ylabel("error rate among the accepted")
+        both[0].set_ylabel("error among the accepted")
         return finished(figure, "risk-coverage-methods", title)
 
 

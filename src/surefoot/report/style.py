@@ -19,11 +19,11 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import MethodRuns
+from surefoot.plots import percent_axes
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
@@ -245,7 +245,7 @@ def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> No
 
 def percent_ticks(axis: Axis) -> None:
     """Shares as percentages, with no more digits than they need."""
-    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+    percent_axes(axis)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
-from surefoot.report.style import side_style, svg_of
+from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
 from surefoot.report.tables import Table, TableCell, to_html
 from surefoot.report.thresholds import rounded_up, thresholds_table, thresholds_verdict
@@ -112,8 +112,8 @@ class View:
         """Write the page and the JSON document."""
         if self.write is not None:
             return self.write(folder)
-        with rc_context(side_style("familiar", "unfamiliar")):
-            figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+        with rc_context(side_style("familiar", "unfamiliar") | {"font.size": 9}):
+            figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
             self.plot(figure.subplots())
             svg = svg_of(figure, "result", self.title)
         page = template_named("result.html").render(
