@@ -249,9 +249,7 @@ def draw_risk_coverage(axes: Axes, curve: curves.RiskCoverage, name: str) -> Sty
 def finish_risk_coverage(axes: Axes) -> None:
     """The limits and labels, after all curves are drawn: matplotlib scales the axes no more after it."""
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-    heights = [curves.highest_risk(*line.get_data()) for line in axes.lines]
-    highest = max(heights, default=0.0)
-    axes.set(xlim=(0, 1), ylim=(0, 1.1 * highest if highest > 0 else None))
+    axes.set(xlim=(0, 1), ylim=(0, None))
     percent_axes(axes.xaxis, axes.yaxis)
 
 

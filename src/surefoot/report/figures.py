@@ -36,6 +36,7 @@ from surefoot.plots.curves import (
     RiskCoverage,
     TemperatureCurve,
     e99_bars,
+    highest_risk,
     method_curve,
     risk_curves,
     runs_on,
@@ -109,9 +110,18 @@ def risk_coverage_figure(sides: Mapping[str, RiskCoverage]) -> str:
         figure, axes = _one_axes()
         for side, curve in sides.items():
             draw_risk_coverage(axes, curve, side)
-        finish_risk_coverage(axes)
+        _finish_risk(axes)
         axes.legend(loc="best")
         return svg_of(figure, "risk-coverage", "Risk against coverage")
+
+
+def _finish_risk(axes: Axes) -> None:
+    """Labels, and limits that a few wrong predictions at very low coverage do not decide."""
+    finish_risk_coverage(axes)
+    drawn = [np.asarray(line.get_data(), dtype=np.float64).tolist() for line in axes.lines]
+    highest = max((highest_risk(coverage, risk) for coverage, risk in drawn), default=0.0)
+    if highest > 0:
+        axes.set_ylim(0, min(1.02, 1.15 * highest))
 
 
 def temperature_figure(curve: TemperatureCurve) -> str:
@@ -245,7 +255,7 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
             ends = [
                 _risk_line(axes, method, style, side) for method, style in zip(methods, styles, strict=True)
             ]
-            finish_risk_coverage(axes)
+            _finish_risk(axes)
             axes.set(ylabel="")
             axes.set_title(f"{side} data", loc="left", fontsize=9)
             drawn = [
