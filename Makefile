@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test explore check format benchmark mutants fuzz browser clean
+.PHONY: help quickstart cpu package test explore check format benchmark mutants fuzz browser clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -30,12 +30,25 @@ benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/peers.py
 
+.PHONY: docs
+docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
 mutants: .venv/dev ## change the source a little, 60 times, and see whether the tests notice; ARGS="--area store --seed 3"
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inputs; CASES=100000 SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
 	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
+
+package: .venv/dev ## build the wheel and the sdist, try both in clean environments; ARGS="--python python3.13 --extra serve"
+	$(BIN)/python -m tests.package $(ARGS)
+
+cpu: ## install everything into .venv with torch for CPUs, without CUDA
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) uv
+	$(BIN)/uv pip install --python $(BIN)/python --torch-backend=cpu -c constraints.txt -e '.[dev]'
+	@touch .venv/dev .venv/core
 
 browser: # Debian's Chromium, where we may install it; the browser tests say so if there is none
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
@@ -53,10 +66,15 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/core
 
+.venv/docs: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[docs]'
+	@touch $@ .venv/core
+
 .venv-peers/installed: benchmarks/peers.txt constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
 clean: ## remove environments and caches; the networks in runs/ stay
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,6 +27,7 @@ from surefoot.variants import Distilled, recipe_from
 if TYPE_CHECKING:
     from surefoot.evaluation.comparison import Difference
     from surefoot.predictions.predictions import Predictions
+    from surefoot.report.style import Picture
 
 LISTS = "distillation"  # the folder of the store with the lists of networks
 SMALL, LARGE = "small", "large"
@@ -357,6 +358,14 @@ def scores_csv(every: Sequence[Results]) -> str:
     return csv_text((*names, "side", "metric", "value"), lines)
 
 
+def oracle_nll(predictions: "Predictions") -> float:
+    """NLL at the T that is best for these labels: how well it ranks, without the choice of T."""
+    from surefoot.calibrators.temperature import fit_temperature
+
+    averaged = predictions.average()
+    return float(METRICS.named("nll").function(fit_temperature(averaged)(averaged)))
+
+
 def settings_table(found: Results) -> str:
     """Every setting's means over runs."""
     from surefoot.report.tables import Column, Section, Table, TableCell, to_markdown
@@ -369,6 +378,7 @@ def settings_table(found: Results) -> str:
     lines = []
     for name, by_side in found.references.items():
         scores = [[float(METRICS.named(m).function(run)) for run in by_side[s]] for s, m in PLACES]
+        scores.insert(1, [oracle_nll(run) for run in by_side["unfamiliar"]])
         runs = str(len(scores[0]))
         lines.append((TableCell(name), *map(TableCell, (runs, "", "")), *map(cell, scores)))
     sections = [Section("teachers", tuple(lines))]
@@ -379,10 +389,13 @@ def settings_table(found: Results) -> str:
         temperature = number_text(float(np.mean([each.temperature for each in of_setting])), 2)
         first = (TableCell(label, bold=bold), TableCell(str(len(of_setting))), TableCell(temperature))
         val = cell([each.val for each in of_setting[:RUNS]], bold=bold)
-        lines.append((*first, val, *(cell(found.values(setting, *place)) for place in PLACES)))
+        values = [found.values(setting, *place) for place in PLACES]
+        values.insert(1, [oracle_nll(each.sides["unfamiliar"]) for each in of_setting])
+        lines.append((*first, val, *map(cell, values)))
     sections.append(Section("students", tuple(lines)))
     columns = [Column("setting", align="left"), Column("runs"), Column("T"), Column("validation NLL")]
     columns += [Column(METRICS.named(metric).title, group=side) for side, metric in PLACES]
+    columns.insert(5, Column("NLL at best T (oracle)", group="unfamiliar"))
     notes = (
         "means over runs ± their standard error; students divided by T where T >= 1",
         f"validation NLL: unclipped, of the first {RUNS} runs; the setting is chosen by it",
@@ -459,8 +472,47 @@ def comparisons_table(found: Results, lines: "Sequence[tuple[Any, ...]]") -> str
     return to_markdown([Table.of_text(f"{found.task}: comparisons", header, cells)]) + note
 
 
+def picture(every: "Sequence[Results]", compared: "Sequence[Sequence[tuple[Any, ...]]]") -> "Picture":
+    """The change of unfamiliar NLL in percent: the primary comparison, the paper's, and the main effects."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from surefoot.report.style import GREY, SMALL, WIDTH, finished
+
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+        panels: Any = figure.subplots(1, len(every), sharey=True, sharex=True, squeeze=False)
+        for axes, found, lines in zip(panels.flat, every, compared, strict=True):
+            axes.set_title(found.task, loc="left", fontsize=9)
+            axes.axvline(0, color=GREY, linewidth=0.8)
+            rows: list[tuple[str, float, float, float]] = []
+            for kind, _, _, place, _, _, base, gap in lines:
+                if (kind, place) == ("primary", "unfamiliar nll"):
+                    low, high = gap.ends
+                    rows.append(
+                        ("chosen setting, 10 runs", *(100 * v / base for v in (low, gap.value, high)))
+                    )
+            for effect in effects(found):
+                if (effect.side, effect.metric) == ("unfamiliar", "nll"):
+                    ends = (effect.value - effect.margin, effect.value, effect.value + effect.margin)
+                    rows.append((effect.name, *(100 * v / effect.percent_of for v in ends)))
+            for place, (_, low, value, high) in enumerate(rows):
+                colour = "C0" if place == 0 else "C7"
+                axes.plot([low, high], [place, place], color=colour, linewidth=1.4)
+                axes.plot(value, place, "o", color=colour, markersize=4.5)
+            if found.task in PAPER_GAINS and rows:
+                of_paper = -100 * PAPER_GAINS[found.task]
+                axes.plot(of_paper, 0, "D", color="C3", markersize=4.5)
+                axes.text(of_paper, -0.25, "paper", ha="center", color="C3", fontsize=8)
+            axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+            axes.set_ylim(len(rows) - 0.5, -0.8)
+            axes.margins(x=0.12)
+        figure.supxlabel("change of unfamiliar NLL, %", fontsize=9)
+        return finished(figure, "distillation", "What unlabelled images and longer training change")
+
+
 def table(chosen: argparse.Namespace) -> None:
-    """Write the scores, the comparisons and their tables."""
+    """Write the scores, the comparisons, their tables and a figure."""
     from surefoot.runtime import one_thread
 
     store = Store(chosen.store)
@@ -489,4 +541,5 @@ def table(chosen: argparse.Namespace) -> None:
         parts += [answer_from(found, lines), settings_table(found), effects_table(found)]
         parts.append(comparisons_table(found, lines))
     write(chosen.out / "distillation-tables.md", "\n".join(parts))
+    write(chosen.out / "distillation.svg", picture(every, compared).svg())
     print("\n".join(parts))

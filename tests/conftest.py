@@ -52,7 +52,7 @@ LONGEST = (
     "deploy/test_export.py",
     "fuzz/test_fuzz.py",
     "experiments/test_distillation_script.py",
-    "test_readme.py",
+    "test_tutorials.py",
     "test_frozen.py",
     "cli/test_streaming.py",
     "experiments/test_search.py",

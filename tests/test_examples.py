@@ -44,13 +44,10 @@ def test_onnx_runtime(example):
     np.testing.assert_allclose(probabilities, expected, atol=1e-6)
 
 
-def test_xgboost(example):
-    assert_less_overconfident(example("xgboost_model", "xgboost")())
-
-
-@pytest.mark.filterwarnings("ignore")  # of the library, about the names of features
-def test_lightgbm(example):
-    assert_less_overconfident(example("lightgbm_model", "lightgbm")())
+@pytest.mark.filterwarnings("ignore")  # of LightGBM, about the names of features
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_boosted_trees(example, library):
+    assert_less_overconfident(example("boosted_trees", library)(library))
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library, about few workers and short epochs

@@ -1,76 +1,88 @@
-"""What the README tells people to type works as it stands there."""
+"""What the README tells people to type works as it stands there, and its numbers are the published ones."""
 
+import csv
 import re
 import shlex
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from surefoot import write_predictions
-from tests.cli.command import in_a_process
+from surefoot.experiments import paper
+from surefoot.experiments.methods import METHODS
+from tests.cli.command import surefoot
 from tests.conftest import draw_one_label
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+RESULTS = {"gender": "gender-utkface", "cat-dog": "cat-dog", "animals": "animals64", "objects": "objects96"}
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language, text=README):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-def commands():
-    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("surefoot ")]
+def lines(text):
+    return [line.split("#")[0].strip() for block in blocks("sh", text) for line in block.splitlines()]
 
 
-def test_it_opens_with_the_two_commands():
-    first = blocks("sh")[0]
-    assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make quickstart", "make test"]
-    assert len(README.splitlines()) < 150
+def test_it_opens_with_the_two_commands_and_is_short():
+    assert lines(README)[:2] == ["make quickstart", "make test"]
+    assert len(README.splitlines()) < 120
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("readme")
-    for seed, name in enumerate(("val", "familiar", "unfamiliar", "new")):
-        write_predictions(draw_one_label(100, seed=seed, sharpness=3), folder / f"{name}.parquet")
-    return folder
-
-
-def smaller(line):
-    """The same command on networks that a test has time for."""
-    if not line.startswith("surefoot run"):
-        return ()
-    values = ("epochs=1", "width=8", "runs=2", "members=2", "folds=2", "resamples=20")
-    methods = ("single", "single-t", "ensemble-of-t", "novelty")
-    return [
-        *(word for value in values for word in ("--set", value)),
-        *(word for method in methods for word in ("--method", method)),
-    ]
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for seed, name in enumerate(("val", "familiar", "unfamiliar")):
+        write_predictions(draw_one_label(100, seed=seed, sharpness=3), tmp_path / f"{name}.parquet")
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_every_command_runs(folder):
-    assert len(commands()) == 6
-    for line in commands():
-        in_a_process(*shlex.split(line)[1:], *smaller(line), cwd=folder)
+    inline = re.findall(r"`(surefoot [^`]* [^`]*)`", README)
+    commands = [line for line in (*lines(README), *inline) if line.startswith("surefoot ")]
+    assert len(commands) == 6
+    tutorials = [lines(page.read_text()) for page in (ROOT / "docs/tutorials").glob("*.md")]
+    for line in commands:
+        if not any(line in of_one for of_one in tutorials):  # those are run by test_tutorials.py
+            surefoot(*shlex.split(line)[1:])
     assert (folder / "report" / "report.html").exists()
-    assert (folder / "calibrated.parquet").exists()
-    assert len(list((folder / "runs" / "experiments").glob("letters/report.html"))) == 1
+    assert "0.3246" in (folder / "tables" / "cat-dog-tables.md").read_text()
 
 
-def test_the_python_runs(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    val, test = draw_one_label(200, sharpness=3), draw_one_label(200, sharpness=3, seed=1)
-    names = {
-        "model": torch.nn.Linear(4, 4),
-        "val_loader": [(torch.ones(8, 4), torch.arange(8) % 4)],
-        "x": torch.ones(1, 4),
-        "val_logits": val.logits,
-        "val_labels": val.labels,
-        "test_logits": test.logits,
-        "test_labels": test.labels,
-    }
+def test_the_python_runs():
+    val_loader = [(torch.ones(8, 4), torch.arange(8) % 4)]
+    names = {"model": torch.nn.Linear(4, 4), "val_loader": val_loader, "x": torch.ones(1, 4)}
     (code,) = blocks("python")
     exec(code, names)
-    assert "Proportion(k=" in capsys.readouterr().out
     assert names["probabilities"].shape == (1, 4)
+
+
+def published_means(name):
+    """Unfamiliar NLL of each method, over runs."""
+    values = defaultdict(list)
+    with (ROOT / f"docs/results/{name}-scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["metric"], row["side"]) == ("nll", "unfamiliar"):
+                values[row["method"]].append(float(row["value"]))
+    return {method: sum(numbers) / len(numbers) for method, numbers in values.items()}
+
+
+def test_the_table_shows_the_published_numbers_and_the_paper_s():
+    rows = re.findall(r"^\| `([\w-]+)`.*?\| \d+ \| (.+) \|$", README, flags=re.MULTILINE)
+    assert len(rows) == 8
+    with (Path(paper.__file__).parent / "paper_tables/results.csv").open(newline="") as file:
+        theirs = {
+            (row["task"], row["method"]): float(row["value"])
+            for row in csv.DictReader(file)
+            if (row["backbone"], row["metric"], row["split"]) == ("resnet18", "nll", "unfamiliar")
+        }
+    ours = {task: published_means(name) for task, name in RESULTS.items()}
+    for method, cells in rows:
+        row = METHODS.named(method).paper
+        expected = [f"{ours[task][method]:.3f} (*{theirs[task, row]:.3f}*)" for task in RESULTS]
+        assert cells.split(" | ") == expected

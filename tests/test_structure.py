@@ -24,6 +24,7 @@ LEVELS = (
     {"deploy", "extend", "plots"},
     {"report", "serve", "sklearn"},
     {"cli"},
+    {"__main__"},
 )
 
 
@@ -110,6 +111,7 @@ def test_public_names_are_these_and_load():
         "Method",
         "Metric",
         "Predictions",
+        "Sets",
         "Study",
         "TASKS",
         "TaskEntry",
@@ -120,6 +122,7 @@ def test_public_names_are_these_and_load():
         "Variant",
         "__version__",
         "calibrate",
+        "choose_sets",
         "choose_thresholds",
         "compare",
         "evaluate",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.calibrate import calibrate, predictions_of
     from surefoot.deploy.model import Calibrated, Ensemble
     from surefoot.deploy.monitor import Check
+    from surefoot.deploy.sets import Sets, choose_sets
     from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
@@ -54,6 +55,7 @@ _HOMES = {
     "Method": "surefoot.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
+    "Sets": "surefoot.deploy.sets",
     "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
     "TaskEntry": "surefoot.tasks",
@@ -63,6 +65,7 @@ _HOMES = {
     "VARIANTS": "surefoot.variants",
     "Variant": "surefoot.variants",
     "calibrate": "surefoot.deploy.calibrate",
+    "choose_sets": "surefoot.deploy.sets",
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
     "evaluate": "surefoot.evaluation.evaluate",
@@ -86,7 +89,7 @@ _HOMES = {
     "write_predictions": "surefoot.predictions.files",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CALIBRATORS",
@@ -108,6 +111,7 @@ __all__ = [
     "Method",
     "Metric",
     "Predictions",
+    "Sets",
     "Study",
     "TaskEntry",
     "Temperature",
@@ -116,6 +120,7 @@ __all__ = [
     "Variant",
     "__version__",
     "calibrate",
+    "choose_sets",
     "choose_thresholds",
     "compare",
     "evaluate",

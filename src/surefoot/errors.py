@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
+SHORTEST, LONGEST = 3, 100  # letters of a name that known ones are compared with
+
 
 class InputError(ValueError):
     """Something given to Surefoot cannot be used; the message says what, got and allowed.
@@ -35,7 +37,9 @@ def require_whole(what: str, value: object, least: int) -> None:
 def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless the value is one of those allowed."""
     choices = list(allowed)
-    require(value in choices, what, value, ", ".join(choices))
+    if value not in choices:
+        near = did_you_mean(value, choices)
+        raise InputError(f"{what} is {value!r}{near}; allowed: {', '.join(choices)}")
 
 
 def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -43,13 +47,29 @@ def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Non
 
     >>> refuse_unknown("option", ["color"], ["size", "colour"])
     Traceback (most recent call last):
-    surefoot.errors.InputError: unknown option 'color'; have: size, colour
+    surefoot.errors.InputError: unknown option 'color' (did you mean 'colour'?); have: size, colour
     """
     have = sorted(known) if isinstance(known, Set) else list(known)
     among = set(have)
     for name in names:
         if name not in among:
-            raise InputError(f"unknown {what} {name!r}; have: {', '.join(have) or 'none'}")
+            near = did_you_mean(name, have)
+            raise InputError(f"unknown {what} {name!r}{near}; have: {', '.join(have) or 'none'}")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A question to add to an unknown name where a known one is almost the same, or begins with it.
+
+    >>> did_you_mean("Single_T", ["single", "single-t"]), did_you_mean("x", ["single"])
+    (" (did you mean 'single-t'?)", '')
+    """
+    from difflib import get_close_matches  # here, because most commands need no such help
+
+    plain = {each.casefold().replace("_", "-"): each for each in known}
+    given = str(name).casefold().replace("_", "-")[:LONGEST]
+    near = get_close_matches(given, plain, n=1, cutoff=0.7)
+    near += [each for each in plain if len(given) >= SHORTEST and each.startswith(given)]
+    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 
 def is_number(value: object) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.networks.network import Network
 from surefoot.predictions.labels import LabelKind
 from surefoot.registry import Registry
@@ -235,8 +235,7 @@ NOVELTY_SCORES: Registry[NoveltyScore] = Registry("novelty score", (
 def logits_score(name: str) -> Callable[[Tensor, LabelKind], Tensor]:
     """The function of a score that needs only logits (n, classes)."""
     functions = {each.name: each.from_logits for each in NOVELTY_SCORES if each.from_logits is not None}
-    if name not in functions:
-        raise InputError(f"unknown novelty score {name!r}; have: {', '.join(functions)}")
+    refuse_unknown("novelty score", [name], functions)
     return functions[name]
 
 

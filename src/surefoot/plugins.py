@@ -16,6 +16,21 @@ GROUP = "surefoot.plugins"  # the entry-point group of installed packages
 
 _loaded: dict[str, None] = {}  # names and paths in the order of loading; worker processes load them again
 
+_folders: dict[str, None] = {}  # where users' modules are searched after Python's own path
+
+
+def search_in(folder: Path) -> None:
+    """Search a folder for the modules of users' networks and plugins, after Python's own path."""
+    path = str(folder.resolve())
+    _folders[path] = None
+    if path not in sys.path:
+        sys.path.append(path)
+
+
+def searched_folders() -> tuple[str, ...]:
+    """These folders, for a process that must search them too, and for an error."""
+    return tuple(_folders)
+
 
 def load_plugins(names: Iterable[str] = ()) -> None:
     """Import installed plugins and the named ones: each the name of a module or the path of a .py file."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar, overload
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 
 
 class Named(Protocol):
@@ -33,8 +33,9 @@ class Registry(Sequence[Entry]):
         for entry in self._entries:
             if entry.name == name:
                 return entry
-        have = ", ".join(entry.name for entry in self._entries)
-        raise InputError(f"unknown {self.what} {name!r}; have: {have}{self.or_else}")
+        have = [entry.name for entry in self._entries]
+        near = did_you_mean(name, have)
+        raise InputError(f"unknown {self.what} {name!r}{near}; have: {', '.join(have)}{self.or_else}")
 
     def add(self, entry: Entry) -> None:
         """Append an entry; the same entry twice is one, another of the same name is refused."""

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -60,3 +61,16 @@ def _said(done, check):
     assert done.returncode == check, done.stderr
     assert "Traceback" not in done.stderr
     return Said(done.stdout, done.stderr)
+
+
+def rows_of(text):
+    """The rows of the tables in plain text, without notes: each the cells under the columns' rules."""
+    rows, columns = [], []
+    for line in text.splitlines():
+        if re.fullmatch("-+(  -+)*", line):
+            columns = [each.span() for each in re.finditer("-+", line)]
+        elif not line:
+            columns = []
+        elif columns:
+            rows.append([line[start:end].strip() for start, end in columns])
+    return rows

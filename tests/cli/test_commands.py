@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from surefoot import fit_temperature, load_calibration, read_predictions, write_predictions
-from surefoot.metrics import METRICS, ece, nll
-from tests.cli.command import in_a_new_process, surefoot
+from surefoot.metrics import METRICS, ece, ece_floor, label_error, nll
+from tests.cli.command import in_a_new_process, rows_of, surefoot
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -73,28 +73,57 @@ def test_evaluate_json_is_the_library_s_numbers(files, calibration):
     assert document["change"]["familiar"]["nll"]["value"] < 0
 
 
+EIGHT = [
+    *("Accuracy, %", "Conf. - accuracy, %", "NLL", "Brier"),
+    *("ECE, % (noise floor)", "E99, %", "AURC, %", "Coverage, 1% risk, %"),
+]
+
+
+def test_evaluate_prints_the_verdict_and_then_eight_metrics_in_80_columns(files, calibration):
+    sides = [read_predictions(files / name) for name in ("f.parquet", "u.parquet")]
+    words = ("evaluate", files / "f.parquet", files / "u.parquet", "--resamples", 50)
+    done = surefoot(*words)
+    assert done.stdout.startswith("On familiar data the model is wrong ")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    rows = rows_of(done.stdout)[:8]
+    assert [row[0] for row in rows] == EIGHT
+    accuracy = [100 * float((p.probs().argmax(1) == p.labels).double().mean()) for p in sides]
+    assert [cell.split()[0] for cell in rows[0][1:3]] == [f"{value:.1f}" for value in accuracy]
+    assert float(rows[0][3].strip("()")) == pytest.approx(accuracy[1] - accuracy[0], abs=0.051)
+    assert [cell.split()[0] for cell in rows[2][1:3]] == [f"{nll(p):.3f}" for p in sides]
+    assert rows[4][1] == f"{100 * ece(sides[0]):.1f} ({100 * ece_floor(sides[0]):.2f})"
+    after = [load_calibration(calibration)(p) for p in sides]
+    done = surefoot(*words, "--calibration", calibration)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    rows = rows_of(done.stdout)[:8]  # one table: before, after and the change of each side
+    assert [row[0] for row in rows] == EIGHT
+    numbers = [f"{nll(p):.3f}" for pair in zip(sides, after, strict=True) for p in pair]
+    assert [rows[2][i] for i in (1, 2, 4, 5)] == numbers
+    assert float(rows[2][3]) == pytest.approx(nll(after[0]) - nll(sides[0]), abs=0.0006)
+    assert rows[0][3] == "(+0.00)"  # a temperature changes no label
+
+
+def test_many_labels_have_the_mean_average_precision_instead_of_the_accuracy(files):
+    rows = rows_of(surefoot("evaluate", files / "many.npz", "--resamples", 0).stdout)
+    assert [row[0] for row in rows[:8]] == ["Mean AP, %", *EIGHT[1:]]
+    precision = 1 - label_error(read_predictions(files / "many.npz"))
+    assert rows[0][1] == f"{100 * precision:.1f}"
+
+
 def test_every_format_prints_the_numbers(files):
     value = f"{nll(read_predictions(files / 'f.parquet')):.4f}"
-    for name in ("table", "markdown", "latex"):
-        done = surefoot(
-            "evaluate",
-            files / "f.parquet",
-            "--format",
-            name,
-            "--metric",
-            "nll",
-            "--metric",
-            "ece",
-            "--resamples",
-            5,
-        )
+    some = ("--metric", "nll", "--metric", "ece", "--resamples", 5)
+    for form in (("--all",), ("--format", "markdown"), ("--format", "latex")):
+        done = surefoot("evaluate", files / "f.parquet", *form, *some)
         assert value in done.stdout
         assert "Brier" not in done.stdout
-    rows = list(
-        csv.DictReader(
-            io.StringIO(surefoot("evaluate", files / "f.parquet", "--format", "csv", "--resamples", 0).stdout)
-        )
-    )
+    done = surefoot("evaluate", files / "f.parquet", *some)
+    assert [row[0] for row in rows_of(done.stdout)[:2]] == ["NLL", "ECE, %"]
+    printed = surefoot("evaluate", files / "f.parquet", "--all", "--resamples", 0).stdout
+    assert [row[0] for row in rows_of(printed)] == [metric.title for metric in METRICS]
+    printed = surefoot("evaluate", files / "f.parquet", "--format", "csv", "--resamples", 0).stdout
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [row["metric"] for row in rows] == [metric.name for metric in METRICS]
     assert f"{float(rows[0]['value']):.4f}" == value
 
 
@@ -162,7 +191,7 @@ BAD = {
     "unknown type": (["evaluate", "a.pkl"], "a.pkl: unknown file type '.pkl'; have: .npz, .parquet, .csv"),
     "unknown column": (["evaluate", "f.parquet", "--group-by", "breed"], "f.parquet: unknown column 'breed'; have: site"),
     "unknown metric": (["evaluate", "f.parquet", "--metric", "acc"], "unknown metric 'acc'; have: nll"),
-    "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "plat"], "unknown method 'plat'; have: temperature"),
+    "unknown method": (["calibrate", "val.npz", "-o", "x.json", "--method", "plat"], "unknown method 'plat' (did you mean 'platt'?); have: temperature"),
     "bad condition": (["evaluate", "f.parquet", "--fail-if", "e99>1"], "condition 'e99>1' cannot be read; allowed: SIDE.METRIC>NUMBER"),
     "bad side": (["evaluate", "f.parquet", "--fail-if", "test.e99>1"], "unknown side 'test'; have: familiar, unfamiliar, gap"),
     "bad end": (["evaluate", "f.parquet", "u.parquet", "--fail-if", "gap.e99.mean>1"], "unknown metric 'e99.mean'; have: nll"),

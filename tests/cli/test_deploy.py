@@ -272,7 +272,9 @@ def test_rows_are_written_in_groups_and_in_order(made, bundle, surefoot, tmp_pat
 def test_export_prints_the_difference(bundle, surefoot, tmp_path):
     done = surefoot("export", bundle, "-o", tmp_path / "model.pt2")
     first, second = done.stdout.splitlines()
-    assert first.startswith("largest difference from PyTorch at batches of 1, 3, 8: ")
+    assert first.startswith(
+        "largest difference from PyTorch for images of 131 x 97, 97 x 131, 500 x 30 pixels: "
+    )
     assert float(first.split(": ")[1].split()[0]) <= 1e-4
     assert second.startswith(f"exported: {tmp_path / 'model.pt2'} (")
     assert done.stderr == ""
@@ -285,7 +287,8 @@ def test_a_file_that_is_there_is_replaced_and_a_folder_is_not(made, bundle, sure
         (tmp_path / name).write_text("of yesterday")
     surefoot("predict", bundle, made.images / "part0" / "000.png", "-o", tmp_path / "out.csv")
     assert pyarrow.csv.read_csv(tmp_path / "out.csv").num_rows == 1
-    surefoot("export", bundle, "-o", tmp_path / "model.pt2")
+    printed = surefoot("export", bundle, "-o", tmp_path / "model.pt2", "--preprocessed").stdout
+    assert printed.startswith("largest difference from PyTorch for batches of 1, 3, 8: ")
     assert torch.export.load(tmp_path / "model.pt2") is not None
     printed = surefoot("bundle", made.folder, "single", "-o", tmp_path, "--resamples", 0, check=2).stderr
     assert printed == f"surefoot: {tmp_path} exists already; allowed: a new folder, so that nothing is lost\n"

@@ -3,10 +3,13 @@
 import json
 import resource
 import shutil
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from surefoot.calibrators import fit_calibration, save_calibration
+from surefoot.cli import main
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.predictions.files import write_predictions
@@ -176,6 +179,30 @@ def test_a_full_disk_spends_nothing(folder, command, size):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot write" in refused.stderr
     assert refused.stderr.count("\n") == 1
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "calibrate a.npz -o new.json",
+        "evaluate a.npz b.npz --report new --resamples 0",
+        "thresholds a.npz --target-error 0.9 -o new.json --html new.html",
+        "sets a.npz -o new.json",
+    ],
+)
+def test_where_nothing_can_be_printed_nothing_is_written(folder, command, monkeypatch, capsys):
+    """As with `> /dev/full`."""
+    before = tree(folder)
+    monkeypatch.setattr("sys.argv", ["surefoot", *command.split()])
+    full = Path("/dev/full").open("w")  # noqa: SIM115 its end fails
+    monkeypatch.setattr("sys.stdout", full)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    with suppress(OSError):
+        full.close()
+    assert ended.value.code == 2
+    assert "No space left" in capsys.readouterr().err
     assert tree(folder) == before
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 from surefoot.cli import progress
@@ -15,7 +16,7 @@ from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import read_recipe
 from surefoot.workers.jobs import Job, WorkOrder
-from tests.cli.command import in_a_process, started
+from tests.cli.command import in_a_process, rows_of, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")
 
@@ -104,9 +105,7 @@ def test_status_of_an_empty_store(tmp_path, here):
 
 def shown(printed):
     """The cells of each row, and the last line."""
-    lines = printed.splitlines()
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    return rows, lines[-1]
+    return rows_of(printed), printed.splitlines()[-1]
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
@@ -165,8 +164,8 @@ def mistaken(tmp_path_factory):
 
 
 MISTAKES = {
-    "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19'; have: "),
-    "several of a mistake": (["train", "toy", "--set", "network=resnet19", "--members", "3", "--workers", "1", "--store", "s"], "unknown network 'resnet19'; have: "),
+    "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19' (did you mean 'resnet18'?); have: "),
+    "several of a mistake": (["train", "toy", "--set", "network=resnet19", "--members", "3", "--workers", "1", "--store", "s"], "unknown network 'resnet19' (did you mean 'resnet18'?); have: "),
     "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has vectors; allowed: mlp, linear, residual-mlp"),
     "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
     "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
@@ -224,14 +223,26 @@ def watch(events):
             on_event(event)
 
 
-def test_a_log_gets_lines(monkeypatch, capsys):
+def test_a_log_gets_lines_with_the_time_left_once_it_can_be_known(monkeypatch, capsys):
+    """The first epoch ends after 1000 seconds, each other one takes 5: neither the start nor one epoch tells."""
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    watch([{"event": "ready"}, epoch(1), epoch(2), {"event": "done", "job": 0}])
+    seconds = iter([0, 1000, 1005, 1010, 1015, 1020, 1025])
+    now = [0]
+    monkeypatch.setattr(progress, "notes", lambda: Console(stderr=True, width=200, get_time=lambda: now[0]))
+
+    def in_time(events):
+        for event in events:
+            now[0] = next(seconds)
+            yield event
+
+    done = {"event": "done", "job": 0}
+    watch(in_time([{"event": "ready"}, *(epoch(number) for number in (1, 2, 3, 4)), done, epoch(1, job=1)]))
     printed = capsys.readouterr().err.splitlines()
-    assert len(printed) == 4
-    assert printed[2].startswith("toy: 0 of 2 networks; seed 0: epoch 2 of 4, loss 0.2500; 0:0")
-    assert printed[3].startswith("toy: 1 of 2 networks; ")
-    assert printed[3].endswith(" left")
+    assert len(printed) == 7
+    assert printed[2] == "toy: 0 of 2 networks; seed 0: epoch 2 of 4, loss 0.2500"
+    assert not any("left" in line for line in printed[:5])
+    assert printed[5] == "toy: 1 of 2 networks; seed 0: epoch 4 of 4, loss 0.2500; 0:25 left"
+    assert printed[6] == "toy: 1 of 2 networks; seed 1: epoch 1 of 4, loss 0.2500; 0:20 left"
 
 
 @pytest.mark.parametrize("events", [1, 4])

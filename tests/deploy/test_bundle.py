@@ -4,12 +4,16 @@ import hashlib
 import json
 import math
 import pickle
+import re
 import shutil
 import stat
+import sys
 from dataclasses import replace
 from functools import cache
+from types import ModuleType
 
 import numpy as np
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
@@ -22,9 +26,12 @@ from surefoot import InputError
 from surefoot.calibrators import calibration_document
 from surefoot.calibrators.novelty import NoveltyScaling
 from surefoot.deploy.make_bundle import chosen_method, why_not, write_bundle
+from surefoot.deploy.own_code import own_code_of
 from surefoot.deploy.predict import images_among, predict_files
 from surefoot.experiments.methods import METHODS
 from surefoot.tasks.task import Split
+from tests import warm
+from tests.cli.command import in_a_process
 from tests.deploy.made import COLOURS, RECIPE, ROWS, ran
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -195,6 +202,7 @@ def test_all_that_is_needed_is_there(one):
     made, folder = one
     assert {file.name for file in folder.iterdir()} == {
         "bundle.json", "weights.safetensors", "calibration.json", "thresholds.json", "metrics.json", "README.md",
+        "reference.npz",
     }  # fmt: skip
     assert all(file.stat().st_mode & stat.S_IROTH for file in folder.iterdir())
     bundle = surefoot.load_bundle(folder)
@@ -497,23 +505,95 @@ def test_no_bundle_is_one_sentence(tmp_path):
         surefoot.load_bundle(tmp_path)
 
 
-def test_a_user_s_own_network_is_built_only_where_that_is_allowed(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\n"
-        "def net(classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, classes))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    made = ran(tmp_path / "run", recipe=replace(RECIPE, network="mine:net"), methods=("single-t",))
-    chosen = chosen_method(made.opened, "single-t", task=None, network=None)
-    write_bundle(chosen, tmp_path / "bundle", resamples=0)
-    with pytest.raises(InputError, match="'mine:net' is code of your own"):
-        surefoot.load_bundle(tmp_path / "bundle")
-    bundle = surefoot.load_bundle(tmp_path / "bundle", allow_code=True)
+OWN = {
+    "mine/__init__.py": "",
+    "mine/nets.py": "from shapes import LENGTH\nfrom mine.layers import flat\n"
+    "def net(classes):\n    return flat(LENGTH, classes)\n",
+    "mine/layers.py": "from torch import nn\n"
+    "def flat(n, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(n, classes))\n",
+    "shapes.py": "LENGTH = 3 * 12 * 12\n",
+    "unrelated.py": "",
+}
+
+
+def code_blocks(card):
+    """The command, and the Python, of a card."""
+    (command,) = re.findall(r"```sh\n(.*?)```", card, re.S)
+    (python,) = re.findall(r"```python\n(.*?)```", card, re.S)
+    return command.split(), python
+
+
+def test_a_user_s_own_network_travels_and_its_readme_works(tmp_path, monkeypatch):
+    """From a copy in another folder, where the user's modules cannot be imported, and only if allowed."""
+    for name, text in OWN.items():
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).write_text(text)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "code")
+        made = ran(tmp_path / "run", recipe=replace(RECIPE, network="mine.nets:net"), methods=("single-t",))
+        chosen = chosen_method(made.opened, "single-t", task=None, network=None)
+        write_bundle(chosen, tmp_path / "bundle", resamples=0, allow_code=True)
+        assert json.loads((tmp_path / "bundle" / "bundle.json").read_text())["checked"]["rows"] == 8
+        (tmp_path / "code" / "shapes.py").write_text("LENGTH = 5\n")
+        with pytest.raises(InputError, match=r"the weights do not fit network 'mine\.nets:net'"):
+            write_bundle(chosen, tmp_path / "changed", resamples=0, allow_code=True)
+        (tmp_path / "code" / "shapes.py").write_text(OWN["shapes.py"])
+    carried = {
+        path.relative_to(tmp_path / "bundle" / "source").as_posix()
+        for path in (tmp_path / "bundle" / "source").rglob("*.py")
+    }
+    assert carried == set(OWN) - {"unrelated.py"}
+    stale = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.startswith("mine") or name == "shapes"
+    }
+    new = shutil.copytree(tmp_path / "bundle", tmp_path / "elsewhere")
+    (tmp_path / "bundle").rename(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"'mine\.nets:net' is code of your own"):
+        surefoot.load_bundle(new)
     stored = made.stored(METHODS.named("single-t")).after[TESTED[0]]
+    shutil.copy(made.images / stored.ids[0], new / "photo.jpg")
+    command, python = code_blocks((new / "README.md").read_text())
+    assert command.pop(0) == "surefoot"
+    in_a_process(*command, "--probabilities", cwd=new)
+    found = pyarrow.csv.read_csv(new / "predictions.csv").select(f"prob_{name}" for name in COLOURS)
+    np.testing.assert_allclose([column[0].as_py() for column in found.columns], stored.probs()[0], atol=1e-4)
+    done = warm.run(f"{python}\nprint(probabilities.tolist()[0])", cwd=new)
+    assert json.loads(done.stdout) == pytest.approx(stored.probs()[0].tolist(), abs=CLOSE), done.stderr
+    assert not list(new.rglob("__pycache__"))
+    other = ModuleType("shapes")  # another module of that name is neither used nor replaced
+    monkeypatch.setitem(sys.modules, "shapes", other)
+    bundle = surefoot.load_bundle(new, allow_code=True)
+    assert sys.modules["shapes"] is other
+    assert stale["mine.nets"] is not sys.modules.get("mine.nets")
     np.testing.assert_allclose(
         bundle.probabilities(views(bundle, made, stored.ids)), stored.probs(), atol=CLOSE
     )
+    (new / "source" / "torch.py").write_text("")
+    with pytest.raises(InputError, match=r"source/torch\.py is not a file that was bundled"):
+        surefoot.load_bundle(new)
+    (new / "source" / "torch.py").unlink()
+    (new / "source" / "shapes.py").write_text("LENGTH = 0\n")
+    with pytest.raises(InputError, match=r"source/shapes\.py is not the file that was bundled"):
+        surefoot.load_bundle(new, allow_code=True)
+    (new / "source" / "shapes.py").unlink()
+    with pytest.raises(InputError, match=r"source/shapes\.py"):
+        surefoot.load_bundle(new)
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        ("numpy.linalg:net", f"Install it first: `pip install 'numpy=={np.__version__}'`"),
+        ("no_such_module:net", "is not in this bundle. Put its source into a folder, and name the folder"),
+        ("os:system", "is not in this bundle"),
+    ],
+)
+def test_where_source_cannot_travel_it_says_how_to_import_it(network, says):
+    code = own_code_of(network)
+    assert says in code.sentence
+    assert not code.files
 
 
 def test_a_folder_that_holds_something_is_left_alone(one, tmp_path):

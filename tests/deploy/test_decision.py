@@ -1,7 +1,8 @@
-"""The verdict: a limit from validation data that keeps its promise, and rates that are counted."""
+"""The verdict: a limit from data not trained on that keeps its promise, and rates that are counted."""
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from scipy.stats import binomtest
 
 from surefoot.deploy.decision import familiar_from, fit_familiar, rule_from
 from surefoot.errors import InputError
+from surefoot.experiments.methods import METHODS
+from surefoot.intervals import Proportion
 from surefoot.tasks.task import Split
 from tests.serve.made import METHOD, bundled
 
@@ -36,7 +39,7 @@ def test_the_limit_by_hand(n, above):
     assert found.verdict(found.limit + 1e-9) == "unfamiliar"
 
 
-def test_it_is_kept_in_a_bundle(tmp_path):
+def test_it_is_kept_in_a_bundle_with_the_reference(tmp_path):
     """Again from the stored logits: the energy's mean over members, its rank, and who lies above."""
     import surefoot
 
@@ -49,19 +52,40 @@ def test_it_is_kept_in_a_bundle(tmp_path):
         each = [made.store.predictions(spec, split).logits.numpy().astype(float)[0] for spec in specs]
         return np.mean([-logsumexp(logits, axis=1) for logits in each], axis=0)
 
-    validation = np.sort(novelty(Split.VAL))
-    rank = min(len(validation), int(np.ceil(0.95 * (len(validation) + 1))))
-    assert bundle.familiar.limit == pytest.approx(validation[rank - 1], rel=1e-9)
-    assert bundle.familiar.n == len(validation)
-    for split, rate in ((Split.TEST_FAMILIAR, "alarms"), (Split.TEST_UNFAMILIAR, "found")):
+    scores = {split: novelty(split) for split in (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)}
+    familiar = scores[Split.TEST_FAMILIAR]
+    drawn = np.random.default_rng(23).permutation(len(familiar))
+    measured, held_out = np.split(familiar[drawn], [len(drawn) // 2])
+    rank = min(len(held_out), int(np.ceil(0.95 * (len(held_out) + 1))))
+    assert bundle.familiar.limit == pytest.approx(np.sort(held_out)[rank - 1], rel=1e-9)
+    assert bundle.familiar.n == len(held_out)
+    for rate, found in (("alarms", measured), ("found", scores[Split.TEST_UNFAMILIAR])):
         counted = getattr(bundle.familiar, rate)
-        scores = novelty(split)
-        assert (counted.k, counted.n) == ((scores > bundle.familiar.limit).sum(), len(scores))
+        assert (counted.k, counted.n) == ((found > bundle.familiar.limit).sum(), len(found))
         exact = binomtest(counted.k, counted.n).proportion_ci()
         assert (counted.low, counted.high) == pytest.approx((exact.low, exact.high))
     document = json.loads((folder / "calibration.json").read_text())["novelty"]["familiar"]
     assert familiar_from(document) == bundle.familiar
     assert bundle.familiar.sentences()[0] in (folder / "README.md").read_text()
+    old = familiar_from({name: value for name, value in document.items() if name != "source"})
+    assert "familiar validation samples are at or below it" in old.sentences()[0]
+
+    reference, stored = bundle.reference, made.stored(METHODS.named(METHOD)).after[Split.TEST_FAMILIAR]
+    np.testing.assert_allclose(reference.novelty, familiar)
+    np.testing.assert_allclose(reference.probs(), stored.probs(), atol=1e-6)
+    assert (reference.labels == stored.labels).all()
+    assert (reference.members, reference.ids, reference.groups) == (1, None, None)
+
+
+def test_the_verdict_is_useful_if_it_finds_twice_as_many():
+    """By the ends of exact intervals: 5 of 100 is up to 11.3%, so 22.6% must be certain."""
+    high = binomtest(5, 100).proportion_ci().high
+    for k, n, useful in ((100, 400, False), (110, 400, True), (20, 20, True), (3, 4, False)):
+        found = fit_familiar(np.arange(100.0), np.arange(100.0), np.array([99.5] * k + [0.0] * (n - k)))
+        assert (found.alarms.k, found.found.k) == (4, k)
+        found = replace(found, alarms=Proportion.of(5, 100))
+        assert found.is_useful == useful == (binomtest(k, n).proportion_ci().low >= 2 * high)
+    assert not replace(found, found=None).is_useful
 
 
 def test_there_may_be_nothing_unfamiliar():

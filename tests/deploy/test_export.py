@@ -1,17 +1,23 @@
 """Exported graphs say what PyTorch says, at any batch size, and say what they are; else there is no file."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from PIL import Image
+from PIL.ExifTags import Base
 from scipy.special import expit, softmax
 from torch import nn
 
 import surefoot
 from surefoot import InputError
-from surefoot.deploy.export import EXTRA, export_bundle, export_model
+from surefoot.deploy.bundle import Preprocessing
+from surefoot.deploy.export import EXTRA, export_bundle, export_model, export_preprocessed
+from surefoot.deploy.export_images import preprocessed
 from tests.deploy.made import COLOURS, ran
 from tests.deploy.test_bundle import bundled, weighty
 
@@ -44,7 +50,7 @@ def check(bundle, run):
 )
 def test_torch_export(made, method, tmp_path):
     bundle = bundled(made, method, tmp_path / "bundle")
-    parity = export_bundle(bundle, tmp_path / "model.pt2")
+    parity = export_preprocessed(bundle, tmp_path / "model.pt2")
     assert parity.probabilities <= 1e-4
     extra = {EXTRA: ""}
     module = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
@@ -59,20 +65,73 @@ def ensemble(tmp_path_factory):
     return bundled(ran(folder, methods=("ensemble-of-t",)), "ensemble-of-t", folder / "bundle"), folder
 
 
-def test_onnx(ensemble):
-    """The ensemble's averaging and its members' temperatures are in the graph."""
+WITHOUT_US = """
+import json, sys
+sys.modules["torch"] = sys.modules["surefoot"] = None  # an import fails
+import onnxruntime, predict_onnx
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+print(json.dumps([predict_onnx.predict(session, path) for path in sys.argv[1:]]))
+predict_onnx.main("model.onnx", sys.argv[1])
+"""
+
+
+def odd_images(folder):
+    """A JPEG large enough to be decoded at a reduced size, on its side; transparent; 16 bits; a palette."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (300, 420, 3), dtype=np.uint8)
+    smooth = Image.fromarray(pixels).resize((420, 300), Image.Resampling.BOX, (0, 0, 40, 30))
+    exif = Image.Exif()
+    exif[Base.Orientation] = 6
+    smooth.save(folder / "turned.jpg", exif=exif)
+    smooth.convert("P").save(folder / "palette.png", transparency=3)
+    alpha = Image.fromarray(rng.integers(0, 256, (300, 420), dtype=np.uint8))
+    Image.merge("RGBA", [*smooth.split(), alpha]).save(folder / "transparent.png")
+    Image.fromarray(rng.integers(0, 65536, (30, 20), dtype=np.uint16)).save(folder / "grey.png")
+    smooth.convert("CMYK").save(folder / "cmyk.jpg")
+    return sorted(str(path) for path in folder.iterdir())
+
+
+def test_an_image_in_and_probabilities_out_without_torch(ensemble, tmp_path):
+    """The written program, where neither torch nor surefoot can be imported, on the files as they are."""
     bundle, folder = ensemble
+    paths = [*map(str, sorted((folder / "images").rglob("*.*"))[:24]), *odd_images(tmp_path)]
     export_bundle(bundle, folder / "model.onnx")
+    command = [sys.executable, "-c", WITHOUT_US, *paths]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found, line = done.stdout.splitlines()
+    expected = bundle.predict(torch.stack([bundle.preprocess(path) for path in paths])).probs()
+    found = json.loads(found)
+    np.testing.assert_allclose([list(each.values()) for each in found], expected, atol=1e-5)
+    assert tuple(found[0]) == COLOURS
+    best = max(found[0], key=found[0].get)
+    assert line.split("\t")[:2] == [paths[0], f"{best} {found[0][best]:.4f}"]
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    check(bundle, lambda x: session.run(["probabilities", "logits"], {"images": x.numpy()}))
     (given,) = session.get_inputs()
-    assert (given.name, given.shape) == ("images", ["batch", 3, 12, 12])
+    assert (given.name, given.type, given.shape) == ("image", "tensor(uint8)", ["height", "width", 3])
     facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["class_names"]) == list(COLOURS)
     assert json.loads(facts["preprocessing"])["view"] == 12
     assert "member 1: T = " in facts["temperature"]
     assert facts["kind"] == "one_label"
-    assert [file.suffix for file in folder.glob("model*")] == [".onnx"], "one file holds the weights too"
+    assert [file.name for file in folder.glob("*.onnx*")] == ["model.onnx"], "it holds the weights too"
+
+
+@pytest.mark.parametrize("short_side", [16, 256, None])
+@pytest.mark.parametrize("size", [(37, 53), (500, 333), (30, 301), (5, 4)])
+def test_preprocessing_in_the_graph_is_pillow_s(size, short_side):
+    """The resized pixels are the same whole numbers, so that views differ by float32's rounding only."""
+    ours = Preprocessing(view=24, resize=32, short_side=short_side)
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    differences = (
+        preprocessed(torch.from_numpy(pixels), ours)[0] - ours.of_image(Image.fromarray(pixels))
+    ).abs()
+    assert differences.max() < 5e-6
+
+
+def test_a_program_of_the_user_s_is_not_replaced(ensemble, tmp_path):
+    (tmp_path / "predict_onnx.py").write_text("mine")
+    with pytest.raises(InputError, match=r"predict_onnx\.py exists and is not ours"):
+        export_bundle(ensemble[0], tmp_path / "model.onnx")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("method", ["bayesian-t", "novelty-energy"])
@@ -80,8 +139,11 @@ def test_onnx(ensemble):
 def test_onnx_of_what_is_harder_to_export(made, method, tmp_path):
     bundle = bundled(made, method, tmp_path / "bundle")
     bundle = weighty(bundle) if method == "novelty-energy" else bundle
-    export_bundle(bundle, tmp_path / "model.onnx")
+    export_preprocessed(bundle, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    assert (given.name, given.shape) == ("images", ["batch", 3, 12, 12])
+    assert [file.name for file in tmp_path.glob("*model*")] == ["model.onnx"], "it holds the weights too"
     check(bundle, lambda x: session.run(["probabilities", "logits"], {"images": x.numpy()}))
 
 

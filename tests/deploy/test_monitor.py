@@ -22,8 +22,9 @@ from surefoot.deploy.monitor import (
     scores_of,
 )
 from surefoot.deploy.monitor import _estimated as estimated
+from surefoot.deploy.monitor_text import SHIFTED, monitor_document, monitor_verdict
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
-from surefoot.report.monitor import SHIFTED, monitor_document, monitor_table, monitor_verdict
+from surefoot.report.monitor import monitor_table
 from tests.conftest import draw_many_labels, draw_one_label
 
 ONLY = AlphaBudget.only(0.05)
@@ -80,6 +81,19 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert calibrated.drop.value == pytest.approx(then.confidence.mean() - now.confidence.mean())
     most = np.argsort(-energies[1])[:20]
     assert [name for name, _ in calibrated.unfamiliar] == [str(row) for row in most]
+
+
+def test_probabilities_are_compared_with_logits_by_what_both_have():
+    """`predict` writes probabilities: without the constant of each row's logits, which are no shift."""
+    rng = np.random.default_rng(3)
+    constant = 2 * rng.standard_normal((1200, 1))
+    rows = source(1200, rng)
+    logits = Predictions.from_logits(rows.logits[0].numpy() + constant, rows.labels)
+    reference, current = logits.take(slice(900)), logits.take(slice(900, None))
+    probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
+    adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
+    assert list(adjusted) == ["confidence", "confidence tail", "outputs"]
+    assert min(adjusted.values()) > 0.1
 
 
 def test_all_permutations_by_hand():
@@ -265,7 +279,7 @@ def looked(path, **changes):
     rng = np.random.default_rng(6)
     given = {"alpha": 0.05, "reference": "r"} | changes
     with opened(path, **given) as past:
-        share = AlphaBudget.of_check(len(past.checks) + 1, given["alpha"])
+        share = AlphaBudget.of_check(past.count + 1, given["alpha"])
         look = check_shift(scores_of(source(50, rng)), scores_of(source(50, rng)), budget=share)
         recorded = past.added(look, reference=given["reference"], source="<b>")
         recorded.write()
@@ -291,6 +305,26 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     with pytest.raises(InputError, match="checks against another reference"):
         looked(path, reference="another")
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_of_a_long_history_only_the_end_is_read(tmp_path):
+    """Three megabytes of checks: the next is number 6,001, and nothing before it has changed."""
+    path = tmp_path / "h.jsonl"
+    entry = looked(path).checks[0]
+    lines = [json.dumps(entry | {"look": number}) for number in range(1, 6001)]
+    path.write_text("\n".join(["far away, so not read", *lines[1:]]))  # the last line is not ended
+    before = path.read_text()
+    history = looked(path)
+    assert history.count == 6001
+    assert 200 < len(history.checks) < 4000
+    assert [each["look"] for each in history.checks[-2:]] == [6000, 6001]
+    assert history.checks[-1]["level"] == pytest.approx(0.05 * 6 / (np.pi * 6001) ** 2)
+    assert path.read_text().startswith(before + "\n")
+    assert len(path.read_text().splitlines()) == 6001
+    for wrong in ("x" * 2_000_000, "x\n" * 1_000_000, '{"look": 0}\n' * 200_000):
+        path.write_text(wrong)
+        with pytest.raises(InputError, match="not a history of checks: the last 1,048,576 bytes are wrong"):
+            looked(path)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_rows_of_python(ensemble):
         bundle.preprocess("image.jpg")
     card = (ensemble[1] / "README.md").read_text()
     assert "rows of a table, as 16 numbers" in card
-    assert "surefoot predict DIR rows.csv" in card
+    assert "surefoot predict . rows.csv" in card
 
 
 def test_the_exported_graph_predicts_encoded_rows(ensemble, tmp_path):

@@ -70,7 +70,7 @@ def test_few_rows_take_every_class_and_rows_without_a_label_do_not_count():
 
 
 def test_bad_input_is_refused_and_the_command_says_what_is_not_guaranteed(tmp_path):
-    with pytest.raises(InputError, match="--coverage is 1; allowed: above 0 and below 1"):
+    with pytest.raises(InputError, match=r"coverage is 1\.0; allowed: above 0 and below 1"):
         choose_sets(draw_one_label(), coverage=1.0)
     with pytest.raises(InputError, match="one label per row; got many labels"):
         choose_sets(draw_many_labels(), coverage=0.9)

@@ -228,7 +228,7 @@ def test_a_replaced_recipe_value_holds_for_both_recipes():
 MISTAKES = {
     "no task": ({}, "an experiment's part has no task; needed: task = NAME or a .toml file"),
     "task is no text": ({"task": 3}, "an experiment's part has no task"),
-    "unknown": ({"task": "toy", "run": 3}, "unknown experiment value 'run'; have: "),
+    "unknown": ({"task": "toy", "run": 3}, "unknown experiment value 'run' (did you mean 'runs'?); have: "),
     "unknown in a part": ({"parts": [{"task": "toy", "runs": 3}]}, "unknown value of a part 'runs'; have: "),
     "unknown in a recipe": ({"task": "toy", "recipe": {"lr": 1}}, "unknown recipe value 'lr'; have: "),
     "task next to parts": ({"task": "toy", "parts": [{"task": "toy"}]}, "unknown experiment value next to its parts 'task'"),
@@ -308,6 +308,7 @@ def test_a_file_s_mistake_names_the_file(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*none.toml: No such file"):
         experiment_named(str(tmp_path / "none.toml"))
     with pytest.raises(
-        InputError, match=r"unknown experiment 'quick'; have: quickstart, .*paper, or a .toml file"
+        InputError,
+        match=r"unknown experiment 'quick' \(did you mean 'quickstart'\?\); have: quickstart, .*paper, or a .toml file",
     ):
         experiment_named("quick")

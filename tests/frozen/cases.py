@@ -17,7 +17,7 @@ import pyarrow.parquet
 import typer
 
 from surefoot.cli.app import app
-from tests.cli.command import surefoot
+from tests.cli.command import rows_of, surefoot
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
 TEXT = "<text>"
@@ -203,9 +203,9 @@ def published(_, out):
         said = surefoot("report", RESULTS / f"{name}-scores.csv", "--paper", paper, "-o", out / name)
         (file,) = (out / name).glob("*.md")
         found[name] = {"files": _names(out / name), "tables": _cells(file.read_text())}
-        found[name]["printed"] = _cells(said.stdout)
+        found[name]["printed"] = _printed(said.stdout)
     said = surefoot("report", RESULTS / "toy-wave-scores.csv", "--method", "single", "--method", "ensemble")
-    found["two methods, printed"] = _cells(said.stdout)
+    found["two methods, printed"] = _printed(said.stdout)
     return found
 
 
@@ -288,6 +288,12 @@ def _cells(markdown):
     return tables
 
 
+def _printed(text):
+    """The numbers of a table of methods in plain text, with their marks."""
+    rows = [row[1:] for row in rows_of(text) if row[1].isdecimal()]
+    return [" | ".join(row) for row in rows]
+
+
 def _names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -307,10 +313,8 @@ def _arrays(path):
 
 
 def _listed(what):
-    """The first column of `surefoot ls`; a row that goes on in the next line has an empty one."""
-    lines = surefoot("ls", what).stdout.splitlines()
-    first = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    return [name for name in first if name]
+    """The first column of `surefoot ls`."""
+    return [row[0] for row in rows_of(surefoot("ls", what).stdout)]
 
 
 def _command(command):

@@ -134,6 +134,16 @@ def test_libraries_refuse(libraries, name):
         build_network(name, 2, generator=seeded(), **options)
 
 
+def test_a_torchvision_for_another_torch_is_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        InputError, match=r"needs a torchvision that fits torch .*, got: operator torchvision::nms"
+    ):
+        build_network("timm:resnet10t", 2, generator=seeded())
+
+
 @pytest.mark.parametrize("name", ["timm:convnext_tiny", "torchvision:resnet18"])
 def test_says_what_to_install(monkeypatch, name):
     library = name.partition(":")[0]

@@ -3,6 +3,7 @@
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from hypothesis import given
@@ -14,10 +15,13 @@ from surefoot.report.tables import (
     Section,
     Table,
     TableCell,
+    distinguishing,
+    notes_text,
     to_html,
     to_latex,
     to_markdown,
     to_rich,
+    to_text,
 )
 
 METHOD = (Column("method", align="left"), Column("runs"))
@@ -96,18 +100,25 @@ HTML = """<div class="scroll"><table class="methods">
 <ul class="notes"><li>Bold: best.</li></ul>"""
 TERMINAL = """\
 Table 4. All: 50% & more
-┏━━━━━━━━━━┳━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━┓
-┃          ┃      ┃      NLL ┃        NLL ┃
-┃ method   ┃ runs ┃ familiar ┃ unfamiliar ┃
-┡━━━━━━━━━━╇━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━┩
-│ Single_1 │   10 │    0.083 │          – │
-│          │      │  (0.084) │            │
-├──────────┼──────┼──────────┼────────────┤
-│ oracle   │      │          │            │
-│ <b>      │    1 │      -7% │       0.1* │
-│          │      │      3/9 │            │
-└──────────┴──────┴──────────┴────────────┘
-Bold: best.
+                     NLL         NLL
+method    runs  familiar  unfamiliar
+────────────────────────────────────
+Single_1    10     0.083           –
+                 (0.084)
+
+oracle
+<b>          1       -7%        0.1*
+                     3/9
+"""
+PLAIN = """\
+Table 4. All: 50% & more
+                                 NLL
+method    runs  familiar  unfamiliar
+--------  ----  --------  ----------
+Single_1    10    0.083*           –
+oracle
+<b>          1   -7% 3/9      0.1(*)
+*: best.
 """
 
 
@@ -142,6 +153,23 @@ def test_terminal_golden():
     assert "\x1b[1m0.083\x1b[0m" in printed(TABLE, force_terminal=True, color_system="standard").replace(
         " ", ""
     )
+
+
+def test_plain_text_golden():
+    assert "\n".join([*to_text(TABLE), *notes_text(TABLE), ""]) == PLAIN
+
+
+def test_bold_stays_only_where_it_distinguishes():
+    """A column of which more than half is bold is named in a note; the others keep their marks."""
+    marks = [(True, True), (True, False), (False, False), (True, False)]
+    rows = tuple((*cells("m", "1"), *(TableCell("0.1", bold) for bold in row)) for row in marks)
+    table = distinguishing(Table("", (*METHOD, *SIDES), (Section(None, rows),), ("Bold: best.",)))
+    assert [[cell.bold for cell in row[2:]] for row in table.rows] == [[False, bold] for _, bold in marks]
+    assert table.notes == (
+        "Bold: best.",
+        "NLL familiar: more than half of the methods are the best or not significantly worse, so none is marked.",
+    )
+    assert distinguishing(replace(table, notes=())) == replace(table, notes=())
 
 
 def test_terminal_reads_no_name_as_a_style():

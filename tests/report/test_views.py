@@ -120,9 +120,13 @@ def test_frames_have_the_numbers(results):
 
 def test_text_shows_whole_tables_and_says_what_is_left_out(results):
     text = repr(results["evaluation"])
-    assert "Calibrated predictions" in text
-    assert "Changes by calibration" not in text
-    assert text.splitlines()[-1] == "2 more tables; to_frame() has every number"
+    assert "Before and after calibration" in text
+    assert "Coverage, 1% risk, %" in text
+    assert "Worst group" in text
+    study = results["study"]
+    assert (
+        repr(replace(study, parts=study.parts * 20)).splitlines()[-1].endswith("to_frame() has every number")
+    )
     assert f"T = {results['calibration'].temperature:.5g} (95% interval" in repr(results["calibration"])
 
 

@@ -19,14 +19,19 @@ from surefoot.images.decode import refusing_bombs
 from surefoot.serve import app
 from surefoot.serve.app import Metrics, Page
 from surefoot.serve.batching import Predictor
-from surefoot.serve.limits import Capacity, Limits, RefusedError
+from surefoot.serve.limits import Capacity, Limits, RefusedError, Watch
 from surefoot.serve.uploads import Upload
+from surefoot.serve.window import ShiftWindow
 from tests.serve.made import bundled, counts, picture
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     return surefoot.load_bundle(bundled(tmp_path_factory.mktemp("many"), "single", many=True)[1])
+
+
+def html(predictor):
+    return Page.of(predictor, Limits()).html(ShiftWindow(predictor.bundle, Watch()).document())
 
 
 def test_many_labels(many):
@@ -37,7 +42,7 @@ def test_many_labels(many):
         assert result["labels"] == [name for name, has in zip(many.class_names, p >= 0.5, strict=True) if has]
         assert result["confidence"] == pytest.approx(np.maximum(p, 1 - p).min(), abs=1e-6)
         assert (result["decision"], "label" in result) == (None, False)
-    page = Page.of(many, None, Limits()).html
+    page = html(predictor)
     assert "any number of 3 classes" in page
     assert "this method is not calibrated" in page
     assert "Accept, review, reject" not in page
@@ -46,12 +51,13 @@ def test_many_labels(many):
 def test_other_thresholds_and_a_bundle_without_a_verdict(many):
     old = replace(many, familiar=None)
     thresholds = Rule(math.inf, 0.2)
-    (result,) = Predictor(old, thresholds, "cpu").predict([torch.zeros(old.shape)])
+    predictor = Predictor(old, thresholds, "cpu")
+    (result,) = predictor.predict([torch.zeros(old.shape)])
     assert (result["verdict"], result["decision"]) == (None, "review")
-    page = Page.of(old, thresholds, Limits()).html
-    assert "so images are not checked" in page
+    page = html(predictor)
+    assert "This bundle has no limit of novelty, so predictions are not marked." in page
     assert "By confidence: nothing is accepted, rejected below 0.2, reviewed otherwise." in page
-    assert "accepted at 0.9 or more, nothing is rejected," in Page.of(old, Rule(0.9, 0.0), Limits()).html
+    assert "accepted at 0.9 or more, nothing is rejected," in html(Predictor(old, Rule(0.9, 0.0), "cpu"))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])

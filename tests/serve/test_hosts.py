@@ -7,7 +7,7 @@ import json
 import pytest
 
 from surefoot.serve.hosts import Hosts
-from tests.serve.made import PATIENCE, bundled, picture, served
+from tests.serve.made import PATIENCE, picture, served
 
 SERVED = (
     "127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:8000", "localhost.", "a.localhost:80", "[::1]:8000", "[::1]",
@@ -70,8 +70,8 @@ def test_sites_of_posts():
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with served(bundled(tmp_path_factory.mktemp("hosts"))[1], "--allow-host", "models.example") as running:
+def server(made):
+    with served(made[1], "--allow-host", "models.example") as running:
         yield running
 
 

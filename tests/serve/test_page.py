@@ -10,7 +10,7 @@ import pytest
 import surefoot
 from tests.browser import ARGUMENTS, CHROMIUM
 from tests.deploy.made import COLOURS
-from tests.serve.made import PATIENCE, THRESHOLDS, bundled, expected, picture, served
+from tests.serve.made import PATIENCE, expected, picture, served
 
 DROP = """async ([bytes, name, type]) => {
   const carried = new DataTransfer();
@@ -28,13 +28,8 @@ PASTE = """async ([bytes, name, type]) => {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return bundled(tmp_path_factory.mktemp("served"), thresholds=THRESHOLDS)
-
-
-@pytest.fixture(scope="module")
 def server(made):
-    with served(made[1], "--max-images", 3) as running:
+    with served(made[1], "--max-images", 3, "--verdict", "on") as running:
         yield running
 
 

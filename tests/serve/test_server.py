@@ -19,18 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 import surefoot
 from tests.deploy.made import COLOURS
 from tests.fuzz.serving import fuzz_server
-from tests.serve.made import PATIENCE, THRESHOLDS, bundled, counts, expected, json_of, picture, served
+from tests.serve.made import PATIENCE, counts, expected, json_of, picture, served
 
 CLOSE = 1e-6
 MOST, MOST_OF_ONE = 300_000, 200_000  # bytes
-LIMITS = ("--max-bytes", MOST, "--max-image-bytes", MOST_OF_ONE, "--max-images", 8, "--max-pixels", 4_000_000)
+LIMITS = ("--max-bytes", MOST, "--max-image-bytes", MOST_OF_ONE, "--max-images", 8, "--max-pixels", 4_000_000,
+          "--verdict", "on")  # fmt: skip
 IMAGE = {"content-type": "image/png"}
 FORM = {"content-type": "multipart/form-data; boundary=edge"}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return bundled(tmp_path_factory.mktemp("served"), thresholds=THRESHOLDS)
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +264,7 @@ def test_metrics_are_what_was_done(client, bundle, tmp_path):
     assert sum(rise("verdicts_total", verdict=name) for name in ("familiar", "unfamiliar")) == 4
     assert after["surefoot_waiting_images", ()] == 0
     assert after["surefoot_held_bytes", ()] == 0
-    assert after["surefoot_info", (("bundle", bundle.name), ("version", "0.1.0"))] == 1
+    assert after["surefoot_info", (("bundle", bundle.name), ("version", surefoot.__version__))] == 1
 
 
 def test_metrics_are_read_by_prometheus_own_parser(client):

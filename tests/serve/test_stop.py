@@ -9,14 +9,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.serve.made import PATIENCE, bundled, picture, served
+from tests.serve.made import PATIENCE, picture, served
 
 CLIENTS = 8
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return bundled(tmp_path_factory.mktemp("stop"))[1]
+def bundle(made):
+    return made[1]
 
 
 def requests_until_the_end(port, data, results, *, keep_alive):

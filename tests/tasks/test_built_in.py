@@ -153,7 +153,8 @@ def test_every_entry_is_complete(entry, tmp_path):
 
 def test_unknown_names_are_refused():
     with pytest.raises(
-        InputError, match=r"unknown task 'cat'; have: toy, letters, pets, gender, cat-dog, animals, objects"
+        InputError,
+        match=r"unknown task 'cat' \(did you mean 'cat-dog'\?\); have: toy, letters, pets, gender, cat-dog, animals, objects",
     ):
         task_named("cat")
     with pytest.raises(

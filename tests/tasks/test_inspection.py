@@ -6,10 +6,13 @@ from math import comb
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from surefoot import IGNORE, InputError, LabelKind
 from surefoot.images.decode import Size
-from surefoot.tasks.check import NEAR, attribute_counts, difference_hash, inspect, label_counts, near_pairs
+from surefoot.tasks.alike import NEAR, difference_hash, linked, near_pairs
+from surefoot.tasks.check import attribute_counts, inspect, label_counts
 from surefoot.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
 from surefoot.tasks.letters import load_letters
 from surefoot.tasks.manifest import load_task
@@ -61,7 +64,7 @@ def test_the_same_bytes_in_two_splits_are_a_leak(task, other):
     (finding,) = inspect(task)
     first, second = sorted((other, UNFAMILIAR), key=list(Split).index)
     assert (finding.name, finding.serious) == ("leak", True)
-    assert finding.sentence == f"1 picture in both {first} and {second}: a leak"
+    assert finding.sentence.startswith(f"1 picture in both {first} and {second}: a leak; ")
     rows = {other: 0, UNFAMILIAR: 2}
     assert finding.samples == (f"{named(task, first, rows[first])} = {named(task, second, rows[second])}",)
 
@@ -91,14 +94,107 @@ def test_a_picture_twice_in_one_split_is_a_note(task):
     assert (finding.name, finding.serious, finding.samples) == ("repeated", False, (f"{ids[1]} = {ids[3]}",))
 
 
+def save_again(image, copy):
+    """Smaller and brighter; for some other pictures the hash would differ."""
+    with Image.open(picture(image, seed=0)) as opened:
+        opened.load()
+    changed = opened.resize((40, 30)).point(lambda value: min(255, int(value * 1.1) + 5))
+    changed.save(copy, quality=70)
+
+
 def test_a_picture_saved_again_smaller_and_brighter_is_noticed(task):
-    with Image.open(picture(file_of(task, FAMILIAR, 4), seed=0)) as image:  # not by path: it must be noticed
-        image.load()
-    changed = image.resize((40, 30)).point(lambda value: min(255, int(value * 1.1) + 5))
-    changed.save(file_of(task, TRAIN, 2), quality=70)
+    save_again(file_of(task, FAMILIAR, 4), file_of(task, TRAIN, 2))
     (finding,) = inspect(task)
-    assert (finding.name, finding.serious) == ("look_alike", False)
+    assert (finding.name, finding.level) == ("look_alike", "warning")
+    assert 'repeated_pictures in [splits] can be "alike" (use one) or "together"' in finding.sentence
     assert finding.samples == (f"{named(task, TRAIN, 2)} ~ {named(task, FAMILIAR, 4)}",)
+
+
+@pytest.fixture
+def alike(tmp_path, monkeypatch):
+    """The file of a task whose first training image looks like one for testing; and one unlabelled, too."""
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path / "cache"))
+    for name in ("own", "copy"):
+        picture(tmp_path / "g" / f"{name}.jpg")
+    file = faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n')
+    task = load_task(file)
+    of_class = {
+        split: task.splits[split].inputs.paths[int(np.argmax(task.splits[split].labels))]
+        for split in (TRAIN, FAMILIAR)
+    }
+    one, other = (tmp_path / "images" / of_class[split] for split in (FAMILIAR, TRAIN))
+    save_again(one, other)
+    save_again(one, tmp_path / "g" / "copy.jpg")
+    assert {finding.name for finding in inspect(load_task(file))} == {"look_alike", "leak"}
+    return file, one.name, other.name
+
+
+def with_key(file, value, *, splits=""):
+    text = file.read_text().replace("[unlabelled]", f'repeated_pictures = "{value}"\n[unlabelled]')
+    file.write_text(text.replace("val = 0.2\ntest = 0.4\n", splits) if splits else text)
+    return load_task(file)
+
+
+def used(task):
+    return {path: split for split, samples in task.splits.items() for path in samples.inputs.paths}
+
+
+def test_of_pictures_that_look_alike_one_is_used(alike):
+    file, one, other = alike
+    before = used(load_task(file))
+    task = with_key(file, "alike")
+    assert inspect(task) == []
+    assert before.items() - used(task).items() == {(other, TRAIN), ("copy.jpg", Split.UNLABELLED)}
+    assert used(task)[one] is FAMILIAR
+    assert task.remarks == (
+        "2 files whose picture, or one that looks like it, occurs elsewhere too are left out",
+    )
+    file.write_text(file.read_text().replace('"alike"', '"once"'))
+    assert used(load_task(file))[other] is TRAIN, "their bytes differ"
+
+
+def test_pictures_that_look_alike_in_one_split(alike):
+    """Together also with what else is kept together: the other pictures of their persons."""
+    file, one, other = alike
+    images, same = file.parent / "images", next(iter(used(load_task(file))))
+    equal = next(name for name in used(load_task(file)) if name not in (one, other, same))
+    task = with_key(file, "together")
+    assert inspect(task) == []
+    assert used(task)[one] is used(task)[other]
+    assert len(used(task)) == 61
+    (images / equal).write_bytes((images / same).read_bytes())
+    assert len(used(load_task(file)).keys() & {equal, same}) < 2, "equal files are used once"
+    picture(images / equal)
+    assert task.remarks[0] == "2 pictures look like another one, and each is in the split of the other"
+    file.write_text(file.read_text().replace("[unlabelled]", 'keep_together = "person"\n[unlabelled]'))
+    split_of = used(load_task(file))
+    partners = {f"{int(name[:3]) ^ 1:03d}.jpg" for name in (one, other)}
+    sides = {split_of[name] for name in {one, other} | partners} - {UNFAMILIAR}
+    assert len(sides) == 1
+
+
+def test_a_column_that_separates_pictures_that_look_alike_is_refused(alike):
+    file, one, other = alike
+    where = used(load_task(file))
+    manifest = file.with_name("manifest.csv")
+    header, *lines = manifest.read_text().split()
+    names = {TRAIN: "train", VAL: "val"}
+    rows = [f"{line},{names.get(where[line.split(',')[0]], 'test')}" for line in lines]
+    manifest.write_text("\n".join([f"{header},part", *rows]))
+    with pytest.raises(
+        InputError, match=f"({one}|{other}) in .* looks like ({one}|{other}) in .*, or use 'alike'"
+    ):
+        with_key(file, "together", splits='column = "part"\n')
+
+
+def test_links_are_those_of_scipy():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        count = int(random.integers(1, 40))
+        links = random.integers(0, count, (int(random.integers(0, count)), 2))
+        graph = coo_array((np.ones(len(links)), links.T), shape=(count, count))
+        labels = connected_components(graph, directed=False)[1]
+        assert linked(count, links.tolist()) == [int(np.argmax(labels == label)) for label in labels]
 
 
 def test_flat_pictures_are_not_all_alike(task):

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.description import ByShare, read_description
+from surefoot.tasks.description import ByShare, Repeated, read_description
 from surefoot.tasks.manifest import load_task, write_resolved
 from surefoot.tasks.objects import CLASS_NAMES, load_objects
 from surefoot.tasks.task import Split
@@ -352,8 +352,16 @@ def test_several_labels_per_row_cannot_be_balanced(tmp_path):
             "label 'm' in row 3 is no class; allowed: f, x",
         ),
         ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
-        ("[task]", "[task]\nlable = 1", "unknown key of \\[task\\] 'lable'; have: name, manifest"),
-        ("[splits]", "[split]", "unknown key 'split'; have: task, familiar, splits, unlabelled"),
+        (
+            "[task]",
+            "[task]\nlable = 1",
+            "unknown key of \\[task\\] 'lable' \\(did you mean 'label'\\?\\); have: name, manifest",
+        ),
+        (
+            "[splits]",
+            "[split]",
+            "unknown key 'split' \\(did you mean 'splits'\\?\\); have: task, familiar, splits, unlabelled",
+        ),
         ("age = { at_least = 18, below = 60 }", "", r"no \[familiar\] table"),
         ("at_least", "atleast", "unknown operator 'atleast'"),
         ("val = 0.2", "val = 1.2", "splits.val is 1.2; allowed: a share between 0 and 1"),
@@ -361,7 +369,7 @@ def test_several_labels_per_row_cannot_be_balanced(tmp_path):
         ("val = 0.2", "", "splits need a column, or both val and test"),
         ("val = 0.2", 'val = 0.2\nseed = "x"', "splits.seed is 'x'; allowed: a whole number"),
         ("val = 0.2", 'val = 0.2\ncolumn = "age"', "both splits.test and splits.column"),
-        ("val = 0.2", 'val = 0.2\nrepeated_pictures = "no"', "allowed: as_given, once"),
+        ("val = 0.2", 'val = 0.2\nrepeated_pictures = "no"', "allowed: as_given, once, alike, together"),
         ("val = 0.2", 'val = 0.2\nbalance = "group"', "splits.balance is 'group'; allowed: as_given, label"),
         ("[task]", '[unlabelled]\nfolder = "x"\n[task]', "unknown key of \\[unlabelled\\] 'folder'"),
         ("[familiar]", "[familiar", "not TOML"),
@@ -418,7 +426,7 @@ def test_the_documented_keys_are_the_real_ones(tmp_path):
     result = read_description(description(tmp_path, text))
     assert [str(each) for each in result.familiar] == ["age at_least 18", "age below 60"]
     assert result.splits == ByShare(0.2, 0.4, 0, "person")
-    assert result.drop_duplicates
+    assert result.repeated is Repeated.ONCE
     assert result.balance
 
 

@@ -1,5 +1,6 @@
 """The engine on this machine: workers share the seeds, and never a network."""
 
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from surefoot.errors import InputError
+from surefoot.experiments.experiment import read_experiment
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
@@ -64,7 +66,7 @@ def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
     assert list(tmp_path.glob("networks/*/*/.seed*/checkpoint-train.safetensors"))
 
 
-def test_what_a_user_s_code_prints_is_no_event(tmp_path, monkeypatch):
+def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event(tmp_path, monkeypatch):
     (tmp_path / "talkative.py").write_text(
         "import os, torch\n"
         "from surefoot.networks.backbones import build_network\n"
@@ -73,7 +75,10 @@ def test_what_a_user_s_code_prints_is_no_event(tmp_path, monkeypatch):
         "    print('building', arguments, options)\n"
         "    raise SystemExit(7)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    (tmp_path / "own.toml").write_text('task = "letters"\n')
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("surefoot.plugins._folders", {})
+    read_experiment(tmp_path / "own.toml")
     wanted = replace(
         order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)), task="letters"
     )

@@ -17,18 +17,16 @@ from surefoot.predictions.logits import (
     can_fuse,
     exp_into,
     map_chunks,
-    spans,
 )
 from surefoot.predictions.predictions import Predictions
-from surefoot.runtime import in_parallel
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
+FEWEST_ON_A_GPU = 60_000  # where so many take no longer
 MORE = 8  # times as many rows for the next search
 EXACT = 1e-6  # tolerance of the last relative step if it bisects the bracket
 CLOSE = 1e-4  # if it is Halley's: the error left is about the cube of the step
 MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, which take long to read: one step less, with an error of about 1e-8
-ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
 REACH = 1e3  # T is searched within this factor of 1 and of the size of the logits (typical and largest)
@@ -90,32 +88,25 @@ def halley(slope: float, second: float, third: float) -> float:
 def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
     """The scale in [lowest, highest] with the least NLL, and a reading close to it."""
     scale = start = math.sqrt(lowest * highest)
-    stride = predictions.n // FEWEST_ROWS
+    on_cpu = predictions.logits.device.type == "cpu"
+    stride = predictions.n // (FEWEST_ROWS if on_cpu else FEWEST_ON_A_GPU)
     while stride > 1:
         every = Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
         scale, _ = search(partial(read, every), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
             scale = start
-        stride //= MORE
+        stride = stride // MORE if on_cpu else 1
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
     return search(partial(read, predictions), scale, lowest, highest, tolerance)
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
     """The scales between which the best one is searched."""
-    low, high = _extremes(predictions.logits)
+    low, high = predictions.extremes
     logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
     return bounds_for(max(-low, high), size=float(logits.square().mean().sqrt()))
-
-
-def _extremes(logits: Tensor) -> tuple[float, float]:
-    """The lowest and the highest logit."""
-    rows = ROWS_AT_ONCE if logits.device.type == "cpu" else logits.shape[1]
-    parts = spans(logits.shape[1], rows)
-    found = in_parallel(lambda part: torch.aminmax(logits[:, part]), parts, numbers=logits.numel())
-    return min(float(low) for low, _ in found), max(float(high) for _, high in found)
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:

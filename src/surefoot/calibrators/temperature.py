@@ -348,11 +348,11 @@ def only_labelled(val: Predictions) -> Predictions:
 
 def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
-    slopes = row_slopes.cpu().numpy()
+    slopes = row_slopes.numpy() if row_slopes.device.type == "cpu" else row_slopes
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
-        slopes = np.bincount(member_of, slopes)
-    error = float(np.sqrt(np.square(slopes).sum())) / second / scale
+        slopes = np.bincount(member_of, row_slopes.cpu().numpy())
+    error = math.sqrt(float((slopes * slopes).sum())) / second / scale
     widened = NORMAL * few_samples_factor(len(slopes)) * error
     return math.exp(widened) if widened < 700 else math.inf
 

@@ -1,5 +1,7 @@
 """The commands, in the order that `surefoot --help` shows them."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,48 +11,34 @@ from surefoot import __version__
 from surefoot.cli.calibrate import apply, calibrate
 from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
+from surefoot.cli.doctor import doctor
 from surefoot.cli.embed import embed
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
 from surefoot.cli.sets import sets
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import all_written_or_none, echo, with_quiet
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
-from surefoot.plugins import load_plugins, plugin_path
+from surefoot.plugins import load_plugins, plugin_path, search_in
 
 app = typer.Typer(
     name="surefoot",
     help="Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    run,
-    report,
-    compare,
-    evaluate,
-    calibrate,
-    apply,
-    thresholds,
-    sets,
-    monitor,
-    predictions,
-    bundle,
-    predict,
-    serve,
-    export,
-    embed,
-    train,
-    tune,
-    status,
-    ls,
-    show,
-):
-    app.command()(command)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, report, compare, evaluate, calibrate, apply, thresholds, sets, monitor),
+    *(predictions, bundle, predict, serve, export, embed, train, tune, status, ls, show, doctor),
+)
+WITHOUT_PROGRESS = (serve, status, ls, show, doctor)
+AT_ONCE = (evaluate, calibrate, apply, thresholds, sets)  # the others record as they go, or write a folder
+for command in COMMANDS:
+    whole = all_written_or_none(command) if command in AT_ONCE else command
+    app.command()(whole if command in WITHOUT_PROGRESS else with_quiet(whole))
 app.add_typer(data, name="data")
 
 
@@ -74,4 +62,6 @@ def top(
     ] = None,
 ) -> None:
     """Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it."""
+    with suppress(OSError):  # a current folder that was removed
+        search_in(Path.cwd())
     load_plugins(plugin_path(name, Path.cwd()) for name in plugin or ())

@@ -19,7 +19,7 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     streaming_engine,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, is_numeric, refuse_unknown
 from surefoot.text import count_of
 
@@ -116,7 +116,7 @@ def calibrate(
             echo(f"on rows left out of the fit: NLL {nll:.4f}, ECE {ece:.4f}")
     for remark in fitted.notes():
         echo(f"note: {remark}", err=True)
-    echo(f"calibration: {output}", err=True)
+    echo_written(f"calibration: {output}")
 
 
 def budget_of(text: str | None) -> float | str | None:
@@ -155,4 +155,4 @@ def apply(
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))
         write_predictions(calibrated, output)
-    echo(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})", err=True)
+    echo_written(f"calibrated predictions: {output} ({count_of(calibrated.n, 'row')})")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
-from surefoot.cli.terminal import echo
+from surefoot.cli.inputs import refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
+from surefoot.cli.terminal import echo, with_quiet
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
@@ -43,6 +43,7 @@ class Side(StrEnum):
 
 
 @data.command()
+@with_quiet
 def check(
     task: Which,
     root: Root = None,
@@ -57,6 +58,7 @@ def check(
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the findings.")
     ] = Format.TABLE,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
 ) -> None:
     """Count a task's samples, open every image, and check for leaks. Exits with 1 if there is a problem."""
     from dataclasses import replace
@@ -79,7 +81,8 @@ def check(
     else:
         _print_tables(loaded, findings)
     _write(loaded, contact_sheet, resolved)
-    if any(finding.serious for finding in findings):
+    failing = ("PROBLEM", "warning") if strict else ("PROBLEM",)
+    if any(finding.level in failing for finding in findings):
         raise typer.Exit(1)
 
 
@@ -96,6 +99,7 @@ def show(
     from surefoot.report.tables import Table
     from surefoot.tasks import TASKS
 
+    refuse_unknown_task(name)
     entry = TASKS.named(name)
     echo(f"{entry.title}: {entry.description}")
     if entry.layout is None:
@@ -122,6 +126,7 @@ def show(
 
 
 @data.command()
+@with_quiet
 def decode(
     task: Which,
     root: Root = None,
@@ -211,13 +216,15 @@ def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     for remark in task.remarks:
         echo(f"note: {remark}")
     for finding in findings:
-        echo(f"{'PROBLEM' if finding.serious else 'note'}: {finding.sentence}")
+        echo(f"{finding.level}: {finding.sentence}")
         for sample in finding.samples[:LISTED]:
             echo(f"    {sample}")
         if len(finding.samples) > LISTED:
             echo(f"    and {len(finding.samples) - LISTED:,} more; --format json lists all")
     if not any(finding.serious for finding in findings):
-        echo("no problems" + (", but see the notes" if findings else ""))
+        levels = {finding.level for finding in findings}
+        seen = "warnings" if "warning" in levels else "notes"
+        echo("no problems" + (f", but see the {seen}" if levels else ""))
 
 
 def _print_json(task: "Task", findings: "list[Finding]") -> None:
@@ -236,6 +243,6 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
             name: [dict(zip(h, row, strict=True)) for row in rows] for name, (h, rows) in counts.items()
         },
         "remarks": task.remarks,
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [{**asdict(finding), "level": finding.level} for finding in findings],
     }
     typer.echo(json.dumps(document, indent=2))

@@ -1,5 +1,6 @@
 """Using a trained method elsewhere: `predictions`, `bundle`, `predict`, `serve`, `export`."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from surefoot.cli.inputs import (
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
-from surefoot.serve.limits import Limits
+from surefoot.serve.limits import Limits, VerdictMode, Watch
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,14 @@ NetworkName = Annotated[str | None, typer.Option(help="Which network, where a ta
 RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
 NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; must be new.")]
 LISTED = 5  # unreadable images that are named in the terminal
-FILES = {"test_familiar": "familiar.npz", "test_unfamiliar": "unfamiliar.npz"}
+FILES = {"test_familiar": "familiar", "test_unfamiliar": "unfamiliar"}
+
+
+class FileType(StrEnum):
+    """Of predictions files."""
+
+    NPZ = "npz"
+    PARQUET = "parquet"
 
 
 def predictions(
@@ -64,24 +72,37 @@ def predictions(
     task: TaskName = None,
     network: NetworkName = None,
     run: RunNumber = 0,
+    features: Annotated[
+        bool,
+        typer.Option(
+            "--features", help="Also the features before the last layer, projected; needs the task's data."
+        ),
+    ] = False,
+    file_type: Annotated[FileType, typer.Option("--type", help="The type of the files.")] = FileType.NPZ,
+    device: Device = "auto",
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
     from surefoot.store.store import Store
 
     folder = run_folder(Store(store), experiment)
-    from surefoot.deploy.make_bundle import method_predictions, remark_on_predictions
+    from surefoot.cli.terminal import progress
+    from surefoot.deploy.make_bundle import add_features, method_predictions, remark_on_predictions
     from surefoot.io import new_folder
     from surefoot.predictions.files import write_predictions
 
     chosen = _chosen(folder, method, task, network)
     by_split = method_predictions(chosen, run=run)
+    if features:
+        with progress("features", sum(each.n for each in by_split.values())) as tick:
+            by_split = add_features(chosen, by_split, run=run, device=device_named(device), tick=tick)
+    names = {split: f"{FILES[split]}.{file_type}" for split in by_split}
     with new_folder(output) as new:
         for split, each in by_split.items():
-            write_predictions(each, new / FILES[split])
+            write_predictions(each, new / names[split])
     _note(remark_on_predictions(chosen))
     for split, each in by_split.items():
-        echo(f"{output / FILES[split]} ({count_of(each.n, 'row')})")
+        echo(f"{output / names[split]} ({count_of(each.n, 'row')})")
 
 
 def bundle(
@@ -100,7 +121,15 @@ def bundle(
             min=0, max=MOST_RESAMPLES, help="Bootstrap resamples of the metrics; 0 for no intervals."
         ),
     ] = RESAMPLES,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Features in the reference of 'serve'; needs the task's data."),
+    ] = False,
     store: StoreFolder = Path("runs"),
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Run a network of your own, to compare it with its predictions."),
+    ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
     from surefoot.store.store import Store
@@ -118,10 +147,21 @@ def bundle(
     classes = len(chosen.plan.class_names)
     given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
     with progress("scoring and resampling", 2 * resamples) as tick:
-        fitted = write_bundle(chosen, output, run=run, thresholds=given, resamples=resamples, tick=tick)
+        fitted = write_bundle(
+            chosen,
+            output,
+            run=run,
+            thresholds=given,
+            resamples=resamples,
+            features=features,
+            tick=tick,
+            allow_code=allow_code,
+        )
     _note(None if given is None else remark_on(given, fitted))
-    _note(remark_on_check(read_json(output / BUNDLE, "a bundle's description")["checked"]))
-    size = sum(file.stat().st_size for file in output.iterdir())
+    about = read_json(output / BUNDLE, "a bundle's description")
+    _note(about.get("own_code"))
+    _note(remark_on_check(about["checked"]))
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     echo(f"bundle: {output} ({size / 1e6:.1f} MB)")
 
 
@@ -149,6 +189,10 @@ def predict(
     thresholds: OtherThresholds = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write a column with the probability of each class.")
+    ] = False,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Also write the features before the last layer (.parquet)."),
     ] = False,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Exit with 0 even if some images cannot be read.")
@@ -179,6 +223,7 @@ def predict(
                 allow_unseen=allow_unseen,
                 thresholds=_rule(thresholds, loaded),
                 probabilities=probabilities,
+                features=features,
                 device=device_named(device),
             )
             return
@@ -190,6 +235,7 @@ def predict(
                 output,
                 thresholds=_rule(thresholds, loaded),
                 probabilities=probabilities,
+                features=features,
                 device=device_named(device),
                 tick=tick,
             )
@@ -211,6 +257,7 @@ def _predict_table(
     allow_unseen: bool,
     thresholds: "Rule | None",
     probabilities: bool,
+    features: bool,
     device: str,
 ) -> None:
     """Predict the rows of a table."""
@@ -232,6 +279,7 @@ def _predict_table(
             output,
             thresholds=thresholds,
             probabilities=probabilities,
+            features=features,
             device=device,
             tick=tick,
         )
@@ -276,6 +324,21 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
     ] = None,
+    window: Annotated[
+        int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
+    ] = Watch.rows,
+    check_every: Annotated[
+        int | None, typer.Option(help="New predictions between checks; by default as many as the window has.")
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="The probability of any false alarm, over all checks.")
+    ] = Watch.alpha,
+    history: Annotated[
+        Path | None, typer.Option(help="JSON lines, one per check: the count of checks survives a restart.")
+    ] = None,
+    verdict: Annotated[
+        VerdictMode, typer.Option(help="Mark predictions as familiar or unfamiliar; auto: if it is useful.")
+    ] = VerdictMode.AUTO,
     allow_code: AllowCode = False,
 ) -> None:
     """Serve a bundle over HTTP: /predict for programs, a page at / for people, /health and /metrics.
@@ -292,6 +355,8 @@ def serve(
         max_waiting=max_waiting,
         timeout=timeout,
     )
+    watch = Watch(rows=window, every=check_every, alpha=alpha, history=history)
+    refuse_wrong_outputs([thresholds], [history])
     try:
         from surefoot.serve.app import build_app
         from surefoot.serve.hosts import Hosts
@@ -304,12 +369,11 @@ def serve(
     with stoppable("stopped before the server started"):
         use_threads(threads)
         loaded = load_bundle(folder, allow_code=allow_code)
-        predictor = Predictor(
-            loaded, _rule(thresholds, loaded), device_named(device), allow_unseen=allow_unseen
-        )
+        rule, where = _rule(thresholds, loaded), device_named(device)
+        predictor = Predictor(loaded, rule, where, allow_unseen=allow_unseen, verdict=verdict)
+        app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())), watch)
         sock = listen(host, port)
     echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
-    app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())))
     if run_server(app, sock, limits):
         echo("stopped; all requests were answered", err=True)
     else:
@@ -319,22 +383,34 @@ def serve(
 def export(
     folder: BundleFolder,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .onnx or .pt2.")],
+    preprocessed: Annotated[
+        bool,
+        typer.Option(
+            "--preprocessed", help="A graph that takes batches of preprocessed images, not one image."
+        ),
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Write a bundle as one graph, with calibration and averaging, and compare its outputs with PyTorch's."""
+    """Write a bundle as one graph, with preprocessing and calibration, and compare it with PyTorch.
+
+    Beside an .onnx that takes an image it writes predict_onnx.py, which needs neither torch nor Surefoot.
+    """
     refuse_missing_bundle(folder)
     refuse_ending(output, ".onnx", ".pt2")
     refuse_wrong_outputs([], [output])
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
-    from surefoot.deploy.export import export_bundle
+    from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
         with busy("exporting and comparing with PyTorch"):
-            parity = export_bundle(loaded, output)
+            parity = (export_preprocessed if preprocessed else export_bundle)(loaded, output)
     echo(
-        f"largest difference from PyTorch at batches of {', '.join(map(str, parity.batches))}: "
+        f"largest difference from PyTorch for {parity.compared}: "
         f"{parity.probabilities:.1e} of a probability, {parity.logits:.1e} of a logit"
     )
     echo(f"exported: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    program = None if preprocessed else program_of(loaded, output)
+    if program is not None:
+        echo(f"use it: python {program} {output} IMAGE")

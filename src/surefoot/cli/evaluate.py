@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     ADDRESS,
     ENGINE,
@@ -24,8 +25,8 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     streaming_engine,
 )
-from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.cli.terminal import echo, echo_written
+from surefoot.errors import InputError, did_you_mean
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import count_of, path_text
 
@@ -71,7 +72,8 @@ class Condition:
             allowed = "SIDE.METRIC>NUMBER, such as 'unfamiliar.e99>0.02'"
             raise InputError(f"condition {text!r} cannot be read; allowed: {allowed}")
         if match["part"] not in PARTS:
-            raise InputError(f"condition {text!r}: unknown side {match['part']!r}; have: {', '.join(PARTS)}")
+            unknown = f"unknown side {match['part']!r}{did_you_mean(match['part'], PARTS)}"
+            raise InputError(f"condition {text!r}: {unknown}; have: {', '.join(PARTS)}")
         metric, _, end = match["name"].rpartition(".")
         if end not in ENDS:
             metric, end = match["name"], "value"
@@ -121,7 +123,11 @@ GroupBy = Annotated[
     str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
 ]
 MetricNames = Annotated[
-    list[str] | None, typer.Option(help="Only this metric; repeat for more. See 'surefoot ls metrics'.")
+    list[str] | None,
+    typer.Option(
+        help="Only this metric; repeat for more. See 'surefoot ls metrics'.",
+        autocompletion=names_of("metrics"),
+    ),
 ]
 Confidences = Annotated[
     list[float] | None, typer.Option(help="Also report the error above this confidence; repeat for more.")
@@ -130,6 +136,7 @@ Conditions = Annotated[
     list[str] | None,
     typer.Option(help="Exit with 1 if true, e.g. 'unfamiliar.e99>0.02'; repeat for more."),
 ]
+All = Annotated[bool, typer.Option("--all", help="Print every metric, with four decimals and all intervals.")]
 ReportFolder = Annotated[Path | None, typer.Option(help="Write report.html and report.json to this folder.")]
 
 
@@ -141,6 +148,7 @@ def evaluate(
     metric: MetricNames = None,
     error_above: Confidences = None,
     fail_if: Conditions = None,
+    all_metrics: All = False,
     report: ReportFolder = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
@@ -154,7 +162,11 @@ def evaluate(
     address: Annotated[str | None, ADDRESS] = None,
     workers: Annotated[int | None, WORKERS] = None,
 ) -> None:
-    """Compute every metric on familiar and unfamiliar predictions, with intervals, and their difference."""
+    """Measure how reliable the confidence is on familiar and unfamiliar predictions, with intervals.
+
+    Prints the verdict and eight metrics; --all, --report and the formats json, csv, markdown and latex have
+    every metric.
+    """
     conditions = [Condition.parse(text) for text in fail_if or ()]
     paths = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     for condition in conditions:
@@ -181,7 +193,10 @@ def evaluate(
     from surefoot.report.summary import summarize
 
     summary = summarize(evaluation)
-    _print(summary, output_format)
+    if output_format is Format.TABLE and not all_metrics:
+        _print_headline(summary, {m.name for m in chosen} if metric else _added(error_above, conditions))
+    else:
+        _print(summary, output_format)
     if report is not None:
         from surefoot.cli.terminal import busy
         from surefoot.report.evaluation import Subject, write_report
@@ -189,7 +204,7 @@ def evaluate(
         sources = {side: path_text(path) for side, path in paths.items()}
         with busy("drawing the report"):
             page = write_report(Subject(summary, predictions, fitted, sources), report)
-        echo(f"report: {page}", err=True)
+        echo_written(f"report: {page}")
     for condition in conditions:
         value = condition.value(evaluation)
         if condition in failed:
@@ -286,17 +301,35 @@ def _streamable(metrics: "list[Metric]", requested: Collection[str]) -> "list[Me
     return [metric for metric in metrics if metric.name not in left_out]
 
 
+def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[str]:
+    """The names of the headline metrics, and of those that other options ask for."""
+    from surefoot.metrics import error_above_metric
+    from surefoot.report.headline import HEADLINES
+
+    above = (error_above_metric(threshold).name for threshold in thresholds or ())
+    return {*HEADLINES, *above, *(condition.metric for condition in conditions)}
+
+
+def _print_headline(summary: "Summary", metrics: set[str]) -> None:
+    from surefoot.cli.terminal import print_sentences, print_tables
+    from surefoot.report.headline import headline_tables
+
+    print_sentences(summary.verdict)
+    print_tables(headline_tables(summary.evaluation, metrics, more="--all shows every metric."))
+
+
 def _print(summary: "Summary", output_format: Format) -> None:
+    """Every metric."""
     import json
 
-    from surefoot.cli.terminal import print_tables
+    from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.evaluation.scores import evaluation_document
     from surefoot.report.summary import evaluation_csv
     from surefoot.report.tables import to_latex, to_markdown
 
     if output_format is Format.TABLE:
+        print_sentences(summary.verdict)
         print_tables(summary.tables)
-        echo(*summary.verdict)
     elif output_format is Format.JSON:
         typer.echo(json.dumps(evaluation_document(summary.evaluation), indent=2))
     elif output_format is Format.MARKDOWN:

@@ -1,8 +1,10 @@
 """Options and functions that commands share: prediction files, streaming, existing runs, devices."""
 
 import glob
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -74,9 +76,27 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(allowed)}")
 
 
+def refuse_unknown_task(name: str) -> None:
+    """Fail at once, before slow imports, where no task has this name, or an experiment has it."""
+    from surefoot.experiments.experiment import EXPERIMENTS
+    from surefoot.tasks import TASKS
+
+    base = name.partition("/")[0]
+    experiment = next((each for each in EXPERIMENTS if each.name == name), None)
+    if experiment is not None and base not in [entry.name for entry in TASKS]:
+        tasks = ", ".join(dict.fromkeys(part.task for part in experiment.parts))
+        use = f"'surefoot run {name}' runs it; its tasks: {tasks}"
+        raise InputError(f"{name!r} is an experiment, and a task is needed; {use}")
+    TASKS.named(base)
+
+
 def task_files(task: str) -> list[Path]:
-    """The files that describe a task given as a TOML file: this file, its manifest and its vectors."""
+    """The files that describe a task given as a TOML file: this file, its manifest and its vectors.
+
+    Refuses a name that is no task's, and a file that describes an experiment.
+    """
     if not task.lower().endswith(".toml"):
+        refuse_unknown_task(task)
         return []
     from surefoot.tasks.description import read_description
 
@@ -184,9 +204,15 @@ def value_of(text: str) -> tuple[str, Any]:
     try:
         return name.strip(), parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()  # a word without quotes
+        return name.strip(), _word(value.strip())
     except (ValueError, RecursionError) as error:
         raise InputError(f"--set {name.strip()}: {error}; allowed: NAME=VALUE, such as epochs=12") from error
+
+
+def _word(text: str) -> str | float:
+    """A word without quotes; a percentage as a number."""
+    share = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", text)
+    return text if share is None else float(Decimal(share[1]) / 100)
 
 
 @contextmanager

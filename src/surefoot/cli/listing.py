@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import StoreFolder, run_folder
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from surefoot.report.tables import Table
@@ -119,7 +120,13 @@ class Kind(StrEnum):
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="An experiment (or its TOML file), a method, a task or a run.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="An experiment (or its TOML file), a method, a task or a run.",
+            autocompletion=names_of("experiments", "methods", "tasks"),
+        ),
+    ],
     kind: Annotated[
         Kind | None, typer.Option("--as", help="Which, where several have this name; otherwise all.")
     ] = None,
@@ -148,7 +155,8 @@ def show(
     kinds = list(Kind) if kind is None else [kind]
     if not any(matches[each] for each in kinds):
         have = "; ".join(f"{each}s: {', '.join(names[each]) or 'none'}" for each in kinds)
-        raise InputError(f"nothing is called {name!r}; have {have}")
+        near = did_you_mean(name, [each for kind in kinds for each in names[kind]])
+        raise InputError(f"nothing is called {name!r}{near}; have {have}")
     show_one: dict[Kind, Callable[[], None]] = {
         Kind.EXPERIMENT: lambda: _show_experiment(name),
         Kind.METHOD: lambda: _show_method(name),

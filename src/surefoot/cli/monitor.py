@@ -1,5 +1,6 @@
 """`surefoot monitor`: has the data shifted?"""
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +15,8 @@ from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.monitor import Check, Scores
+    from surefoot.deploy.monitor import Scores
     from surefoot.deploy.thresholds import Thresholds
-    from surefoot.report.tables import Table
 
 
 class Format(StrEnum):
@@ -64,17 +64,26 @@ def monitor(
     inputs = [reference, current, calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(*inputs)
-    from surefoot.cli.terminal import busy
-    from surefoot.deploy.workflow import shift_check
+    from surefoot.cli.terminal import busy, print_tables
+    from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
+    from surefoot.deploy.workflow import Checked
+    from surefoot.deploy.workflow import monitor as check_predictions
     from surefoot.predictions.files import read_outputs
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
         familiar = read_outputs(reference, unlabelled=kind)
         unlabelled = read_outputs(current, unlabelled=familiar.kind)
-    from surefoot.report.monitor import monitor_table, monitor_verdict, write_monitor_page
+    from surefoot.report.monitor import monitor_table, write_monitor_page
 
-    with shift_check(
+    def draw(checked: Checked) -> None:
+        _note_novelty(checked.reference, checked.current)
+        if output is not None:
+            sources = {"reference": path_text(reference), "current": path_text(current)}
+            with busy("drawing the page"):
+                write_monitor_page(checked, sources, output)
+
+    check = check_predictions(
         familiar,
         unlabelled,
         calibration=fitted,
@@ -83,16 +92,14 @@ def monitor(
         bound=bound,
         history=history,
         source=path_text(current),
-    ) as checked:  # it is recorded when all else has succeeded, and shown after that
-        check, before, after = checked.check, checked.reference, checked.current
-        verdict, table = monitor_verdict(check), monitor_table(check)
-        document = _document(check, verdict)
-        if output is not None:
-            sources = {"reference": path_text(reference), "current": path_text(current)}
-            with busy("drawing the page"):
-                write_monitor_page(check, verdict, table, before, after, checked.checks, sources, output)
-    _note_novelty(before, after)
-    _print(document, verdict, table, output_format)
+        on_check=draw,
+    )
+    verdict = monitor_verdict(check)
+    if output_format is Format.JSON:
+        typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
+    else:
+        print_tables([monitor_table(check)])
+        echo(*verdict)
     if output is not None:
         echo(f"page: {output}", err=True)
     if check.alarm:
@@ -123,21 +130,3 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
         )
     elif name == "energy" and ("novelty" in reference.novelty or "novelty" in current.novelty):
         echo("note: only one file has novelty: the energy of the logits is compared instead", err=True)
-
-
-def _document(check: "Check", verdict: list[str]) -> str:
-    import json
-
-    from surefoot.report.monitor import monitor_document
-
-    return json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False)
-
-
-def _print(document: str, verdict: list[str], table: "Table", output_format: Format) -> None:
-    from surefoot.cli.terminal import print_tables
-
-    if output_format is Format.JSON:
-        typer.echo(document)
-        return
-    print_tables([table])
-    echo(*verdict)

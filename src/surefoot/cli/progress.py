@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from surefoot.cli.terminal import echo, notes
+from surefoot.cli.terminal import echo, is_animated, notes
 from surefoot.report.tables import Table
 from surefoot.text import count_of, number_text, visible
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from surefoot.workers.jobs import Job, WorkOrder
 
 SECONDS_BETWEEN_LINES = 60  # without a terminal
+FEWEST_SECONDS, FEWEST_EPOCHS = 10, 4  # after the first epoch, before a time left is shown
 
 
 @contextmanager
@@ -46,22 +47,22 @@ def watch(
     text = _Text(order, title, done_before)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), TimeLeft())
     console = notes()
-    with _TwoLines(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _TwoLines(*columns, console=console, transient=True, disable=not is_animated(console)) as bar:
         total = sum(epochs) + len(epochs)  # predicting counts as one epoch
         task = bar.add_task(text.count(), total=total)
         done: dict[int, int] = {}
-        earlier: dict[int, int] = {}  # epochs of an earlier session
+        earlier: dict[int, int] = {}  # epochs that do not count: of an earlier session, and the first
         reports: set[str] = set()
         lines = Log() if log is None else log
 
         def on_event(event: dict[str, Any]) -> None:
             job = event.get("job", -1)
-            if event["event"] == "ready" and not done:
-                bar.reset(task)  # so that the time to start does not count as training
-            elif event["event"] == "epoch":
+            if event["event"] == "epoch":
                 first_phase = order.jobs[job].recipe.epochs if event["phase"] == "final" else 0
                 done[job] = first_phase + event["epoch"]
-                earlier.setdefault(job, done[job] - 1)
+                if not earlier:
+                    bar.reset(task)  # the first epoch takes longer, and so does starting: neither counts
+                earlier.setdefault(job, done[job] - bool(earlier))
                 bar.below = text.epoch(event)
             elif event["event"] == "done":
                 done[job] = epochs[job] + 1
@@ -113,7 +114,7 @@ class Log:
 
     def write(self, line: str) -> None:
         """Print the line unless there is a terminal or the last line is less than a minute old."""
-        if not self.console.is_terminal and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+        if not is_animated(self.console) and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
             self.last = time.monotonic()
             self.console.print(visible(line))
 
@@ -135,9 +136,9 @@ class TimeLeft(ProgressColumn):
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Such as `1:05 left`."""
+        """Such as `1:05 left`; nothing until some epochs were measured."""
         elapsed, share = task.elapsed or 0.0, task.completed / task.total if task.total else 0.0
-        if not share:
+        if elapsed < FEWEST_SECONDS or task.completed < FEWEST_EPOCHS:
             return Text("")
         seconds = math.ceil(elapsed * (1 - share) / share)
         minutes, seconds = divmod(seconds, 60)
@@ -156,7 +157,7 @@ def watch_trials() -> Iterator[Callable[["EpochResult"], None]]:
     """Show the current trial: learning rate, epoch, validation error and NLL."""
     columns = (TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = notes()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not is_animated(console)) as bar:
         task, log = bar.add_task("trying learning rates", total=None), Log()
 
         def on_event(result: "EpochResult") -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Cache,
     Device,
@@ -29,7 +30,12 @@ Sets = Annotated[
     typer.Option("--set", help="A value of the experiment or of its recipes, e.g. runs=3; repeat for more."),
 ]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method ('surefoot ls methods'); repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="A method ('surefoot ls methods'); repeat for more.",
+        autocompletion=names_of("methods"),
+    ),
 ]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, which use the test labels.")]
 Calibrators = Annotated[
@@ -55,7 +61,13 @@ GpusPerNetwork = Annotated[
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(help="A name ('surefoot ls experiments') or a TOML file.")],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A name ('surefoot ls experiments') or a TOML file.",
+            autocompletion=names_of("experiments", or_file=".toml"),
+        ),
+    ],
     values: Sets = None,
     method: Methods = None,
     oracle: Oracle = False,
@@ -83,35 +95,20 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
-    from surefoot.experiments.workflow import train
+    from surefoot.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
+        given = dict(value_of(text) for text in values or ())
+        added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
+        chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
+        where = Training(store, cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
         progress = _progress()
-        trained = train(
-            experiment,
-            values=dict(value_of(text) for text in values or ()),
-            methods=method,
-            oracle=oracle,
-            calibrators=[] if calibrators is None else [name.strip() for name in calibrators.split(",")],
-            root=root,
-            weights=weights,
-            store=store,
-            cache=cache,
-            device=device,
-            workers=workers,
-            engine=engine,
-            address=address,
-            cpus_per_network=cpus_per_network,
-            gpus_per_network=gpus_per_network,
-            progress=progress,
-        )
+        trained = train(chosen, where, progress)
         if train_only:
             command = f"'surefoot report {trained.folder.name} --store {trained.opened.store.root}'"
             echo(f"trained; {command} writes the report")
-        elif experiment == QUICKSTART:
-            _report_briefly(trained.folder)
         else:
-            _report(trained.folder)
+            _report(trained.folder, first_time=experiment == QUICKSTART)
         trained.opened.send(trained.folder, replace(progress, note=echo))
 
 
@@ -156,12 +153,13 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_method_tables
+    from surefoot.cli.terminal import print_tables
     from surefoot.report.comparison import headline_table
     from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
+    from surefoot.report.tables import distinguishing
 
     context, comparison = scores_context(path, paper), scores_compared(path, method)
-    print_method_tables([headline_table(comparison, context)])
+    print_tables([distinguishing(headline_table(comparison, context))])
     if output is not None:
         for written in write_score_tables(comparison, context, output):
             echo(f"written: {written}")
@@ -172,41 +170,27 @@ def _report(
     store: Path = Path("runs"),
     values: list[str] | None = None,
     method: list[str] | None = None,
+    *,
+    first_time: bool = False,
 ) -> None:
-    from surefoot.cli.terminal import busy, print_method_tables
+    """Write the report; print each task's verdict and short table, then the report's path."""
+    from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
     with busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
-        from surefoot.report.study import (
-            report_folder,
-            write_study,
-        )  # here, so that a refusal does not wait for it
+        from surefoot.report.brief import brief_tables, brief_verdict, next_steps
+        from surefoot.report.study import report_folder, write_study  # so that a refusal does not wait for it
 
         written = write_study(study, report_folder(study))
-    print_method_tables([table for part in written.parts for table in part.headline])
-    for sentence in (sentence for part in written.parts for sentence in part.verdict):
-        echo(sentence)
-    echo(f"report: {written.page}")
-
-
-def _report_briefly(folder: Path) -> None:
-    """Write the report; print a short table, three sentences, and what to try next."""
-    from surefoot.cli.terminal import busy, print_method_tables
-    from surefoot.experiments.workflow import load_study
-    from surefoot.report.brief import brief_table, brief_verdict, next_steps
-    from surefoot.report.study import write_study
-
-    with busy("scoring, resampling and drawing"):
-        written = write_study(load_study(folder), folder)
-    store = folder.parent.parent
     for part in written.parts:
-        print_method_tables([brief_table(part)])
-        option = "" if store == Path("runs") else f" --store {store}"
-        echo("", *brief_verdict(part), "", f"report: {written.page}", "")
-        echo(*next_steps(part, folder.name, option))
+        print_sentences(brief_verdict(part) if first_time else part.verdict)
+        print_tables(brief_tables(part))
+    echo(f"report: {written.page}")
+    if first_time:
+        echo("", *next_steps(written.parts[0], study.folder))
 
 
 class Format(StrEnum):
@@ -246,7 +230,7 @@ def compare(
 def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     import json
 
-    from surefoot.cli.terminal import print_long_tables, print_tables
+    from surefoot.cli.terminal import print_tables
     from surefoot.report.changes import (
         change_csv,
         change_document,
@@ -259,7 +243,7 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     notes = change_notes(change)
     if output_format is Format.TABLE:
         print_tables(value_tables(change))
-        print_long_tables(task_tables(change))
+        print_tables(task_tables(change))
         echo(*notes)
     elif output_format is Format.MARKDOWN:
         typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))

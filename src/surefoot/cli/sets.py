@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 
 
@@ -31,28 +31,28 @@ def sets(
     ] = None,
 ) -> None:
     """Choose conformal prediction sets: classes that contain the true one with a stated probability."""
-    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
-    paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
     if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the sets are JSON, and {output} is a file name for predictions; allowed: another ending"
         )
-    refuse_wrong_outputs([*paths.values(), calibration], [output])
-    refuse_missing(*paths.values(), calibration)
+    inputs = [val, familiar_test, unfamiliar, calibration]
+    refuse_wrong_outputs(inputs, [output])
+    refuse_missing(*inputs)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import print_tables
-    from surefoot.deploy.sets import choose_sets, measure_sets, save_sets
-    from surefoot.predictions.labels import refuse_other_classifier
+    from surefoot.deploy.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict
 
-    fitted = None if calibration is None else load_calibration(calibration)
-    predictions = {name: read(path, None) for name, path in paths.items()}
-    refuse_other_classifier(predictions)
-    chosen = choose_sets(predictions["val"], coverage=coverage, calibration=fitted)
-    measured = {name: measure_sets(chosen, each) for name, each in predictions.items()}
+    chosen = choose_sets(
+        read(val, None),
+        coverage=coverage,
+        familiar_test=None if familiar_test is None else read(familiar_test, None),
+        unfamiliar=None if unfamiliar is None else read(unfamiliar, None),
+        calibration=None if calibration is None else load_calibration(calibration),
+    )
     if output is not None:
-        save_sets(chosen, output, measured=measured)
-    print_tables([sets_table(chosen, measured)])
-    echo(*sets_verdict(chosen, measured))
+        save_sets(chosen, output)
+    print_tables([sets_table(chosen)])
+    echo(*sets_verdict(chosen))
     if output is not None:
-        echo(f"sets: {output}", err=True)
+        echo_written(f"sets: {output}")

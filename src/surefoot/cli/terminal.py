@@ -1,12 +1,17 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
+import inspect
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.io import all_or_none
 from surefoot.text import visible
 
 if TYPE_CHECKING:
@@ -15,8 +20,9 @@ if TYPE_CHECKING:
 
     from surefoot.report.tables import Table
 
-WIDE = 120  # columns; narrower terminals get tables of methods without lines
-PLAIN_WIDTH = 150  # without a terminal
+LINE = 80  # characters of a sentence
+_settings = {"quiet": False}
+_written: list[str] = []
 
 
 def echo(*lines: str, err: bool = False) -> None:
@@ -24,11 +30,60 @@ def echo(*lines: str, err: bool = False) -> None:
     typer.echo("\n".join(map(visible, lines)), err=err)
 
 
+def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option --quiet, after which it shows no progress."""
+
+    @wraps(command)
+    def wrapped(*arguments: Any, quiet: bool = False, **options: Any) -> None:
+        _settings["quiet"] = quiet
+        command(*arguments, **options)
+
+    kind: Any = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+    signature = inspect.signature(command)
+    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+    parameters = [*signature.parameters.values(), added]
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {**command.__annotations__, "quiet": kind}
+    return wrapped
+
+
+def echo_written(line: str) -> None:
+    """Print a line to standard error once the files of this command are in place."""
+    _written.append(line)
+
+
+def all_written_or_none(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with all its files put in place at the end, after what it prints could be written."""
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        failed: typer.Exit | None = None
+        _written.clear()
+        with all_or_none():
+            try:
+                command(*arguments, **options)
+            except typer.Exit as exit_code:  # a target that is missed: the files say so
+                failed = exit_code
+            sys.stdout.flush()
+        for line in _written:
+            echo(line, err=True)
+        if failed is not None:
+            raise failed
+
+    return wrapped
+
+
 def notes() -> "Console":
-    """The console on standard error; text is never read as markup."""
+    """The console on standard error, which prints nothing with --quiet; text is never read as markup."""
     from rich.console import Console  # here, so that a refusal does not wait for it
 
-    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    quiet = _settings["quiet"]
+    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=quiet)
+
+
+def is_animated(console: "Console") -> bool:
+    """Whether bars and spinners can be drawn."""
+    return console.is_terminal and not console.is_dumb_terminal and not console.quiet
 
 
 @contextmanager
@@ -37,7 +92,7 @@ def busy(doing: str) -> Iterator[None]:
     from rich.text import Text
 
     console = notes()
-    if not console.is_terminal:
+    if not is_animated(console):
         yield
         return
     with console.status(Text(visible(doing))):
@@ -71,43 +126,33 @@ def _bar(measure: str) -> "Progress":
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn(measure))
     console = notes()
-    quiet = not console.is_terminal
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet)
+    still = not is_animated(console)
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=still)
+
+
+def print_sentences(sentences: Iterable[str]) -> None:
+    """Print sentences, each on lines of at most 80 characters, and an empty line after them."""
+    lines = [
+        line for each in sentences for line in textwrap.wrap(visible(each), LINE, break_long_words=False)
+    ]
+    if lines:
+        echo(*lines, "")
 
 
 def print_tables(tables: Sequence["Table"]) -> None:
-    """Print tables."""
+    """Print tables: plain text, or in a terminal with bold numbers; only text wraps, no number is cut."""
+    from surefoot.report.tables import notes_text, to_rich, to_text
+
+    if not sys.stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        for table in tables:
+            typer.echo("\n".join([*to_text(table), *notes_text(table), ""]))
+        return
     from rich.console import Console
+    from rich.text import Text
 
-    from surefoot.report.tables import to_rich
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = Console(highlight=False)
     for table in tables:
         console.print(to_rich(table))
-
-
-def print_long_tables(tables: Sequence["Table"]) -> None:
-    """Print tables whose numbers are never cut: only the first column wraps."""
-    from rich.console import Console
-
-    from surefoot.report.tables import to_rich
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    for table in tables:
-        rich = to_rich(table)
-        rich.columns[0].overflow = "fold"
-        for column in rich.columns[1:]:
-            column.no_wrap = True
-        if console.width < WIDE:  # without lines there is space for the numbers
-            rich.box, rich.padding = None, (0, 1, 0, 0)
-        console.print(rich)
-
-
-def print_method_tables(tables: Sequence["Table"]) -> None:
-    """Print tables of methods; as Markdown where there is no terminal to show bold numbers."""
-    from surefoot.report.tables import to_markdown
-
-    if sys.stdout.isatty():
-        print_long_tables(tables)
-    else:
-        sys.stdout.write(to_markdown(tables))
+        for note in table.notes:
+            console.print(Text(visible(note)), width=min(LINE, console.width))
+        console.print()

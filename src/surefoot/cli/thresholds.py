@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
 from surefoot.text import path_text
@@ -74,37 +74,51 @@ def thresholds(
     _check_options(output, calibration, split)
     refuse_wrong_outputs([*paths.values(), calibration], [output, html])
     refuse_missing(*paths.values(), calibration)
+    from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.thresholds import Guarantee, Thresholds, choose_thresholds, save_thresholds
-    from surefoot.predictions.labels import refuse_other_classifier
+    from surefoot.deploy.thresholds import Thresholds, save_thresholds, split_rows
+    from surefoot.deploy.workflow import choose_thresholds
 
-    guarantee = Guarantee(target_error, reject_error, level)
     predictions = {name: read(path, None) for name, path in paths.items()}
-    refuse_other_classifier(predictions)
-    fitted, used = _calibrated(predictions["val"], calibration, split, seed)
+    fitted = None if calibration is None else load_calibration(calibration)
+    _note_rows(predictions["val"], fitted)
     with busy("choosing"):
         chosen = choose_thresholds(
-            used, guarantee, calibration=fitted, for_class=for_class, per=per, seed=seed
+            predictions["val"],
+            target_error=target_error,
+            reject_error=reject_error,
+            level=level,
+            familiar_test=predictions.get("familiar test"),
+            unfamiliar=predictions.get("unfamiliar"),
+            calibration=fitted,
+            split=split,
+            seed=seed,
+            for_class=for_class,
+            per=per,
         )
     if not isinstance(chosen, Thresholds):
-        echo(_unreachable(chosen, used.n), err=True)
+        echo(_unreachable(chosen), err=True)
         raise typer.Exit(1)
-    elsewhere = {name: chosen.zones_of(each) for name, each in predictions.items() if name != "val"}
     sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
 
-    verdict, table = thresholds_verdict(chosen, elsewhere), thresholds_table(chosen, elsewhere)
+    verdict = thresholds_verdict(chosen, chosen.measured)
+    table = thresholds_table(chosen, chosen.measured)
     with all_or_none():
         if html is not None:
             from surefoot.report.thresholds import write_thresholds_page
 
+            if split is not None:
+                _, predictions["val"] = split_rows(predictions["val"], split, seed)
             with busy("drawing the page"):
-                write_thresholds_page(chosen, verdict, table, predictions | {"val": used}, sources, html)
-        save_thresholds(chosen, output, sources=sources, elsewhere=elsewhere)
+                write_thresholds_page(chosen, verdict, table, predictions, sources, html)
+        save_thresholds(chosen, output, sources=sources, elsewhere=chosen.measured)
+    if split is not None and chosen.calibration is not None:
+        echo(*(f"calibration: {line}" for line in chosen.calibration.lines()))
     covers_enough = _print(chosen, verdict, table, min_coverage)
-    echo(f"thresholds: {output}", err=True)
+    echo_written(f"thresholds: {output}")
     if html is not None:
-        echo(f"page: {html}", err=True)
+        echo_written(f"page: {html}")
     if not covers_enough:
         raise typer.Exit(1)
 
@@ -120,38 +134,22 @@ def _check_options(output: Path, calibration: Path | None, split: float | None) 
         raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
 
 
-def _calibrated(
-    val: "Predictions", calibration: Path | None, split: float | None, seed: int
-) -> "tuple[Calibration | None, Predictions]":
-    """The calibration, given or fitted on a part of VAL, and the rows that are left for the thresholds."""
-    from surefoot.calibrators import fit_calibration, load_calibration
-    from surefoot.deploy.thresholds import split_rows
-
-    if calibration is not None:
-        loaded = load_calibration(calibration)
-        keeps_order = val.classes == 2 and loaded.single_temperature is not None
-        if not keeps_order:  # else the same rows are accepted, whatever the temperature
-            echo(
-                "note: the guarantee holds only if the calibration was fitted on other rows than these, "
-                "as --split fits a temperature",
-                err=True,
-            )
-        return loaded, val
-    if split is None:
-        return None, val
-    first, rest = split_rows(val, split, seed)
-    fitted = fit_calibration("temperature", first)
-    for line in fitted.lines():
-        echo(f"calibration: {line}")
-    return fitted, rest
+def _note_rows(val: "Predictions", calibration: "Calibration | None") -> None:
+    """The same rows are accepted whatever the temperature of two classes; otherwise they must be others."""
+    if calibration is not None and (val.classes > 2 or calibration.single_temperature is None):
+        echo(
+            "note: the guarantee holds only if the calibration was fitted on other rows than these, "
+            "as --split fits a temperature",
+            err=True,
+        )
 
 
-def _unreachable(unreachable: "Unreachable", n: int) -> str:
+def _unreachable(unreachable: "Unreachable") -> str:
     from surefoot.report.thresholds import rounded_up
 
     best, target = unreachable.best, unreachable.guarantee.target_error
     return (
-        f"no threshold can guarantee an error of at most {target:g} with n = {n:,} rows; "
+        f"no threshold can guarantee an error of at most {target:g} with n = {unreachable.n:,} rows; "
         f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
         f"({best.wrong} wrong of {best.n}): use that as --target-error, or more rows; nothing was written"
     )

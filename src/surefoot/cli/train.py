@@ -1,12 +1,14 @@
 """`surefoot train`, `surefoot tune` and `surefoot status`: the networks of a store."""
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Cache,
     Device,
@@ -25,11 +27,19 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.experiments.search import RecipeSearch
     from surefoot.recipes.recipe import Recipe
-    from surefoot.training.tune import TuneContext
+    from surefoot.workers.jobs import Job, WorkOrder
 
-TaskName = Annotated[str, typer.Argument(help="A task's name (see 'surefoot ls tasks') or its TOML file.")]
+    # Augmentations, sharpness, schedules and lengths to try; empty: the default ones
+    Axes = tuple[Sequence[str], Sequence[float], Sequence[str], Sequence[float]]
+
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        help="A task's name (see 'surefoot ls tasks') or its TOML file.",
+        autocompletion=names_of("tasks", or_file=".toml"),
+    ),
+]
 Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file, such as 'surefoot tune' writes.")]
 Values = Annotated[
@@ -53,22 +63,31 @@ def train(
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
     from surefoot.cli.progress import watch
-    from surefoot.workers.jobs import WorkOrder, jobs_of
+    from surefoot.workers.jobs import jobs_of
     from surefoot.workers.local import default_workers, execute
 
     chosen = device_named(device)
-    order = WorkOrder(
-        task=task,
-        root=None if root is None else str(root),
-        jobs=jobs_of(_recipe(recipe, values, weights), range(members)),
-        store=str(store),
-        cache=None if cache is None else str(cache),
-        weights=None if weights is None else str(weights),
-        device=chosen,
-    )
+    jobs = jobs_of(_recipe(recipe, values, weights), range(members))
+    order = _order(task, root, jobs, store, cache, weights, chosen)
     with stoppable(), watch(order, title=task) as on_event:
         execute(order, workers=workers or default_workers(chosen), on_event=on_event)
     echo(f"{count_of(members, 'network')} of {task} in {store}")
+
+
+def _order(
+    task: str,
+    root: Path | None,
+    jobs: "tuple[Job, ...]",
+    store: Path,
+    cache: Path | None,
+    weights: Path | None,
+    device: str,
+) -> "WorkOrder":
+    from surefoot.workers.jobs import WorkOrder
+
+    paths = {"root": root, "store": store, "cache": cache, "weights": weights}
+    texts: Any = {name: None if path is None else str(path) for name, path in paths.items()}
+    return WorkOrder(task=task, jobs=jobs, device=device, **texts)
 
 
 class SearchName(StrEnum):
@@ -138,49 +157,12 @@ def tune(
         )
     refuse_wrong_outputs([*task_files(task), recipe, weights, candidates], [output, trials])
     base = _recipe(recipe, values, weights)
-    import torch
-
-    from surefoot.tasks import task_named
-
-    chosen = device_named(device)
-
-    loaded = task_named(task, root=root)
+    where = _order(task, root, (), store, cache, weights, device_named(device))
     if search is SearchName.RATE:
-        from surefoot.images.cache import default_cache
-        from surefoot.training.data import task_inputs
-        from surefoot.training.tune import TuneContext
-
-        inputs = task_inputs(loaded, base, cache=cache or default_cache())
-        device_used = torch.device(chosen)
-        limited = TuneContext(loaded, inputs, base, device_used, weights, patience, most_epochs)
-        _tune_rate(limited, tuple(rate or ()), output)
+        _tune_rate(where, base, tuple(rate or ()), most_epochs, patience, output)
         return
-    from surefoot.experiments.search import RecipeSearch, read_candidates
-    from surefoot.experiments.search import candidates as grid
-    from surefoot.workers.jobs import WorkOrder
-    from surefoot.workers.local import default_workers
-
-    if candidates is None:
-        found = grid(
-            base,
-            loaded,
-            augmentations=augmentation or (),
-            sharpness=sharpness or (),
-            schedules=schedule or (),
-            lengths=length or (),
-        )
-    else:
-        found = read_candidates(candidates, base)
-    order = WorkOrder(
-        task=task,
-        root=None if root is None else str(root),
-        jobs=(),
-        store=str(store),
-        cache=None if cache is None else str(cache),
-        weights=None if weights is None else str(weights),
-        device=chosen,
-    )
-    _tune_recipe(RecipeSearch(loaded, found, order, runs), base, workers or default_workers(chosen), output)
+    axes = (augmentation or (), sharpness or (), schedule or (), length or ())
+    _tune_recipe(where, base, axes if candidates is None else candidates, runs, workers, output)
 
 
 def _refuse_wrong_options(search: SearchName, context: typer.Context) -> None:
@@ -205,17 +187,32 @@ def _refuse_wrong_options(search: SearchName, context: typer.Context) -> None:
         )
 
 
-def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -> None:
-    from dataclasses import replace
+def _tune_rate(
+    order: "WorkOrder",
+    base: "Recipe",
+    rates: tuple[float, ...],
+    most_epochs: int,
+    patience: int,
+    output: Path,
+) -> None:
+    import torch
 
     from surefoot.cli.progress import describe_equivalent, describe_trials, watch_trials
     from surefoot.recipes.recipe import write_recipe
+    from surefoot.tasks import task_named
     from surefoot.tasks.task import Split
+    from surefoot.training.data import task_inputs
+    from surefoot.training.tune import TuneContext
     from surefoot.training.tune import tune as search
 
-    task = context.task
+    task = task_named(order.task, root=order.root_path)
+    inputs = task_inputs(task, base, cache=order.cache_path)
+    device = torch.device(order.device)
     with watch_trials() as on_event:
-        best, trials = search(replace(context, on_event=on_event), rates)
+        best, trials = search(
+            TuneContext(task, inputs, base, device, order.weights_path, patience, most_epochs, on_event),
+            rates,
+        )
     comment = describe_trials(task.name, trials)
     echo(*comment.split("\n"))  # first, so that the result is not lost if the file cannot be written
     write_recipe(best, output, comment=comment)
@@ -229,21 +226,40 @@ def _tune_rate(context: "TuneContext", rates: tuple[float, ...], output: Path) -
         echo(f"this is the {end} rate tried; --rate {best.learning_rate * further:.1g} may be better")
 
 
-def _tune_recipe(search: "RecipeSearch", base: "Recipe", workers: int, output: Path) -> None:
+def _tune_recipe(
+    order: "WorkOrder", base: "Recipe", tried: "Axes | Path", runs: int, workers: int | None, output: Path
+) -> None:
+    """Search among the recipes of a file, or of a grid."""
     from surefoot.cli.progress import Log, describe_not_worse, search_table, watch
-    from surefoot.cli.terminal import print_long_tables
-    from surefoot.experiments.search import recipe_document, trials_csv
+    from surefoot.cli.terminal import print_tables
+    from surefoot.experiments.search import (
+        RecipeSearch,
+        candidates,
+        read_candidates,
+        recipe_document,
+        trials_csv,
+    )
     from surefoot.report.tables import to_markdown
+    from surefoot.tasks import task_named
+    from surefoot.workers.local import default_workers
 
+    task = task_named(order.task, root=order.root_path)
+    if isinstance(tried, Path):
+        recipes = read_candidates(tried, base)
+    else:
+        augmentations, sharpness, schedules, lengths = tried
+        recipes = candidates(
+            base, task, augmentations=augmentations, sharpness=sharpness, schedules=schedules, lengths=lengths
+        )
     trials = output.with_suffix(".csv")
     log = Log()
     with stoppable():
-        rungs = search.run(
-            workers=workers,
+        rungs = RecipeSearch(task, recipes, order, runs).run(
+            workers=workers or default_workers(order.device),
             watch=lambda order, title, done: watch(order, title=title, done_before=done, log=log),
         )
-    table, remarks = search_table(search.task.name, rungs), describe_not_worse(rungs)
-    print_long_tables([table])  # first, so that the result is not lost if the file cannot be written
+    table, remarks = search_table(task.name, rungs), describe_not_worse(rungs)
+    print_tables([table])  # first, so that the result is not lost if the file cannot be written
     winner = rungs[-1][0].candidate
     comment = "\n".join([to_markdown([table]).rstrip(), "", f"best: {winner.name}", *remarks])
     with all_or_none():
@@ -271,10 +287,13 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
+    from surefoot.plugins import search_in
     from surefoot.recipes.recipe import Recipe
     from surefoot.training.initial import right_weights, weights_digest
     from surefoot.variants import read_recipe, recipe_from
 
+    if file is not None:
+        search_in(file.parent)  # for a network of the user's own
     given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))
     if weights is None:
@@ -286,3 +305,4 @@ def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -
 
 def _refuse_missing_files(task: str, recipe: Path | None, weights: Path | None) -> None:
     refuse_missing(Path(task) if task.lower().endswith(".toml") else None, recipe, weights)
+    task_files(task)  # refuses what is no task

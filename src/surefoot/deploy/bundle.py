@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
+from surefoot.deploy.features import one_pass, projected
 from surefoot.deploy.model import (
     CalibratedNetworks,
     Novelty,
@@ -25,6 +26,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
+from surefoot.deploy.own_code import SOURCE, importing_from, is_own_code, is_source
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
@@ -32,6 +34,7 @@ from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
 from surefoot.io import read_json, sha256_of
 from surefoot.networks.backbones import build_network
 from surefoot.novelty import Scale, logits_score
+from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe
@@ -106,8 +109,7 @@ FIXED_LIMIT = 1e-3  # of a probability, between versions and machines
 LONGEST = 300  # characters of torch's error message
 BUNDLE, WEIGHTS, CALIBRATION = "bundle.json", "weights.safetensors", "calibration.json"
 AGAIN = "copy the bundle again, or write it again with 'surefoot bundle'"
-THRESHOLDS, METRICS, CARD = "thresholds.json", "metrics.json", "README.md"
-LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
+THRESHOLDS, METRICS, CARD, REFERENCE = "thresholds.json", "metrics.json", "README.md", "reference.npz"
 
 Samples = Tensor | NDArray[np.floating[Any]]
 
@@ -127,6 +129,7 @@ class Bundle:
     thresholds: Rule | None
     familiar: Familiar | None  # None: written before bundles had it
     encoding: Encoding | None = None  # from the rows of a table to vectors; None: there is no table
+    reference: Predictions | None = None  # of familiar test samples, to compare with; not in every bundle
 
     @cached_property
     def model(self) -> CalibratedNetworks:
@@ -184,11 +187,16 @@ class Bundle:
             self.encoding.refuse_unseen(raw)
         return torch.from_numpy(self.encoding.encode(raw))
 
-    def predict(self, samples: Samples) -> Predictions:
-        """Calibrated predictions of preprocessed samples, with their novelty, in one pass."""
+    def predict(self, samples: Samples, *, features: bool = False) -> Predictions:
+        """Calibrated predictions of preprocessed samples, with their novelty, in one pass.
+
+        With `features`, also the inputs of the networks' last layers, projected to at most 64 numbers.
+        """
         inputs = self._checked(samples)
         with torch.inference_mode():
-            logits = torch.stack([network(inputs) for network in self.networks]).float().cpu()
+            passes = [one_pass(network, inputs, features=features) for network in self.networks]
+            logits = torch.stack([logits for logits, _ in passes]).float().cpu()
+            inner = [found for _, found in passes if found is not None]
         novelty = self.novelty.of(logits, self.kind)
         scale = self.novelty.scale
         predictions = Predictions.from_logits(
@@ -197,6 +205,7 @@ class Bundle:
             kind=self.kind,
             class_names=self.class_names,
             novelty=None if scale is None else scale(novelty.numpy()),
+            features=projected(inner) if inner else None,
         )
         outer = self.outer_calibration
         calibrated = predictions if outer is None else outer(predictions)
@@ -261,22 +270,23 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{WEIGHTS} cannot be read: {error}") from error
-    networks = [
-        restored_network(
-            recipe_from(each["recipe"]),
-            {
-                name.removeprefix(f"members.{i}."): t
-                for name, t in weights.items()
-                if name.startswith(f"members.{i}.")
-            },
-            classes=len(names),
-            shape=shape,
-            kind=kind,
-            key=str(each["key"]),
-            allow_code=allow_code,
-        )
-        for i, each in enumerate(about["networks"])
-    ]
+    with importing_from(folder):
+        networks = [
+            restored_network(
+                recipe_from(each["recipe"]),
+                {
+                    name.removeprefix(f"members.{i}."): t
+                    for name, t in weights.items()
+                    if name.startswith(f"members.{i}.")
+                },
+                classes=len(names),
+                shape=shape,
+                kind=kind,
+                key=str(each["key"]),
+                allow_code=allow_code,
+            )
+            for i, each in enumerate(about["networks"])
+        ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
     if _is_inside(calibration, networks):
@@ -296,6 +306,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     thresholds = None
     if THRESHOLDS in about["files"]:
         thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
+    reference = read_predictions(folder / REFERENCE) if REFERENCE in about["files"] else None
     bundle = Bundle(
         about=about,
         kind=kind,
@@ -308,6 +319,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         thresholds=thresholds,
         familiar=None if familiar is None else familiar_from(familiar),
         encoding=encoding,
+        reference=reference,
     )
     _check_parts(bundle)
     return bundle
@@ -334,6 +346,9 @@ def _check_parts(bundle: Bundle) -> None:
             raise InputError(f"T inside {fitted.needs_members} samples for {got}; allowed: as many")
     elif fitted is not None and fitted.needs_members not in (None, members):
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
+    reference = bundle.reference
+    if reference is not None and (reference.kind, reference.class_names) != (bundle.kind, bundle.class_names):
+        raise InputError(f"{REFERENCE} has predictions of another classifier; {AGAIN}")
     logits_score(novelty.score)
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
         raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
@@ -361,12 +376,6 @@ def _check_outputs(bundle: Bundle) -> None:
             f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}; "
             f"{AGAIN}"
         )
-
-
-def is_own_code(recipe: Recipe) -> bool:
-    """Whether the network is a user's own function, not one of ours or of a library."""
-    source, colon, _ = recipe.network.partition(":")
-    return bool(colon) and source not in LIBRARIES
 
 
 def restored_network(
@@ -399,10 +408,14 @@ def restored_network(
 
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
-        if name not in (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD):
+        known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
+        if name not in known and not is_source(name):
             raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
+    for file in (folder / SOURCE).rglob("*"):
+        if file.is_file() and file.relative_to(folder).as_posix() not in digests:
+            raise InputError(f"{file.relative_to(folder)} is not a file that was bundled; {AGAIN}")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
             raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")

@@ -103,22 +103,33 @@ def remark_on(thresholds: Mapping[str, Any], calibration: Mapping[str, Any]) -> 
 
 FAMILIAR, UNFAMILIAR = "familiar", "unfamiliar"
 SHARE = 0.95  # of familiar samples to be classified as familiar
+USEFUL = 2.0  # times as often as familiar samples, unfamiliar ones must be classified as unfamiliar
+TESTED, VALIDATED = "familiar test", "validation"  # the samples that a limit comes from
 
 
 @dataclass(frozen=True)
 class Familiar:
     """The novelty above which a sample is classified as unfamiliar, and how often it is on the test sets.
 
-    The limit is the ceil(0.95 (n + 1))-th smallest novelty of n validation samples, so that one more familiar
-    sample lies above it with a probability of at most 0.05 (Vovk et al. 2005); with n below 19 it is the
-    largest, without that guarantee. Under the paper's protocol the networks were trained further on the
-    validation samples before they were bundled: `alarms` measures how well the guarantee still holds.
+    The limit is the ceil(0.95 (n + 1))-th smallest novelty of n familiar samples that the networks were not
+    trained on, so that one more familiar sample lies above it with a probability of at most 0.05 (Vovk et al.
+    2005); with n below 19 it is the largest, without that guarantee. In older bundles these were validation
+    samples, on which the paper's protocol trains further before networks are bundled.
     """
 
     limit: float
-    n: int  # validation samples
-    alarms: Proportion  # familiar test samples that are classified as unfamiliar, by mistake
+    n: int  # samples that it comes from
+    alarms: Proportion  # other familiar test samples that are classified as unfamiliar, by mistake
     found: Proportion | None  # unfamiliar test samples that are
+    source: str = TESTED  # or VALIDATED
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether unfamiliar samples are found at least twice as often as familiar ones are mistaken.
+
+        By the ends of the two 95% intervals, so that few test samples are not enough. Unknown is not useful.
+        """
+        return self.found is not None and self.found.low >= USEFUL * self.alarms.high
 
     def verdict(self, novelty: float) -> str:
         """Whether a sample of that novelty is familiar or unfamiliar."""
@@ -128,12 +139,19 @@ class Familiar:
         """The definition of the verdict and how often it is right, for people."""
         meaning = (
             f"A sample is classified as unfamiliar if its novelty is above {self.limit:.4g}: {SHARE:.0%} of "
-            f"{self.n:,} familiar validation samples are at or below it."
+            f"{self.n:,} {self._samples} are at or below it."
         )
-        wrong = f"{_rate(self.alarms)} familiar test samples were classified as unfamiliar"
+        other = "other familiar" if self.source == TESTED else "familiar"
+        wrong = f"{_rate(self.alarms)} {other} test samples were classified as unfamiliar"
         if self.found is None:
             return meaning, f"{wrong}; there were no unfamiliar test samples."
         return meaning, f"{wrong}, and {_rate(self.found)} unfamiliar ones."
+
+    @property
+    def _samples(self) -> str:
+        if self.source == TESTED:
+            return "familiar samples that the networks were not trained on"
+        return "familiar validation samples"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -141,12 +159,12 @@ class Familiar:
 
 
 def fit_familiar(
-    validation: NDArray[np.float64], familiar: NDArray[np.float64], unfamiliar: NDArray[np.float64] | None
+    held_out: NDArray[np.float64], familiar: NDArray[np.float64], unfamiliar: NDArray[np.float64] | None
 ) -> Familiar:
-    """The limit from the validation novelty alone; the test sets only measure it."""
-    n = len(validation)
+    """The limit from the held-out novelty alone; the others only measure it."""
+    n = len(held_out)
     rank = min(n, math.ceil(SHARE * (n + 1)))
-    limit = float(np.sort(validation)[rank - 1])
+    limit = float(np.sort(held_out)[rank - 1])
     rates = [
         None if novelty is None else Proportion.of(int((novelty > limit).sum()), len(novelty))
         for novelty in (familiar, unfamiliar)
@@ -165,6 +183,7 @@ def familiar_from(document: Mapping[str, Any]) -> Familiar:
         n=int(document["n"]),
         alarms=_rate_from(document["alarms"]),
         found=None if found is None else _rate_from(found),
+        source=str(document.get("source", VALIDATED)),
     )
 
 

@@ -1,7 +1,8 @@
 """The checks of `surefoot monitor` over time: a file of JSON lines, one per check."""
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,16 +12,19 @@ from typing import Any
 from surefoot import __version__
 from surefoot.deploy.monitor import Check
 from surefoot.errors import InputError
-from surefoot.io import ClaimedError, locked, parse_json, read_text, replacing
+from surefoot.io import ClaimedError, locked, parse_json, refuse_special, replacing
+
+RECENT = 2**20  # bytes at the end of the file that are read: some thousand checks, however long it is
 
 
 @dataclass(frozen=True)
 class History:
-    """The checks so far, oldest first, and the file they are in."""
+    """The most recent checks, oldest first, how many there are in all, and the file they are in."""
 
     path: Path
-    text: str
+    count: int
     checks: tuple[dict[str, Any], ...]
+    new: str = ""  # what `write` appends to the file
 
     def added(self, check: Check, *, reference: str, source: str) -> "History":
         """With this check at its end; nothing is written yet."""
@@ -39,13 +43,16 @@ class History:
             "drop": asdict(check.drop),
             "alarm": check.alarm,
         }
-        text = self.text + json.dumps(entry, allow_nan=False) + "\n"
-        return History(self.path, text, (*self.checks, entry))
+        line = json.dumps(entry, allow_nan=False) + "\n"
+        return History(self.path, self.count + 1, (*self.checks, entry), self.new + line)
 
     def write(self) -> None:
         """Write the file, which spends the budget of its last check."""
         with replacing(self.path) as temporary:
-            temporary.write_text(self.text, encoding="utf-8")
+            if self.path.exists():
+                shutil.copyfile(self.path, temporary)
+            with temporary.open("a", encoding="utf-8") as file:
+                file.write(self.new)
 
 
 LOCK_NAME = 50  # characters of the history's name in the name of its lock, which has 255 bytes at most
@@ -68,10 +75,9 @@ def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
 
 
 def _read(path: Path, *, alpha: float, reference: str) -> History:
-    text = read_text(path) if path.exists() else ""
-    text += "" if text.endswith("\n") or not text else "\n"
-    lines = enumerate(text.split("\n")[:-1], start=1)
-    checks = tuple(_check_from(path, number, line) for number, line in lines)
+    lines, is_whole, is_ended = _recent_lines(path) if path.exists() else ([], True, True)
+    first = 1 if is_whole else _number_of(path, lines)
+    checks = tuple(_check_from(path, number, line) for number, line in enumerate(lines, start=first))
     for check in checks:
         if check["alpha"] != alpha:
             raise InputError(
@@ -82,7 +88,34 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
                 f"{path} has checks against another reference (or with another calibration); allowed: a new "
                 "history for a new reference"
             )
-    return History(path, text, checks)
+    return History(path, first + len(checks) - 1, checks, "" if is_ended else "\n")
+
+
+def _recent_lines(path: Path) -> tuple[list[str], bool, bool]:
+    """The lines at the end of the file, whether they are all of it, and whether the last one is ended."""
+    try:
+        size = refuse_special(path)
+        with path.open("rb") as file:
+            file.seek(max(0, size - RECENT))
+            data = file.read(RECENT)
+        text = (data if size <= RECENT else data.partition(b"\n")[2]).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    is_ended = text.endswith("\n") or not text
+    return text.removesuffix("\n").split("\n") if text else [], size <= RECENT, is_ended
+
+
+def _number_of(path: Path, lines: Sequence[str]) -> int:
+    """The number of the first of the recent checks, as it says itself."""
+    try:
+        number = int(parse_json(lines[0])["look"])
+        if number < 1:
+            raise ValueError(f"look {number}")
+        return number
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise _not_a_history(path, f"the last {RECENT:,} bytes are wrong ({error})") from error
 
 
 def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -103,7 +136,10 @@ def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
             "alarm": bool(entry["alarm"]),
         }
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a history of checks: line {number} is wrong ({error}); allowed: a file that "
-            "'surefoot monitor --history' wrote"
-        ) from error
+        raise _not_a_history(path, f"line {number} is wrong ({error})") from error
+
+
+def _not_a_history(path: Path, what: str) -> InputError:
+    return InputError(
+        f"{path} is not a history of checks: {what}; allowed: a file that 'surefoot monitor --history' wrote"
+    )

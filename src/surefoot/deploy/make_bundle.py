@@ -4,19 +4,23 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy import bundle as parts
-from surefoot.deploy.bundle import Preprocessing
+from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
+from surefoot.deploy.own_code import OwnCode, copy_source, is_own_code, own_code_of
+from surefoot.deploy.reference import add_to_reference, row_features, write_reference
 from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
@@ -35,7 +39,7 @@ from surefoot.store.draft import save_tensors
 from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
-from surefoot.tasks.task import Split
+from surefoot.tasks.task import Split, Task
 from surefoot.text import count_of
 from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
@@ -47,6 +51,7 @@ FIRST_LAYERS = {
     "residual-mlp": "first.weight",
 }
 CHANNELS = 3  # images are decoded to red, green and blue
+SEED = 23  # of the half of the test samples that the limit of novelty comes from
 NOVELTY_MEANING = (
     "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
     "mean over members"
@@ -68,6 +73,7 @@ def model_card(
     evaluation: Evaluation,
     thresholds: Mapping[str, Any] | None,
     method: Method,
+    code: OwnCode | None,
 ) -> str:
     """Markdown; text from users' files is escaped, our own needs no escaping."""
     shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
@@ -101,7 +107,7 @@ def model_card(
             "",
             "## How to use it",
             "",
-            *_use(about),
+            *_use(about, code),
             "",
         ]
     )
@@ -164,29 +170,34 @@ def _decisions(thresholds: Mapping[str, Any] | None) -> list[str]:
     return [f"Predictions are {above}, {below}, and reviewed otherwise. `thresholds.json` has the details."]
 
 
-def _use(about: Mapping[str, Any]) -> list[str]:
-    code = [
-        "```python",
-        "import surefoot",
-        "",
-        'bundle = surefoot.load_bundle("DIR")',
-    ]
+def _use(about: Mapping[str, Any], code: OwnCode | None) -> list[str]:
+    """Commands and Python that work as they are in the bundle's folder."""
+    option, argument = ("", "") if code is None else (" --allow-code", ", allow_code=True")
+    python = ["import surefoot", "", f'bundle = surefoot.load_bundle("."{argument})']
+    command = None
     if about.get("features") is not None:
-        code += [
+        command = "surefoot predict . rows.csv -o predictions.csv"
+        python += [
             "rows = bundle.preprocess_rows(table)  # a pandas DataFrame, a pyarrow Table, a list of mappings",
             "probabilities = bundle.probabilities(rows)  # (n, classes)",
-            "```",
         ]
-        return ["```sh", "surefoot predict DIR rows.csv -o out.csv", "```", "", *code]
-    if about["preprocessing"] is None:
-        code += ["probabilities = bundle.probabilities(points)  # (n, classes)", "```"]
-        return code
-    code += [
-        'image = bundle.preprocess("image.jpg")',
-        "probabilities = bundle.probabilities(image[None])  # (1, classes)",
+    elif about["preprocessing"] is None:
+        python.append("probabilities = bundle.probabilities(points)  # (n, classes)")
+    else:
+        command = "surefoot predict . photo.jpg -o predictions.csv"
+        python += [
+            'image = bundle.preprocess("photo.jpg")',
+            "probabilities = bundle.probabilities(image[None])  # (1, classes)",
+        ]
+    return [
+        "With Surefoot installed, run this in the folder of this file."
+        + ("" if code is None else f" {code.sentence}"),
+        "",
+        *([] if command is None else ["```sh", command + option, "```", ""]),
+        "```python",
+        *python,
         "```",
     ]
-    return ["```sh", "surefoot predict DIR images/ -o out.parquet", "```", "", *code]
 
 
 def _plain(text: object) -> str:
@@ -260,19 +271,22 @@ def write_bundle(
     run: int = 0,
     thresholds: dict[str, Any] | None = None,
     resamples: int = RESAMPLES,
+    features: bool = False,
     tick: Tick = silently,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Write one run's final networks with their calibration and metrics; returns the calibration document."""
+    """Write one run's final networks with their calibration and metrics; returns the calibration document.
+
+    With `features`, the reference has them, too, computed from the task's data. With `allow_code` a user's
+    own network is run, to compare it with the stored predictions.
+    """
+    if features:
+        refuse_without_features(chosen)
     with new_folder(folder) as new:
         selected = _run(chosen, run)
         if selected.calibration is not None:
             selected.calibration.module()  # refuses a calibration that cannot be bundled
-        if Split.TEST_FAMILIAR not in selected.outputs:
-            lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
-            raise InputError(
-                f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
-                f"{recovery(lost)}"
-            )
+        _refuse_unscored(chosen, selected)
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
         evaluation = evaluate(
@@ -284,21 +298,24 @@ def write_bundle(
         )
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
+        about["reference"] = _reference(chosen, selected, novelty, new / parts.REFERENCE)
+        about_novelty = {
+            "score": novelty.score,
+            "scale": None if novelty.scale is None else asdict(novelty.scale),
+            "meaning": NOVELTY_MEANING,
+            "familiar": familiar.as_dict(),
+        }
         documents = {
-            parts.CALIBRATION: calibration_document(selected.calibration)
-            | {
-                "novelty": {
-                    "score": novelty.score,
-                    "scale": None if novelty.scale is None else asdict(novelty.scale),
-                    "meaning": NOVELTY_MEANING,
-                    "familiar": familiar.as_dict(),
-                }
-            },
+            parts.CALIBRATION: {**calibration_document(selected.calibration), "novelty": about_novelty},
             parts.METRICS: evaluation_document(evaluation),
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
         tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
         save_tensors(tensors, new / parts.WEIGHTS, {})
+        code = _own_code(selected)
+        if code is not None:
+            about["own_code"] = code.sentence
+            copy_source(code, new)
         for name, document in documents.items():
             _write_json(document, new / name)
         card = model_card(
@@ -309,41 +326,111 @@ def write_bundle(
             evaluation=evaluation,
             thresholds=thresholds,
             method=chosen.planned.method,
+            code=code,
         )
         (new / parts.CARD).write_text(card, encoding="utf-8")
-        about["files"] = {file.name: sha256_of(file) for file in sorted(new.iterdir())}
+        files = sorted(file for file in new.rglob("*") if file.is_file())
+        about["files"] = {file.relative_to(new).as_posix(): sha256_of(file) for file in files}
         _write_json(about, new / parts.BUNDLE)
-        _write_json({**about, **_self_check(chosen, selected, new)}, new / parts.BUNDLE)
+        if features:
+            bundle, stored = parts.load_bundle(new), selected.before[Split.TEST_FAMILIAR]
+            add_to_reference(bundle, _task(chosen, bundle), stored, new / parts.REFERENCE)
+            about["files"][parts.REFERENCE] = sha256_of(new / parts.REFERENCE)
+            _write_json(about, new / parts.BUNDLE)
+        check = _self_check(chosen, selected, new, allow_code=allow_code)
+        _write_json({**about, **check}, new / parts.BUNDLE)
     return documents[parts.CALIBRATION]
 
 
-def _self_check(chosen: Chosen, selected: MethodRun, folder: Path) -> dict[str, Any]:
+def _refuse_unscored(chosen: Chosen, selected: MethodRun) -> None:
+    """Raise where the predictions of familiar test data are lost."""
+    if Split.TEST_FAMILIAR in selected.outputs:
+        return
+    lost = chosen.opened.store.folder(selected.specs[0]) / f"{Split.TEST_FAMILIAR}.npz"
+    raise InputError(
+        f"{lost} is missing, and a bundle is scored on familiar test data; if the task has them, "
+        f"{recovery(lost)}"
+    )
+
+
+def _own_code(selected: MethodRun) -> OwnCode | None:
+    names = [spec.recipe.network for spec in selected.specs if is_own_code(spec.recipe)]
+    return own_code_of(names[0]) if names else None  # the networks of one method are built alike
+
+
+def _self_check(chosen: Chosen, selected: MethodRun, folder: Path, *, allow_code: bool) -> dict[str, Any]:
     """What the bundle gives for fixed numbers, and its differences from stored predictions of test rows."""
-    if any(parts.is_own_code(spec.recipe) for spec in selected.specs):
-        return {"checked": {"rows": 0, "reason": "the network is code of your own, which is not run here"}}
-    bundle = parts.load_bundle(folder)
+    if any(is_own_code(spec.recipe) for spec in selected.specs) and not allow_code:
+        reason = "the network is code of your own, which is run here with --allow-code only"
+        return {"checked": {"rows": 0, "reason": reason}}
+    bundle = parts.load_bundle(folder, allow_code=allow_code)
     fixed = {"fixed_probabilities": bundle.fixed_probabilities().tolist()}
     try:
         if (remark := remark_on_predictions(chosen)) is not None:
             raise InputError(remark)
-        root = chosen.part.root
-        task = task_named(chosen.part.task, root=None if root is None else Path(root))
-        if task.encoding != bundle.encoding:
-            raise InputError("the task's table is not the one that was trained on")
-        rows = rows_of(task, selected, bundle.preprocessing)
+        rows = rows_of(_task(chosen, bundle), selected, bundle.preprocessing)
     except InputError as error:  # the store is enough to write a bundle; the data may be elsewhere
         return fixed | {"checked": {"rows": 0, "reason": str(error)}}
     return fixed | {"checked": differences(bundle, rows, selected, chosen.opened.store)}
+
+
+def _task(chosen: Chosen, bundle: Bundle) -> Task:
+    """The task with its data; raises where they are not on this machine, or are others."""
+    root = chosen.part.root
+    task = task_named(chosen.part.task, root=None if root is None else Path(root))
+    if task.encoding != bundle.encoding:
+        raise InputError("the task's table is not the one that was trained on")
+    return task
 
 
 def method_predictions(chosen: Chosen, *, run: int = 0) -> dict[Split, Predictions]:
     """A method's calibrated predictions of the test sets, with the novelty that its bundle reports."""
     selected = _run(chosen, run)
     novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
+    return {split: _with_novelty(selected, split, novelty) for split in selected.after}
+
+
+def add_features(
+    chosen: Chosen,
+    predictions: Mapping[Split, Predictions],
+    *,
+    run: int = 0,
+    device: str = "cpu",
+    tick: Callable[[int], None] = lambda _: None,
+) -> dict[Split, Predictions]:
+    """The predictions with the projected features that the method's bundle gives of the same rows.
+
+    They are computed from the weights and the task's data; `tick` is called with the rows that are done.
+    """
+    refuse_without_features(chosen)
+    with TemporaryDirectory() as folder:
+        write_bundle(chosen, Path(folder) / "bundle", run=run, resamples=0)
+        bundle = parts.load_bundle(Path(folder) / "bundle").to(device)
+    task = _task(chosen, bundle)
     return {
-        split: replace(predictions, novelty=novelty.of(selected.outputs[split].logits, chosen.plan.kind))
-        for split, predictions in selected.after.items()
+        split: replace(each, features=row_features(bundle, task, split, each, np.arange(each.n), tick))
+        for split, each in predictions.items()
     }
+
+
+def refuse_without_features(chosen: Chosen) -> None:
+    """Raise if a network gives its logits only."""
+    for spec in (spec for run in chosen.planned.runs for spec in run):
+        if not spec.recipe.gives_features:
+            raise InputError(f"network {spec.recipe.network!r} gives logits only; needed: its features")
+
+
+def _with_novelty(selected: MethodRun, split: Split, novelty: Novelty) -> Predictions:
+    outputs = selected.outputs[split]
+    return replace(selected.after[split], novelty=novelty.of(outputs.logits, outputs.kind))
+
+
+def _reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
+    """Write the reference of `serve`; how many rows it has, or why there is none."""
+    if (remark := remark_on_predictions(chosen)) is not None:
+        return {"rows": 0, "reason": remark}
+    predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty)
+    return {"rows": write_reference(replace(predictions, class_names=chosen.plan.class_names), path)}
 
 
 def remark_on_predictions(chosen: Chosen) -> str | None:
@@ -407,11 +494,16 @@ def _shape(plan: Plan, weights: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar:
-    """Up to which novelty samples are familiar: from the validation split, measured on the test sets."""
-    reader, method = Reader(chosen.opened.store), chosen.planned.method
-    outputs = {Split.VAL: reader.outputs(method, selected.specs, Split.VAL), **selected.outputs}
-    scores = {split: novelty.of(each.logits, chosen.plan.kind).numpy() for split, each in outputs.items()}
-    return fit_familiar(scores[Split.VAL], scores[Split.TEST_FAMILIAR], scores.get(Split.TEST_UNFAMILIAR))
+    """Up to which novelty samples are familiar: from a random half of the familiar test samples.
+
+    The other half, and the unfamiliar test samples, measure it. The validation samples would not do: the
+    paper's protocol trains on them before networks are bundled, after which their novelty is lower.
+    """
+    kind = chosen.plan.kind
+    scores = {split: novelty.of(each.logits, kind).numpy() for split, each in selected.outputs.items()}
+    familiar = np.random.default_rng(SEED).permutation(scores[Split.TEST_FAMILIAR])
+    half = len(familiar) // 2
+    return fit_familiar(familiar[half:], familiar[: max(1, half)], scores.get(Split.TEST_UNFAMILIAR))
 
 
 def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:

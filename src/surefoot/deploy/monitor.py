@@ -238,7 +238,7 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     if reference.accepted is not None and current.accepted is not None:
         described["coverage"] = _coverage(reference.accepted, current.accepted)
         detectors += higher("coverage", -reference.accepted, -current.accepted)[:1]
-    detectors += kernel_distance("outputs", reference.vectors, current.vectors)
+    detectors += kernel_distance("outputs", *_outputs(reference, current))
     if reference.features is not None and current.features is not None:
         detectors += kernel_distance("features", reference.features, current.features)
     results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
@@ -246,6 +246,19 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
     return tuple(found[name] for name in sorted(found, key=ORDER.index))
+
+
+def _outputs(reference: Scores, current: Scores) -> list[Array]:
+    """Both sides' average logits; the logs of their probabilities, if one side has only these."""
+    vectors = [reference.vectors, current.vectors]
+    if reference.classes is None or _have_energy(reference, current):
+        return vectors
+    return [torch.from_numpy(each).log_softmax(dim=1).numpy() for each in vectors]
+
+
+def _have_energy(reference: Scores, current: Scores) -> bool:
+    """Whether both sides are logits: the energy of probabilities is constant, and has no meaning."""
+    return all(np.ptp(side.novelty["energy"]) > LEAST_RANGE for side in (reference, current))
 
 
 def _nothing(name: str) -> Finding:
@@ -307,15 +320,14 @@ def _mean(confidence: Array) -> Interval:
 def novelty_name(reference: Scores, current: Scores) -> str | None:
     """The novelty that both sides have and that varies: the files' own if possible, else the energy.
 
-    The files' own may be constant on one side, at its maximum. An energy that is constant on a side comes
-    from probabilities, and has no meaning.
+    The files' own may be constant on one side, at its maximum.
     """
     sides = reference.novelty, current.novelty
     if all("novelty" in side for side in sides):
         both = np.concatenate([side["novelty"] for side in sides])
         if np.ptp(both) > LEAST_RANGE:
             return "novelty"
-    return "energy" if all(np.ptp(side["energy"]) > LEAST_RANGE for side in sides) else None
+    return "energy" if _have_energy(reference, current) else None
 
 
 def fingerprint(reference: Scores) -> str:

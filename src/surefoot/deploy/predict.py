@@ -67,6 +67,7 @@ def predict_files(
     *,
     thresholds: Rule | None = None,
     probabilities: bool = False,
+    features: bool = False,
     device: str = "cpu",
     tick: Callable[[int], None] = lambda _: None,
 ) -> PredictedFiles:
@@ -79,11 +80,11 @@ def predict_files(
             f"the bundle ({bundle.name}) takes {bundle.taken}, not images; use "
             "surefoot.load_bundle and its probabilities"
         )
-    _refuse_format(output)
+    _refuse_format(output, features=features)
     if any(path.endswith(output.name) and real_path(path) == real_path(output) for path in paths):
         raise InputError(f"the output {output} is among the images; allowed: another file")
     bundle.to(device)
-    table = Table(bundle, thresholds or bundle.thresholds, probabilities)
+    table = Table(bundle, thresholds or bundle.thresholds, probabilities, features=features)
     unreadable: list[str] = []
     with replacing(output) as temporary, _writer(temporary, table.schema, output.suffix.lower()) as write:
         views = in_parallel(bundle.preprocessing.of_file, paths)
@@ -95,7 +96,9 @@ def predict_files(
     return PredictedFiles(len(paths), tuple(unreadable))
 
 
-def _refuse_format(output: Path) -> None:
+def _refuse_format(output: Path, *, features: bool) -> None:
+    if features and output.suffix.lower() == ".csv":
+        raise InputError(f"{output}: a .csv holds no features; allowed: .parquet")
     if output.suffix.lower() not in FORMATS:
         raise InputError(f"{output}: unknown file type {output.suffix!r}; have: {', '.join(FORMATS)}")
 
@@ -107,14 +110,15 @@ def predict_rows(
     *,
     thresholds: Rule | None = None,
     probabilities: bool = False,
+    features: bool = False,
     device: str = "cpu",
     tick: Callable[[int], None] = lambda _: None,
 ) -> list[Unseen]:
     """Write a row for each row of a table, by its number from 0; returns values that training never had."""
     assert bundle.encoding is not None
-    _refuse_format(output)
+    _refuse_format(output, features=features)
     bundle.to(device)
-    table = Table(bundle, thresholds or bundle.thresholds, probabilities, key="row")
+    table = Table(bundle, thresholds or bundle.thresholds, probabilities, key="row", features=features)
     with replacing(output) as temporary, _writer(temporary, table.schema, output.suffix.lower()) as write:
         for start in range(0, len(rows), ROWS_IN_A_GROUP):
             part = rows[start : start + ROWS_IN_A_GROUP]
@@ -134,6 +138,7 @@ class Table:
     thresholds: Rule | None
     probabilities: bool
     key: str = "path"
+    features: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -146,6 +151,7 @@ class Table:
         columns += (
             [(f"prob_{name}", number) for name in self.bundle.class_names] if self.probabilities else []
         )
+        columns += [("features", pa.list_(pa.float32()))] if self.features else []
         return pa.schema([*columns, ("error", text)])
 
     def rows(self, paths: Sequence[str], views: Sequence[Tensor | str], device: torch.device) -> Rows:
@@ -156,12 +162,14 @@ class Table:
         rows["error"] = [view if isinstance(view, str) else None for view in views]
         if readable:
             batch = torch.stack([view for view in views if isinstance(view, Tensor)])
-            for name, values in self._columns(self.bundle.predict(batch.to(device))).items():
+            predictions = self.bundle.predict(batch.to(device), features=self.features)
+            for name, values in self.columns(predictions).items():
                 for row, value in zip(readable, values, strict=True):
                     rows[name][row] = value
         return rows
 
-    def _columns(self, predictions: Predictions) -> Rows:
+    def columns(self, predictions: Predictions) -> Rows:
+        """The values of a bundle's predictions, all but the first column's."""
         probs, names = predictions.probs(), self.bundle.class_names
         assert predictions.novelty is not None
         confidence, entropy = confidence_and_entropy(probs, predictions.kind)
@@ -180,6 +188,9 @@ class Table:
             columns["decision"] = [self.thresholds.decide(each) for each in columns["confidence"]]
         if self.probabilities:
             columns |= {f"prob_{name}": column.tolist() for name, column in zip(names, probs.T, strict=True)}
+        if self.features:
+            assert predictions.features is not None
+            columns["features"] = predictions.features.tolist()
         return columns
 
 

@@ -42,7 +42,7 @@ def rows_of(task: Task, selected: MethodRun, preprocessing: Preprocessing | None
     chosen = {}
     for split, stored in selected.before.items():
         rows = np.unique(np.linspace(0, stored.n - 1, STORED_ROWS).astype(np.int64))
-        samples = [_sample(task, split, stored, int(row), preprocessing) for row in rows]
+        samples = [sample_of(task, split, stored, int(row), preprocessing) for row in rows]
         chosen[split] = TestRows(rows, torch.stack(samples))
     return chosen
 
@@ -73,7 +73,7 @@ def _largest_gap(stored: Predictions, member: int, rows: NDArray[np.int64], logi
     return float((expected.double() - given.double()).abs().max())
 
 
-def _sample(
+def sample_of(
     task: Task, split: Split, stored: Predictions, row: int, preprocessing: Preprocessing | None
 ) -> Tensor:
     """A row of a split, as the bundle's users would give it."""

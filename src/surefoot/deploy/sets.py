@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
 
+COVERAGE = 0.9
 KIND = "sets"
 FORMAT = 1
 DEFINITIONS = {
@@ -31,6 +32,15 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How often the sets of labelled rows contain the true class, and how large they are."""
+
+    coverage: Proportion
+    mean_size: float
+    single: Proportion  # sets of one class
+
+
+@dataclass(frozen=True)
 class Sets:
     """The classes of a row that are at least as probable as the limit, and the most probable one."""
 
@@ -39,6 +49,7 @@ class Sets:
     n: int
     classes: int
     calibration: Calibration | None = None
+    measured: Mapping[str, Measured] = field(default_factory=dict)  # on val and on further data
 
     def of(self, predictions: Predictions) -> NDArray[np.bool_]:
         """Which classes are in each row's set, (n, classes); needs no labels."""
@@ -54,22 +65,24 @@ class Sets:
         return chosen
 
 
-@dataclass(frozen=True)
-class Measured:
-    """How often the sets of labelled rows contain the true class, and how large they are."""
+def choose_sets(
+    val: Predictions,
+    *,
+    coverage: float = COVERAGE,
+    familiar_test: Predictions | None = None,
+    unfamiliar: Predictions | None = None,
+    calibration: Calibration | None = None,
+) -> Sets:
+    """Sets of classes that contain the true one with probability `coverage`, on data like `val`.
 
-    coverage: Proportion
-    mean_size: float
-    single: Proportion  # sets of one class
-
-
-def choose_sets(val: Predictions, *, coverage: float, calibration: Calibration | None = None) -> Sets:
-    """The limit that is the ceil((n + 1) coverage)-th largest probability of the true class.
-
-    With fewer rows than that, every class is in every set.
+    The limit is the ceil((n + 1) coverage)-th largest probability of the true class; with fewer rows than
+    that, every class is in every set. `familiar_test` and `unfamiliar` show what the sets do elsewhere;
+    `calibration` should be fitted on other rows than `val`.
     """
-    if not 0 < coverage < 1:
-        raise InputError(f"--coverage is {coverage:g}; allowed: above 0 and below 1")
+    require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
+    others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
+    given = {name: predictions for name, predictions in others.items() if predictions is not None}
+    refuse_other_classifier(given)
     calibrated = val if calibration is None else calibration(val)
     if calibrated.kind is LabelKind.MANY_LABELS:
         raise InputError("prediction sets are for one label per row; got many labels")
@@ -78,7 +91,8 @@ def choose_sets(val: Predictions, *, coverage: float, calibration: Calibration |
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
     rank = math.ceil((len(true) + 1) * coverage - 1e-9)
     limit = float(np.sort(true)[::-1][rank - 1]) if rank <= len(true) else 0.0
-    return Sets(coverage, limit, len(true), calibrated.classes, calibration)
+    sets = Sets(coverage, limit, len(true), calibrated.classes, calibration)
+    return replace(sets, measured={name: measure_sets(sets, each) for name, each in given.items()})
 
 
 def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
@@ -95,7 +109,7 @@ def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
     )
 
 
-def save_sets(sets: Sets, path: str | Path, *, measured: Mapping[str, Measured]) -> None:
+def save_sets(sets: Sets, path: str | Path) -> None:
     """Write the limit and what was measured."""
     document: dict[str, Any] = {
         "surefoot": __version__,
@@ -106,7 +120,7 @@ def save_sets(sets: Sets, path: str | Path, *, measured: Mapping[str, Measured])
         "n": sets.n,
         "classes": sets.classes,
         "calibration": None if sets.calibration is None else calibration_document(sets.calibration),
-        "measured": {name: asdict(each) for name, each in measured.items() if each.coverage.n},
+        "measured": {name: asdict(each) for name, each in sets.measured.items() if each.coverage.n},
         "definitions": DEFINITIONS,
     }
     with replacing(path) as temporary:

@@ -162,6 +162,7 @@ class Unreachable(Result):
 
     guarantee: Guarantee
     candidates: tuple[Candidate, ...]
+    n: int = 0  # rows with a label
 
     @property
     def best(self) -> Candidate:
@@ -199,7 +200,7 @@ def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Threshold
     candidates = _candidates(confidence, ~correct, guarantee)
     cuts = valid_cuts(ErrorTest(confidence, ~correct, guarantee.target_error, guarantee.level), seed=seed)
     if not cuts:
-        return Unreachable(guarantee, candidates)
+        return Unreachable(guarantee, candidates, len(confidence))
     accept = _above(min(cuts))
     # Reversed: the least confident first, and a correct prediction counts as an error.
     reversed_rows = ErrorTest(-confidence, correct, 1 - guarantee.reject_error, guarantee.level)

@@ -1,6 +1,6 @@
 """Thresholds and shift detection from predictions in memory: what the commands do, as functions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,25 +76,30 @@ def monitor(
     bound: float | None = None,
     history: str | Path | None = None,
     source: str = "",
+    on_check: Callable[["Checked"], object] = lambda _: None,
 ) -> Check:
     """Compare predictions with a familiar reference: has the data shifted? Labels of `current` are not used.
 
     `alpha` is the probability of any false alarm, over all checks of the `history`, a file that is needed if
     you check more than once; `source` names the current data there. `bound`: alarm only if the estimated
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
-    and their calibration is used.
+    and their calibration is used. `on_check` is called before the check is recorded: if it fails, or a file
+    that it writes, the history is as it was.
     """
-    with shift_check(
-        reference,
-        current,
-        calibration=calibration,
-        thresholds=thresholds,
-        alpha=alpha,
-        bound=bound,
-        history=history,
-        source=source,
-    ) as checked:
-        return checked.check
+    require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
+    require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
+    if thresholds is not None and thresholds.calibration is not None:
+        if calibration is not None:
+            raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
+        calibration = thresholds.calibration
+    unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
+    refuse_other_classifier({"reference": reference, "current": unlabelled})
+    before, after = (
+        scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
+    )
+    with recorded_check(before, after, alpha=alpha, bound=bound, history=history, source=source) as checked:
+        on_check(checked)
+    return checked.check
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,39 +113,29 @@ class Checked:
 
 
 @contextmanager
-def shift_check(
-    reference: Predictions,
-    current: Predictions,
+def recorded_check(
+    reference: Scores,
+    current: Scores,
     *,
-    calibration: Calibration | None,
-    thresholds: Thresholds | None,
     alpha: float,
     bound: float | None,
     history: str | Path | None,
     source: str,
 ) -> Iterator[Checked]:
-    """A check, recorded in the history when everything has succeeded that is done with it."""
-    require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
-    require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
-    if thresholds is not None and thresholds.calibration is not None:
-        if calibration is not None:
-            raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
-        calibration = thresholds.calibration
-    unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
-    refuse_other_classifier({"reference": reference, "current": unlabelled})
-    before, after = (
-        scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
-    )
+    """A check, recorded in the history when everything has succeeded that is done with it.
+
+    Without a history, a single check that may spend all of alpha.
+    """
     if history is None:
-        check = check_shift(before, after, budget=AlphaBudget.only(alpha), bound=bound)
+        check = check_shift(reference, current, budget=AlphaBudget.only(alpha), bound=bound)
         with all_or_none():
-            yield Checked(check, before, after, ())
+            yield Checked(check, reference, current, ())
         return
-    name = fingerprint(before)
+    name = fingerprint(reference)
     # Locked until it is written: two checks at once would spend the same budget.
     with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
-        budget = AlphaBudget.of_check(len(past.checks) + 1, alpha)
-        check = check_shift(before, after, budget=budget, bound=bound)
+        budget = AlphaBudget.of_check(past.count + 1, alpha)
+        check = check_shift(reference, current, budget=budget, bound=bound)
         recorded = past.added(check, reference=name, source=source)
-        yield Checked(check, before, after, recorded.checks)
+        yield Checked(check, reference, current, recorded.checks)
         recorded.write()

@@ -268,21 +268,28 @@ def marked(cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns], better:
     best = best_of(cells, methods, better)
     if best is None:
         return dict(cells)
-    spreads = {name: _spread(name, cells, methods) for name in cells}
     rivals = [name for name in cells if name != best and _competes(name, cells, methods)]
-    tested = [name for name in rivals if spreads[name] and spreads[best]]
+    p_values = {name: p_between(name, best, cells, methods) for name in rivals}
+    tested = [name for name, p in p_values.items() if not math.isnan(p)]
     result = dict(cells)
     for name in (best, *rivals):
-        lender = methods[name].variance_from if spreads[name] and len(cells[name].runs) == 1 else None
-        cell = replace(cells[name], borrowed=lender)
-        mark, p = Mark.BEST if tested else Mark.BEST_UNTESTED, NAN
+        lends = _spread(name, cells, methods) and len(cells[name].runs) == 1
+        cell = replace(cells[name], borrowed=methods[name].variance_from if lends else None)
+        mark, p = Mark.BEST if tested else Mark.BEST_UNTESTED, p_values.get(name, NAN)
         if name in tested:
-            p = t_test(cell.mean, spreads[name] or (NAN, 0), cells[best].mean, spreads[best] or (NAN, 0))
             mark = Mark.LEVEL if p >= SIGNIFICANCE else Mark.WORSE
         elif name != best:
             mark = Mark.BEST_UNTESTED if _same(cell.mean, cells[best].mean) else Mark.UNTESTED
         result[name] = replace(cell, mark=mark, p=p)
     return result
+
+
+def p_between(name: str, other: str, cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns]) -> float:
+    """The p value of the t-test over runs between two methods; NaN where one has no variance over runs."""
+    spread, other_spread = _spread(name, cells, methods), _spread(other, cells, methods)
+    if spread is None or other_spread is None:
+        return NAN
+    return t_test(cells[name].mean, spread, cells[other].mean, other_spread)
 
 
 def best_of(cells: Mapping[str, Cell], methods: Mapping[str, MethodRuns], better: Better) -> str | None:

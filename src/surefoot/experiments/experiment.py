@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.calibrators.calibration import require_budget
-from surefoot.errors import InputError, refuse_unknown, require, require_number
+from surefoot.errors import InputError, did_you_mean, refuse_unknown, require, require_number
 from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes, sharpness_aware_recipe
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
-from surefoot.plugins import load_plugins, plugin_path
+from surefoot.plugins import load_plugins, plugin_path, search_in
 from surefoot.recipes.recipe import Protocol, Recipe
 from surefoot.variants import recipe_from
 
@@ -137,6 +137,10 @@ def read_experiment(path: Path) -> Experiment:
     """An experiment from a TOML file; its paths are relative to the file's folder."""
     try:
         values = read_toml(path)
+        if isinstance(values.get("task"), dict):
+            use = f"an experiment's file with task = {path.name!r}, or 'surefoot train'"
+            raise InputError(f"{path} describes a task, and an experiment is needed: {use}")
+        search_in(path.parent)
         if isinstance(plugins := values.get("plugins"), list):
             values["plugins"] = [plugin_path(plugin, path.parent) for plugin in plugins]
         experiment = experiment_from(values, name=path.stem)
@@ -202,8 +206,14 @@ def experiment_named(name: str) -> Experiment:
     for experiment in EXPERIMENTS:
         if experiment.name == name:
             return experiment
-    have = ", ".join(experiment.name for experiment in EXPERIMENTS)
-    raise InputError(f"unknown experiment {name!r}; have: {have}, or a .toml file")
+    from surefoot.tasks import TASKS
+
+    have = [experiment.name for experiment in EXPERIMENTS]
+    if name.partition("/")[0] in [task.name for task in TASKS]:
+        use = f"an experiment's .toml file with task = {name!r}, or 'surefoot train {name}'"
+        raise InputError(f"{name!r} is a task, and an experiment is needed: {use}; have: {', '.join(have)}")
+    near = did_you_mean(name, have)
+    raise InputError(f"unknown experiment {name!r}{near}; have: {', '.join(have)}, or a .toml file")
 
 
 def _part(values: Any) -> Part:

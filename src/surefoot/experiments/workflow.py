@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.errors import InputError, one_of
+from surefoot.errors import InputError, did_you_mean, one_of, refuse_unknown
 from surefoot.evaluation import RESAMPLES
 from surefoot.experiments.experiment import Experiment, Part, experiment_named, overridden
 from surefoot.experiments.methods import METHODS, calibrated_rows
@@ -82,24 +82,9 @@ def run(
     of them on single networks and on the ensemble. The same call resumes where it
     was stopped. `study.save_report(study.folder)` writes the page.
     """
-    trained = train(
-        experiment,
-        values=values,
-        methods=methods,
-        oracle=oracle,
-        calibrators=calibrators,
-        root=root,
-        weights=weights,
-        store=store,
-        cache=cache,
-        device=device,
-        workers=workers,
-        engine=engine,
-        address=address,
-        cpus_per_network=cpus_per_network,
-        gpus_per_network=gpus_per_network,
-        progress=progress,
-    )
+    chosen = chosen_experiment(experiment, values or {}, methods, oracle, calibrators, root, weights)
+    where = Training(str(store), cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
+    trained = train(chosen, where, progress)
     result = load_study(trained.folder)
     trained.opened.send(trained.folder, progress)
     return result
@@ -163,44 +148,39 @@ class Trained:
     opened: OpenedStore
 
 
-def train(
-    experiment: str | Path | Experiment,
-    *,
-    values: Mapping[str, Any] | None,
-    methods: Sequence[str] | None,
-    oracle: bool,
-    calibrators: Sequence[str],
-    root: str | Path | None,
-    weights: str | Path | None,
-    store: str | Path,
-    cache: str | Path | None,
-    device: str,
-    workers: int | None,
-    engine: str,
-    address: str | None,
-    cpus_per_network: float | None,
-    gpus_per_network: float | None,
-    progress: Progress,
-) -> Trained:
+@dataclass(frozen=True)
+class Training:
+    """Where and by what networks are trained; none of this changes a weight."""
+
+    store: str
+    cache: str | Path | None
+    device: str
+    workers: int | None
+    engine: str
+    address: str | None
+    cpus_per_network: float | None
+    gpus_per_network: float | None
+
+
+def train(experiment: Experiment, training: Training, progress: Progress) -> Trained:
     """Train what is missing."""
-    chosen = _chosen_experiment(experiment, values or {}, methods, oracle, calibrators, root, weights)
-    chosen = resolved(chosen)
-    training = _training_engine(engine, device, workers, address, cpus_per_network, gpus_per_network)
+    chosen = resolved(experiment)
+    engine = _training_engine(training)
     plans = plans_for(chosen)
-    images = None if cache is None else Path(cache)
-    opened = _open_store(str(store), images)
+    images = None if training.cache is None else Path(training.cache)
+    opened = _open_store(training.store, images)
     with progress.busy("verifying the networks in the store"):
         opened.store.verify(plan.spec(job) for plan in plans for job in plan.jobs())
     folder = open_folder(chosen, plans, opened.store)
     _note_remarks(chosen, plans, progress)
-    with training as trainer:
+    with engine as trainer:
         for index, (part, plan) in enumerate(zip(chosen.parts, plans, strict=True), 1):
             of_all = f"task {index} of {len(plans)}, " if len(plans) > 1 else ""
             _train_part(part, plan, opened, images, trainer, progress, title=f"{of_all}{plan.task}")
     return Trained(folder, opened)
 
 
-def _chosen_experiment(
+def chosen_experiment(
     experiment: str | Path | Experiment,
     values: Mapping[str, Any],
     methods: Sequence[str] | None,
@@ -231,36 +211,30 @@ class _Trainer:
     execute: Callable[[WorkOrder, OnEvent], None]
 
 
-def _training_engine(
-    name: str,
-    device: str,
-    workers: int | None,
-    address: str | None,
-    cpus: float | None,
-    gpus: float | None,
-) -> AbstractContextManager[_Trainer]:
+def _training_engine(training: Training) -> AbstractContextManager[_Trainer]:
     """The engine of that name; a cluster is connected to when there is something to train."""
-    if name not in ENGINES:
-        raise InputError(f"unknown engine {name!r}; have: {', '.join(ENGINES)}")
-    if name == "ray":
-        one_of("device", device, ("auto", "cpu", "cuda"))  # whether there is a GPU depends on the nodes
+    refuse_unknown("engine", [training.engine], ENGINES)
+    address, cpus, gpus = training.address, training.cpus_per_network, training.gpus_per_network
+    if training.engine == "ray":
+        # Whether there is a GPU depends on the nodes.
+        one_of("device", training.device, ("auto", "cpu", "cuda"))
         from surefoot.ray_cluster import load_ray
         from surefoot.workers.ray import Cluster
 
         given = {} if cpus is None else {"cpus": cpus}
-        cluster = Cluster(address=address, gpus=gpus, most=workers, **given)
+        cluster = Cluster(address=address, gpus=gpus, most=training.workers, **given)
         load_ray(address)  # a missing installation is reported before anything is planned
-        return _on_ray(cluster, device)
+        return _on_ray(cluster, training.device)
     options = {"--address": address, "--cpus-per-network": cpus, "--gpus-per-network": gpus}
     for option, value in options.items():
         if value is not None:
             raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: --engine ray")
     from surefoot.workers.local import default_workers, device_named, execute
 
-    chosen = device_named(device)
-    count = workers or default_workers(chosen)
+    device = device_named(training.device)
+    count = training.workers or default_workers(device)
     return nullcontext(
-        _Trainer(chosen, lambda order, on_event: execute(order, workers=count, on_event=on_event))
+        _Trainer(device, lambda order, on_event: execute(order, workers=count, on_event=on_event))
     )
 
 
@@ -321,7 +295,8 @@ def run_folder(store: Store, name: str) -> Path:
     if (Path(name) / PLANS).is_file():
         return Path(name)
     have = ", ".join(folders) or "none yet"
-    raise InputError(f"no experiment {name!r} was run in {store.root}; have: {have}")
+    near = did_you_mean(name, folders)
+    raise InputError(f"no experiment {name!r} was run in {store.root}{near}; have: {have}")
 
 
 def narrowed(

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from surefoot.errors import InputError
 from surefoot.networks.heads import LinearHead
 from surefoot.networks.network import HeadBuilder, Network, global_draws_from, initialise_linear
+from surefoot.plugins import searched_folders
 
 INSTALL = "pip install 'surefoot[backbones]'"
 LOGITS_ONLY = (
@@ -102,7 +103,10 @@ def user_network(path: str, classes: int, generator: Generator) -> Network:
     try:
         module = import_module(module_name)
     except (ImportError, ValueError) as error:
-        raise InputError(f"{path}: cannot import {module_name!r}: {error}") from error
+        searched = ", ".join((*searched_folders(), "Python's own path (PYTHONPATH)"))
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        where = f"; searched: {searched}" if absent else ""
+        raise InputError(f"{path}: cannot import {module_name!r}: {error}{where}") from error
     function: object = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"{path}: module {module_name!r} has no function {name!r}")
@@ -135,6 +139,11 @@ def _library(library: str, name: str) -> Any:
         return import_module(library)
     except ImportError as error:
         raise InputError(f"network {name!r} needs {library}, got: {error}; install it: {INSTALL}") from error
+    except RuntimeError as error:  # its compiled part is for another build of torch
+        raise InputError(
+            f"network {name!r} needs a torchvision that fits torch {torch.__version__}, got: {error}; "
+            "install both from one source"
+        ) from error
 
 
 def _unknown(library: str, name: str, names: list[str]) -> InputError:

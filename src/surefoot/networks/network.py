@@ -93,7 +93,11 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes)."""
-        logits: Tensor = getattr(self, self.head_name)(self.features(images))
+        return self.of_features(self.features(images))
+
+    def of_features(self, features: Tensor) -> Tensor:
+        """Logits (n, classes) of features (n, width)."""
+        logits: Tensor = getattr(self, self.head_name)(features)
         return logits
 
     def sample_logits(self, images: Tensor, samples: int, generator: Generator) -> Tensor:

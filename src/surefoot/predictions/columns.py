@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, is_numeric
@@ -65,13 +64,13 @@ def refuse_predict_output(names: Sequence[str]) -> None:
 
 
 def scores_of_predict_output(table: pa.Table) -> pa.Table:
-    """Probabilities and novelty in the output of `surefoot predict`, without the unreadable images."""
+    """Probabilities, novelty and features in the output of `surefoot predict`, without unreadable images."""
     if not any(name.startswith("prob_") for name in table.column_names):
         raise InputError(
             "output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
         )
     readable = table.filter(table["confidence"].is_valid())
-    columns = [name for name in readable.column_names if name.startswith("prob_")]
+    columns = [name for name in readable.column_names if name.startswith("prob_") or name == "features"]
     ids = readable["path"] if "path" in readable.column_names else readable["row"].cast(pa.string())
     return readable.select([*columns, "novelty"]).append_column("ids", ids)
 
@@ -99,9 +98,10 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
     given = [scale for scale, columns in by_scale.items() if columns]
     if len(given) != 1:
         got = " and ".join(by_scale[scale][0] for scale in given)
+        near = "" if got else _other_spelling(table.column_names)
         raise InputError(
-            f"got {got or ', '.join(table.column_names) or 'no columns'}; needed: exactly one of 'logits', "
-            "'probs', 'logit_<class>' or 'prob_<class>' columns"
+            f"got {got or ', '.join(table.column_names) or 'no columns'}{near}; "
+            "needed: exactly one of 'logits', 'probs', 'logit_<class>' or 'prob_<class>' columns"
         )
     scale, columns = given[0], by_scale[given[0]]
     if not table.num_rows:
@@ -122,6 +122,16 @@ def scores_in(table: pa.Table) -> tuple[str, Any, list[str] | None, list[str]]:
             f"a single class {names[0]!r}; allowed: two or more, or one column {scale!r} for binary"
         )
     return scale, _numbers_per_class(table, columns), names, columns
+
+
+def _other_spelling(names: Sequence[str]) -> str:
+    """A question where columns have a name such as `proba_cat`, `probability_cat` or `logits_cat`."""
+    for name in names:
+        written, underscore, rest = name.partition("_")
+        for scale in ("logit", "prob"):
+            if written.casefold().startswith(scale) and not is_score(name):
+                return f" (did you mean '{scale}{underscore}{rest}' instead of {name!r}?)"
+    return ""
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
@@ -208,6 +218,8 @@ def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
 
 def lists_in(table: pa.Table, name: str) -> Any:
     """A list column as an array (n, classes), a list of lists as (members, n, classes)."""
+    import pyarrow.compute as pc  # slow to import
+
     column = table[name].combine_chunks()
     shape = [len(column)]
     while (
@@ -237,6 +249,8 @@ def lists_in(table: pa.Table, name: str) -> Any:
 
 
 def refuse_gaps(column: pa.ChunkedArray | pa.Array, name: str) -> None:
+    import pyarrow.compute as pc  # slow to import
+
     if column.null_count:
         row = pc.index(column.is_null(), True).as_py()
         raise InputError(f"column {name!r} is empty in row {row}; allowed: a value in every row")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean, refuse_unknown
 from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -37,6 +37,8 @@ from surefoot.predictions.validate import (
 )
 from surefoot.runtime import in_parallel
 
+ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
@@ -59,13 +61,10 @@ class Predictions:
     features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        labels = self.labels.cpu().numpy()
         if self.logits.device.type == "cpu":
-            check_predictions(self.logits.numpy(), labels, self.kind, self.class_names)
+            check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
         else:
-            low, high = torch.aminmax(self.logits)  # the extremes, and NaN if there is one, say enough
-            extremes = torch.stack([low, high]).cpu().numpy()
-            check_predictions(extremes, labels, self.kind, self.class_names, shape=tuple(self.logits.shape))
+            self._check_on_device()
         for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
@@ -75,6 +74,24 @@ class Predictions:
             raise InputError(f"novelty holds {where}; allowed: finite numbers")
         if self.features is not None:
             check_features(self.features.numpy())
+
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest logit."""
+        parts = spans(self.n, ROWS_AT_ONCE if self.logits.device.type == "cpu" else self.n)
+        found = in_parallel(
+            lambda part: torch.aminmax(self.logits[:, part]), parts, numbers=self.logits.numel()
+        )
+        return min(float(low) for low, _ in found), max(float(high) for _, high in found)
+
+    def _check_on_device(self) -> None:
+        """The same without a copy of logits or labels: the extremes, and NaN if there is one, say enough."""
+        extremes = np.array(self.extremes, str(self.logits.dtype).removeprefix("torch."))
+        above = 1 if self.kind is LabelKind.MANY_LABELS else self.logits.shape[-1] - 1
+        in_range = bool(((self.labels >= 0) & (self.labels <= above)).all())
+        labels = _zeros(self.labels) if in_range else self.labels.cpu().numpy()
+        shape = tuple(self.logits.shape)
+        check_predictions(extremes, labels, self.kind, self.class_names, shape=shape, in_range=in_range)
 
     @staticmethod
     def from_logits(
@@ -102,8 +119,7 @@ class Predictions:
         """
         rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
         if isinstance(logits, Tensor) and logits.device.type != "cpu":
-            zeros = np.broadcast_to(np.float32(0), tuple(logits.shape))  # of that shape, without its memory
-            return _build("logit", zeros, *rest, on_device=logits.detach())
+            return _build("logit", _zeros(logits), *rest, on_device=logits.detach())
         return _build("logit", as_floats("logits", _as_numpy(logits)), *rest)
 
     @staticmethod
@@ -274,8 +290,7 @@ class Predictions:
         names = self.class_names or tuple(str(index) for index in range(self.classes))
         if self.kind is LabelKind.ONE_LABEL:
             raise InputError(f"class {name!r} alone needs many labels; got one label per row")
-        if name not in names:
-            raise InputError(f"unknown class {name!r}; have: {', '.join(names)}")
+        refuse_unknown("class", [name], names)
         column = names.index(name)
         log_odds = self.logits[:, :, column]
         return replace(
@@ -292,7 +307,8 @@ class Predictions:
             return self
         have = [] if self.attributes is None else self.attributes.column_names
         if column not in have:
-            raise InputError(f"unknown column {column!r}; have: {', '.join(have) or 'no attributes'}")
+            near = did_you_mean(column, have)
+            raise InputError(f"unknown column {column!r}{near}; have: {', '.join(have) or 'no attributes'}")
         assert self.attributes is not None
         values = self.attributes[column]
         if values.null_count:
@@ -303,10 +319,11 @@ class Predictions:
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
-    """The rows of all parts, one after another; groups and novelty where every part has them."""
+    """The rows of all parts, one after another; groups, novelty and features where every part has them."""
     first = parts[0]
     groups = [part.groups for part in parts if part.groups is not None]
     novelty = [part.novelty for part in parts if part.novelty is not None]
+    features = [part.features for part in parts if part.features is not None]
     return Predictions(
         logits=torch.cat([part.logits for part in parts], dim=1),
         labels=torch.cat([part.labels for part in parts]),
@@ -314,6 +331,7 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
         class_names=first.class_names,
         groups=np.concatenate(groups) if len(groups) == len(parts) else None,
         novelty=torch.cat(novelty) if len(novelty) == len(parts) else None,
+        features=torch.cat(features) if len(features) == len(parts) else None,
     )
 
 
@@ -332,13 +350,18 @@ def _build(
     on_device: Tensor | None = None,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
-    truth = None if labels is None else _label_indices(_as_numpy(labels), class_names)
+    stay = on_device is not None and isinstance(labels, Tensor) and labels.device == on_device.device
+    stay = stay and not labels.is_floating_point() and labels.ndim == 1
+    truth = (
+        _zeros(labels) if stay else None if labels is None else _label_indices(_as_numpy(labels), class_names)
+    )
     logits, truth, known = as_predictions(scale, scores, truth, known)
+    device = "cpu" if on_device is None else on_device.device
     if novelty is not None:
         novelty = torch.from_numpy(as_floats("novelty", _as_numpy(novelty)).astype(np.float64))
     return Predictions(
         logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
-        labels=_as_tensor(truth) if on_device is None else _as_tensor(truth).to(on_device.device),
+        labels=labels.to(torch.int64) if stay else _as_tensor(truth).to(device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", _as_numpy(groups)),
@@ -346,6 +369,13 @@ def _build(
         novelty=novelty,
         attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
         features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
+    )
+
+
+def _zeros(like: Tensor) -> NDArray[Any]:
+    """Of the shape of a tensor on a device, without its memory."""
+    return np.broadcast_to(
+        np.zeros((), np.float32 if like.is_floating_point() else np.int64), tuple(like.shape)
     )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from surefoot.errors import InputError, one_line
@@ -117,6 +116,8 @@ def csv_name(name: str) -> str:
 
 def from_csv(table: pa.Table) -> pa.Table:
     """The table that `write_csv` was given, from what Arrow read."""
+    import pyarrow.compute as pc  # slow to import
+
     columns = [
         pc.replace_substring_regex(column, f"^'({FORMULA})", r"\1")
         if pa.types.is_string(column.type)
@@ -134,6 +135,8 @@ def write_csv(table: pa.Table, path: Path) -> None:
 
 def spreadsheet_table(table: pa.Table) -> pa.Table:
     """The table with every name and text as `spreadsheet_text` writes it."""
+    import pyarrow.compute as pc  # slow to import
+
     columns = []
     for column in table.columns:
         if pa.types.is_dictionary(column.type):

@@ -140,15 +140,17 @@ def check_predictions(
     class_names: Sequence[str] | None,
     *,
     shape: tuple[int, ...] | None = None,
+    in_range: bool = False,
 ) -> None:
     """Raise unless logits, labels and class names are finite, in range and of shapes that fit.
 
-    Of logits on a GPU, `logits` are the lowest and the highest, and `shape` is the shape of all.
+    Of logits on a GPU, `logits` are the lowest and the highest, and `shape` is the shape of all. `in_range`
+    says that labels are known to be in range; then only their shape matters.
     """
     check_logits(logits, shape)
     _, n, classes = shape or logits.shape
     check_length("labels", labels, n)
-    check_labels(labels, kind, n, classes)
+    check_labels(labels, kind, n, classes, in_range=in_range)
     if class_names is None:
         return
     if len(class_names) != classes:
@@ -243,12 +245,14 @@ def check_features(features: Floats) -> None:
         raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
 
 
-def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
+def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int, *, in_range: bool = False) -> None:
     """Raise unless labels are class indices (n,), or 0 and 1 of shape (n, classes); or IGNORE."""
     if kind is LabelKind.ONE_LABEL:
         if labels.ndim != 1:
             raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
-        if labels.view(f"u{labels.itemsize}").max() < classes:  # read as unsigned, negative ones are large
+        if (
+            in_range or labels.view(f"u{labels.itemsize}").max() < classes
+        ):  # read as unsigned, negative ones are large
             return
         wrong = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
         allowed = f"0 to {classes - 1}, or {IGNORE} for unknown"
@@ -258,6 +262,8 @@ def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
                 f"labels have shape {labels.shape} and logits ({n}, {classes}); "
                 "for many labels the shapes must be equal"
             )
+        if in_range:
+            return
         wrong = (labels != 0) & (labels != 1) & (labels != IGNORE)
         allowed = f"0, 1 or {IGNORE} (ignored)"
     if wrong.any():

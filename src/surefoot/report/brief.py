@@ -1,14 +1,16 @@
-"""The end of the quickstart in the terminal: a short table, three sentences, and what to try next."""
+"""The end of a run in the terminal: a short table; of the quickstart, sentences and what to try next."""
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import MethodRuns
+from surefoot.evaluation.compare import DECIDING, HEADLINE
+from surefoot.evaluation.comparison import Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.report.choice import E99, percent_less, shown_methods
-from surefoot.report.tables import Column, Section, Table, TableCell
+from surefoot.report.comparison import STARRED
+from surefoot.report.tables import Column, Section, Table, TableCell, distinguishing
 from surefoot.text import count_of
 
 if TYPE_CHECKING:  # which needs this module for its page
@@ -18,12 +20,12 @@ FEW = 30  # predictions, of which no error rate is given
 FAMILIAR, UNFAMILIAR = SIDES
 ERROR = "label_error"
 WITH_T = "single-t"
-NOTES = (
+SIDES_NOTE = (
     "F: familiar test data, U: unfamiliar; lower is better. E99: the error among predictions with more than "
-    "99% confidence.",
-    "Bold: the best, or not significantly worse (t-test over runs, 5%).",
+    "99% confidence."
 )
-MORE = "{} more methods are in the report."
+IN_REPORT = "in the report."
+BOLD = "Bold: the best, or not significantly worse (t-test over runs, 5%)."
 NEXT = (
     "What to try next:",
     "  your own predictions: surefoot evaluate familiar.parquet unfamiliar.parquet   (README.md)",
@@ -33,15 +35,18 @@ NEXT = (
 )
 
 
-def brief_table(part: "PartReport") -> Table:
-    """At most eight methods, by NLL, error and E99."""
+def brief_tables(part: "PartReport") -> list[Table]:
+    """A table of at most eight methods, with `shown_methods`; none where no method has a run."""
     comparison = part.study.comparison
     methods = shown_methods(comparison, part.recommended)
+    if not methods:
+        return []
+    added = [(metric.title, metric.name) for metric in comparison.metrics if metric not in HEADLINE]
     places = [
         (name, each, side)
-        for name, each in (("NLL", DECIDING), ("Error", ERROR), ("E99", E99))
+        for name, each in (("NLL", DECIDING), ("Error", ERROR), ("E99", E99), *added)
         for side in comparison.sides
-        if methods and (side, each) in methods[0].cells
+        if (side, each) in methods[0].cells
     ]
     rows = tuple(
         (TableCell(method.title), *(_cell(method, side, metric) for _, metric, side in places))
@@ -50,21 +55,29 @@ def brief_table(part: "PartReport") -> Table:
     columns = [Column("method", align="left")]
     columns += [Column(side[0].upper(), name) for name, _, side in places]
     left_out = sum(bool(method.runs) for method in comparison.methods) - len(methods)
-    more = (MORE.format(left_out),) if left_out else ()
-    return Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), NOTES + more)
+    more = (f"{count_of(left_out, 'more method is', 'more methods are')} {IN_REPORT}",) if left_out else ()
+    cells = [cell for row in rows for cell in row]
+    marks = {BOLD: any(cell.bold for cell in cells), STARRED: any(cell.star for cell in cells)}
+    notes = (SIDES_NOTE, *(note for note, used in marks.items() if used), *more)
+    table = Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), notes)
+    return [distinguishing(table)]
 
 
-def first_table(part: "PartReport") -> Table:
-    """The same for the first screen of the report, which has the title above it and the others below it."""
-    return replace(brief_table(part), title="", notes=NOTES)
+def first_tables(part: "PartReport") -> list[Table]:
+    """The same for the first screen of the report, which has the title above it and all methods below it."""
+    tables = brief_tables(part)
+    return [
+        replace(table, title="", notes=tuple(note for note in table.notes if not note.endswith(IN_REPORT)))
+        for table in tables
+    ]
 
 
 def _cell(method: MethodRuns, side: str, metric: str) -> TableCell:
     cell = method.cells[side, metric]
     if math.isnan(cell.mean):
         return TableCell("none")
-    text = f"{cell.mean:.3f}" if metric == DECIDING else f"{cell.mean:.1%}"
-    return TableCell(text, bold=cell.bold)
+    text = f"{cell.mean:.1%}" if metric in (ERROR, E99) else f"{cell.mean:.3f}"
+    return TableCell(text, bold=cell.bold, star=cell.mark is Mark.BEST_UNTESTED)
 
 
 def _mean(method: MethodRuns, side: str, metric: str) -> float:
@@ -117,6 +130,9 @@ def _price(method: MethodRuns, single: MethodRuns) -> str:
     return f"; it costs {' and '.join(times)} of one network" if times else ""
 
 
-def next_steps(part: "PartReport", run: str, store: str = "") -> list[str]:
-    """Commands for a run of that name; `store` is the option of its store, if it is not the default one."""
-    return [line.format(run=run, method=part.recommended or "single", store=store) for line in NEXT]
+def next_steps(part: "PartReport", folder: Path) -> list[str]:
+    """Commands for the run in that folder of a store."""
+    store = folder.parent.parent
+    option = "" if store == Path("runs") else f" --store {store}"
+    method = part.recommended or "single"
+    return [line.format(run=folder.name, method=method, store=option) for line in NEXT]

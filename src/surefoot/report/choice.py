@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import Comparison, MethodRuns
+from surefoot.evaluation.comparison import SIGNIFICANCE, Comparison, MethodRuns, p_between
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
@@ -31,9 +31,10 @@ class Choice:
 
 
 def choice_of(part: PartStudy) -> Choice | None:
-    """The cheapest method to run that is not significantly worse than the best; oracles are never chosen.
+    """The baseline, unless a method is significantly better; then the cheapest to run of the best ones.
 
-    None where no method has a number.
+    Those are the methods that are better than the baseline and not worse than the best, by the test of the
+    tables: the t-test over runs. Oracles are never chosen. None where no method has a number.
     """
     comparison = part.comparison
     if not comparison.sides:
@@ -45,36 +46,61 @@ def choice_of(part: PartStudy) -> Choice | None:
     harmful = [method for method in defined if _raises_familiar(method, comparison)]
     able = [method for method in defined if method not in harmful] or defined
     best = min(able, key=lambda method: method.cells[side, DECIDING].mean)
-    tied = [method for method in able if _is_tied(method, best, comparison, side)]
-    times = {method.name: time_to_run(method, comparison) for method in able}
-    for time in sorted(set(times.values())):
-        equally_fast = [method for method in able if times[method.name] == time]
-        chosen = min(
-            equally_fast,
-            key=lambda m: (
-                m.cells[side, DECIDING].mean,
-                math.inf if m.seconds_training is None else m.seconds_training,
-            ),
-        )
-        if chosen in tied:
-            break
-    tied = [method for method in tied if times[method.name] >= time or method is best]
+    tied = [method for method in able if not _is_better(best, method, comparison, side)]
+    baseline = next((method for method in tied if method.name == comparison.baseline), None)
+    if baseline is None:
+        tied = [method for method in tied if _improves(method, comparison, side)]
+        chosen, tied = _cheapest(able, tied, comparison, side)
+    else:
+        chosen = baseline
     runs = max(len(method.runs) for method in comparison.methods)
     left_out = tuple(method for method in harmful if method not in able)
     return Choice(side, chosen, best, tuple(tied), runs, left_out)
 
 
-def _is_tied(method: MethodRuns, best: MethodRuns, comparison: Comparison, side: str) -> bool:
-    """Not significantly worse than the best, by the paired bootstrap or else by the t-test."""
-    if method is best:
+def _cheapest(
+    able: list[MethodRuns], tied: list[MethodRuns], comparison: Comparison, side: str
+) -> tuple[MethodRuns, list[MethodRuns]]:
+    """The first tied method by its time to run, and the tied ones that take no less time.
+
+    Of methods that take the same time only the one with the lowest number can be chosen: an uncertain one
+    does not win by that.
+    """
+    times = {method.name: time_to_run(method, comparison) for method in able}
+    order = sorted(
+        able,
+        key=lambda method: (
+            times[method.name],
+            method.cells[side, DECIDING].mean,
+            math.inf if method.seconds_training is None else method.seconds_training,
+        ),
+    )
+    lowest = {times[method.name]: method for method in reversed(order)}
+    chosen = next(method for method in order if method in tied and lowest[times[method.name]] is method)
+    return chosen, [method for method in tied if times[method.name] >= times[chosen.name]]
+
+
+def _improves(method: MethodRuns, comparison: Comparison, side: str) -> bool:
+    """Whether it is better than the baseline; the best is, where the baseline is worse than the best."""
+    baseline = next((m for m in comparison.methods if m.name == comparison.baseline), None)
+    if baseline is None or not math.isfinite(baseline.cells[side, DECIDING].mean):
         return True
-    cell = method.cells[side, DECIDING]
-    gap = comparison.pairs.get((method.name, best.name), {}).get((side, DECIDING))
-    if gap is None and best.cells[side, DECIDING].from_best is None:  # it is the best of all
-        gap = cell.from_best
-    if gap is None:
-        return cell.bold
-    return not math.isnan(gap.low) and gap.low <= 0
+    return _is_better(method, baseline, comparison, side)
+
+
+def _is_better(method: MethodRuns, other: MethodRuns, comparison: Comparison, side: str) -> bool:
+    """Significantly, by the t-test over runs; without that by the paired bootstrap, or else by the number."""
+    place = (side, DECIDING)
+    cells = {each.name: each.cells[place] for each in comparison.methods}
+    if method is other or cells[method.name].mean >= cells[other.name].mean:
+        return False
+    p = p_between(method.name, other.name, cells, {each.name: each for each in comparison.methods})
+    if not math.isnan(p):
+        return p < SIGNIFICANCE
+    gap = comparison.pairs.get((other.name, method.name), {}).get(place)
+    if gap is None and cells[method.name].from_best is None:  # it is the best of all
+        gap = cells[other.name].from_best
+    return gap is None or math.isnan(gap.low) or gap.low > 0
 
 
 def _raises_familiar(method: MethodRuns, comparison: Comparison) -> bool:
@@ -106,15 +132,15 @@ def shown_methods(
     """The methods of short tables and figures, in the order of the comparison.
 
     First those that a reader needs (the baseline, the recommended one, one network with T, the ensemble),
-    then those with the lowest NLL; oracles last.
+    then those with the lowest NLL; never oracles.
     """
-    methods = [method for method in comparison.methods if method.runs]
+    methods = [method for method in comparison.methods if method.runs and not method.oracle]
     side = SIDES[1] if SIDES[1] in comparison.sides else SIDES[0]
     needed = (comparison.baseline, recommended, *NEEDED)
 
-    def rank(method: MethodRuns) -> tuple[bool, bool, float]:
+    def rank(method: MethodRuns) -> tuple[bool, float]:
         mean = method.cells[side, DECIDING].mean if (side, DECIDING) in method.cells else math.nan
-        return method.name not in needed, method.oracle, math.inf if math.isnan(mean) else mean
+        return method.name not in needed, math.inf if math.isnan(mean) else mean
 
     chosen = sorted(methods, key=rank)[:most]
     return [method for method in methods if method in chosen]
@@ -133,7 +159,7 @@ def verdict_of(part: PartStudy, choice: Choice | None) -> list[str]:
     sentences = [_advice(part, choice, baseline)]
     if baseline is not None and baseline is not choice.chosen:
         sentences.append(_price(choice, baseline))
-    limits = [_runs(choice, baseline)]
+    limits = [_runs(choice)]
     if choice.left_out:
         *others, last = [method.title for method in choice.left_out]
         titles = f"{', '.join(others)} and {last}" if others else last
@@ -151,13 +177,17 @@ def _advice(part: PartStudy, choice: Choice, baseline: MethodRuns | None) -> str
     if len(part.comparison.methods) == 1:
         return f"{where} only {title} was run: its {side} NLL is {cell.mean:.3f}."
     if choice.chosen is baseline:
-        return f"{where}, keep {title}: {_reason(choice)} (NLL {cell.mean:.3f} on {side} data)."
-    return f"{where}, use {title}: {_reason(choice)}; {_gain(choice, baseline)}."
+        return f"{where}, keep {title}: {_reason(choice, baseline)} (NLL {cell.mean:.3f} on {side} data)."
+    return f"{where}, use {title}: {_reason(choice, baseline)}; {_gain(part, choice, baseline)}."
 
 
-def _reason(choice: Choice) -> str:
+def _reason(choice: Choice, baseline: MethodRuns | None) -> str:
     """Why this method: the best, or the cheapest of those not significantly worse."""
     side = choice.side
+    if choice.chosen is baseline and baseline is not choice.best:
+        lowest = choice.best.cells[side, DECIDING].mean
+        how = "clearly" if choice.runs < 2 else "significantly"
+        return f"no method is {how} better on {side} data, not even {choice.best.title} with {lowest:.3f}"
     if choice.chosen is choice.best:
         if choice.runs < 2:
             return f"it has the lowest NLL on {side} data"
@@ -175,7 +205,7 @@ def _reason(choice: Choice) -> str:
     return f"on {side} data {worse} {choice.best.title}, which has the lowest NLL, and {cheapest}"
 
 
-def _gain(choice: Choice, baseline: MethodRuns | None) -> str:
+def _gain(part: PartStudy, choice: Choice, baseline: MethodRuns | None) -> str:
     """The percent reduction of NLL, with the interval of the paired bootstrap, and E99 before and after."""
     side, cells = choice.side, choice.chosen.cells
     cell = cells[side, DECIDING]
@@ -188,7 +218,7 @@ def _gain(choice: Choice, baseline: MethodRuns | None) -> str:
         gap = cell.from_baseline
         if gap is not None and not math.isnan(gap.low):
             low, high = -gap.high / before, min(1.0, -gap.low / before)
-            text += f" (95% interval over images {low:.0%} to {high:.0%})"
+            text += f" (95% interval for new {_unit(part)} {low:.0%} to {high:.0%})"
     if (side, E99) not in cells:
         return text
     errors = [method.cells[side, E99].mean for method in (baseline, choice.chosen)]
@@ -249,14 +279,17 @@ def _times(cost: float | None, single: float | None) -> str | None:
     return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:.0f} times as long"
 
 
-def _runs(choice: Choice, baseline: MethodRuns | None) -> str:
+def _unit(part: PartStudy) -> str:
+    """What the test set has many of."""
+    return "samples" if part.plan.encoding is None else "rows"
+
+
+def _runs(choice: Choice) -> str:
+    """How many runs there are, and by which test methods are better or worse."""
     if choice.runs < 2:
         return "There is one run, so no significance is claimed."
     once = " (one of this method, which joins several networks)" if len(choice.chosen.runs) == 1 else ""
-    text = f"From {choice.runs} runs{once}; the intervals are over images, not over training runs"
-    if baseline is None or baseline is choice.chosen or not baseline.cells[choice.side, DECIDING].bold:
-        return f"{text}."
-    return f"{text}: by the t-test over runs, {baseline.title} is not significantly worse than the best."
+    return f"From {choice.runs} runs{once}; significant means by the t-test over runs, as in the table."
 
 
 def _missing(comparison: Comparison) -> list[str]:

@@ -1,18 +1,16 @@
 """The result of `surefoot sets` as a table and a verdict."""
 
-from collections.abc import Mapping
-
-from surefoot.deploy.sets import Measured, Sets
+from surefoot.deploy.sets import Sets
 from surefoot.report.tables import Table
 from surefoot.report.thresholds import proportion_text
 from surefoot.text import percent_range
 
 
-def sets_table(sets: Sets, measured: Mapping[str, Measured]) -> Table:
+def sets_table(sets: Sets) -> Table:
     """For each set of data: how often the true class is in the set, and how large the sets are."""
     rows = [
         (name, proportion_text(each.coverage), f"{each.mean_size:.2f}", proportion_text(each.single))
-        for name, each in measured.items()
+        for name, each in sets.measured.items()
         if each.coverage.n
     ]
     return Table.of_text(
@@ -22,7 +20,7 @@ def sets_table(sets: Sets, measured: Mapping[str, Measured]) -> Table:
     )
 
 
-def sets_verdict(sets: Sets, measured: Mapping[str, Measured]) -> list[str]:
+def sets_verdict(sets: Sets) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
     sentences = [
         f"Guaranteed over the draw of these {sets.n:,} rows and of a new one: on familiar data the set "
@@ -31,7 +29,7 @@ def sets_verdict(sets: Sets, measured: Mapping[str, Measured]) -> list[str]:
     if sets.least_probability == 0:
         sentences.append("That takes every class in every set: too few rows for this coverage.")
     scope = "The guarantee does not cover unfamiliar data"
-    strange = measured.get("unfamiliar")
+    strange = sets.measured.get("unfamiliar")
     if strange is None:
         return [*sentences, f"{scope}; measure the coverage there with --unfamiliar FILE."]
     share = strange.coverage

@@ -18,7 +18,7 @@ from surefoot.experiments.run import PartStudy, Study, read_folder
 from surefoot.experiments.workflow import REPORT_VALUES
 from surefoot.io import all_or_none, make_folder, replacing, toml_text
 from surefoot.pages import template_named
-from surefoot.report.brief import first_table
+from surefoot.report.brief import first_tables
 from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
@@ -224,7 +224,7 @@ def _page(
         figures=figures,
         configuration=toml_text(experiment.as_dict()),
         to_html=to_html,
-        first_table=first_table,
+        first_tables=first_tables,
         subgroup_table=subgroup_table,
         fitted_table=fitted_table,
         percent=confidence_text,

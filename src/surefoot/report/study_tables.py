@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.calibrators import calibration_document
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 from surefoot.evaluation.compare import comparison_from_scores
 from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns, read_scores
 from surefoot.evaluation.evaluate import evaluate
@@ -281,7 +281,8 @@ def scores_compared(path: Path, names: Sequence[str] | None = None) -> Compariso
     selected = list(values) if names is None else list(names)
     for name in selected:
         if name not in values:
-            raise InputError(f"{path} has no method {name!r}; have: {', '.join(values)}")
+            near = did_you_mean(name, values)
+            raise InputError(f"{path} has no method {name!r}{near}; have: {', '.join(values)}")
     listed = [method.name for method in METHODS if method.name in selected]
     made = [name for name in selected if name not in listed]  # of calibrators, which are not listed
     about = without_absent_lenders([described(METHODS.named(name)) for name in (*listed, *made)])

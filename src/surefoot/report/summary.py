@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
 from surefoot.predictions.labels import LabelKind
-from surefoot.report.tables import Table
+from surefoot.report.tables import Column, Section, Table
 from surefoot.text import (
     count_of,
     csv_text,
@@ -38,10 +38,8 @@ def summarize(evaluation: Evaluation) -> Summary:
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
-    """The main table; then the changes by calibration and the worst groups, where there are any."""
-    tables = [_main_table(evaluation)]
-    if evaluation.change:
-        tables.append(_change_table(evaluation))
+    """Every metric, with a calibration before and after it; then the worst groups, where there are any."""
+    tables = [(_calibrated_table if evaluation.change else _main_table)(evaluation)]
     if any(scores.groups for scores in evaluation.sides.values()):
         tables.append(_worst_table(evaluation))
     return tables
@@ -71,7 +69,17 @@ def difference_text(score: Score) -> str:
     return f"{value} {signed_interval_text(score.low, score.high)}".strip()
 
 
+def subject_of(evaluation: Evaluation) -> str:
+    """What was evaluated, as the title of a table."""
+    one = next(iter(evaluation.sides.values()))
+    kind = "one label" if one.kind is LabelKind.ONE_LABEL else "many labels"
+    members = "" if one.members == 1 else f", mean of {one.members} members"
+    what = "Before and after calibration" if evaluation.change else "Predictions as given"
+    return f"{what}: {kind}, {one.classes} classes{members}"
+
+
 def _main_table(evaluation: Evaluation) -> Table:
+    """A row per metric: the value on each side, and the gap."""
     sides = evaluation.sides
     header = ["metric", *(f"{side} (n = {scores.n:,})" for side, scores in sides.items())]
     header += ["gap"] if evaluation.gap else []
@@ -79,25 +87,25 @@ def _main_table(evaluation: Evaluation) -> Table:
     for metric in evaluation.metrics:
         row = [metric.title, *(score_text(scores.metrics[metric.name]) for scores in sides.values())]
         rows.append([*row, difference_text(evaluation.gap[metric.name])] if evaluation.gap else row)
-    one = next(iter(sides.values()))
-    kind = "one label" if one.kind is LabelKind.ONE_LABEL else "many labels"
-    members = "" if one.members == 1 else f", mean of {one.members} members"
-    what = "Calibrated predictions" if evaluation.change else "Predictions as given"
-    return Table.of_text(f"{what}: {kind}, {one.classes} classes{members}", header, rows)
+    return Table.of_text(subject_of(evaluation), header, rows)
 
 
-def _change_table(evaluation: Evaluation) -> Table:
-    header = ["metric"]
-    for side in evaluation.change:
-        header += [f"{side} before", f"{side} change"]
-    rows = []
-    for metric in evaluation.metrics:
-        row = [metric.title]
-        for side, change in evaluation.change.items():
+def _calibrated_table(evaluation: Evaluation) -> Table:
+    """A section per side with a row per metric: before, after and the change; then the gap."""
+    sections = []
+    for side, scores in evaluation.sides.items():
+        rows = []
+        for metric in evaluation.metrics:
             before = evaluation.uncalibrated[side].metrics[metric.name].value
-            row += [number_text(before, undefined="undefined"), difference_text(change[metric.name])]
-        rows.append(row)
-    return Table.of_text("Changes by calibration (paired intervals)", header, rows)
+            after, change = scores.metrics[metric.name], evaluation.change[side][metric.name]
+            before_text = number_text(before, undefined="undefined")
+            rows.append((metric.title, before_text, score_text(after), difference_text(change)))
+        sections.append(Section.of_text(f"{side} (n = {scores.n:,})", rows))
+    if evaluation.gap:
+        gaps = [(m.title, "", difference_text(evaluation.gap[m.name]), "") for m in evaluation.metrics]
+        sections.append(Section.of_text("unfamiliar minus familiar", gaps))
+    columns = (Column("metric", align="left"), *map(Column, ("before", "after", "change")))
+    return Table(subject_of(evaluation), columns, tuple(sections))
 
 
 def _worst_table(evaluation: Evaluation) -> Table:

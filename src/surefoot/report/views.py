@@ -16,6 +16,7 @@ import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy.monitor import Check
+from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
 from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
@@ -29,12 +30,13 @@ from surefoot.report.changes import change_document, change_notes, task_tables, 
 from surefoot.report.choice import choice_of, verdict_of
 from surefoot.report.comparison import TableContext
 from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.monitor import monitor_document, monitor_table, monitor_verdict
+from surefoot.report.headline import headline_tables as evaluation_headlines
+from surefoot.report.monitor import monitor_table
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
 from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
-from surefoot.report.tables import Table, TableCell, to_html
+from surefoot.report.tables import Table, to_html, to_text
 from surefoot.report.thresholds import rounded_up, thresholds_table, thresholds_verdict
 from surefoot.results import Result
 from surefoot.text import count_of, visible
@@ -81,7 +83,7 @@ class View:
             lines += textwrap.wrap(visible(sentence), LINE)
         left_out = 0
         for table in self.tables:
-            written = ["", *text_table(table)]
+            written = ["", *to_text(table)]
             if lines[1:] and len(lines) + len(written) >= MOST_LINES and table is not self.tables[0]:
                 left_out += 1  # a whole table, rather than its first lines
             else:
@@ -145,33 +147,6 @@ def view_of(result: Result) -> View:
     )
 
 
-def text_table(table: Table) -> list[str]:
-    """A table as lines of text; bold cells have an asterisk."""
-    texts = [[_cell_text(cell) for cell in row] for row in table.rows]
-    header = [visible(name) for name in table.header]
-    widths = [max(len(row[i]) for row in (header, *texts)) for i in range(len(header))]
-    pad = {"left": str.ljust, "right": str.rjust}
-
-    def line(cells: list[str]) -> str:
-        columns = zip(cells, widths, table.columns, strict=True)
-        return "  ".join(pad[column.align](cell, width) for cell, width, column in columns).rstrip()
-
-    title = [visible(table.heading)] if table.title else []
-    rule = "  ".join("-" * width for width in widths)
-    lines = [*title, line(header), rule]
-    start = 0
-    for section in table.sections:
-        lines += [visible(section.label)] if section.label else []
-        lines += map(line, texts[start : start + len(section.rows)])
-        start += len(section.rows)
-    return lines
-
-
-def _cell_text(cell: TableCell) -> str:
-    text = visible(cell.text) + "*" * cell.bold + "(*)" * cell.star
-    return f"{text} {visible(cell.detail)}" if cell.detail else text
-
-
 def _score_row(score: Score) -> Row:
     return {"value": score.value, "low": score.low, "high": score.high, "k": score.k, "n": score.n}
 
@@ -202,7 +177,7 @@ def _evaluation_view(evaluation: Evaluation) -> View:
     return View(
         "Evaluation",
         summary.verdict,
-        summary.tables,
+        tuple(evaluation_headlines(evaluation, more="to_frame() has every metric.")),
         rows,
         lambda: evaluation_document(evaluation),
         lambda ax: plots.reliability(calibrated("a plot"), ax),

@@ -3,9 +3,6 @@
 import asyncio
 import hashlib
 import json
-import os
-import sys
-import threading
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from jinja2 import Template
 from markupsafe import Markup
 from prometheus_client import (
     CollectorRegistry,
@@ -31,22 +29,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from surefoot import __version__
-from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Rule
 from surefoot.images.decode import refusing_bombs
 from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
 from surefoot.serve.batching import LARGE, Batcher, PredictionError, Predictor
 from surefoot.serve.hosts import Hosts
-from surefoot.serve.limits import BATCH, MEBIBYTE, Capacity, Limits, RefusedError
+from surefoot.serve.limits import (
+    BATCH,
+    MEBIBYTE,
+    Capacity,
+    Limits,
+    RefusedError,
+    Watch,
+    yield_to_others,
+)
 from surefoot.serve.uploads import Upload, read_rows_body, read_uploads
+from surefoot.serve.window import ShiftWindow
 
 T = TypeVar("T")
 
 PATHS = ("/", "/predict", "/health", "/metrics")
 LISTED_CLASSES = 30  # on the page
 DECODERS = 4  # decoding threads, at most; one more decodes large images, one at a time
-LARGE_NICENESS = 10  # of that thread: the others come first
 CLIENT_GONE = 499  # the status, never read, for a client that disconnected before the response
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -63,25 +67,28 @@ Outcome = dict[str, Any] | RefusedError  # a prediction, or why there is none
 class Page:
     """The page for people, and the headers that restrict what the browser runs."""
 
-    html: str
+    template: Template
+    values: Mapping[str, Any]
     headers: Mapping[str, str]
 
     @staticmethod
-    def of(bundle: Bundle, thresholds: Rule | None, limits: Limits) -> "Page":
+    def of(predictor: Predictor, limits: Limits) -> "Page":
         """The page of a bundle; all text of the bundle is escaped."""
+        bundle = predictor.bundle
         style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("look.css", "serve.css"))
         script = "" if bundle.encoding else (TEMPLATES / "serve.js").read_text(encoding="utf-8")
-        html = template_named("serve.html").render(
-            bundle=bundle,
-            thresholds=thresholds,
-            shown_classes=LISTED_CLASSES,
-            limits=limits,
-            mebibytes=f"{limits.max_image_bytes / MEBIBYTE:.3g}",
-            sentences=() if bundle.familiar is None else bundle.familiar.sentences(),
-            style=Markup(style),
-            script=Markup(script),
-            version=__version__,
-        )
+        values = {
+            "bundle": bundle,
+            "thresholds": predictor.table.thresholds,
+            "verdict": predictor.verdict,
+            "shown_classes": LISTED_CLASSES,
+            "limits": limits,
+            "mebibytes": f"{limits.max_image_bytes / MEBIBYTE:.3g}",
+            "sentences": () if bundle.familiar is None else bundle.familiar.sentences(),
+            "style": Markup(style),
+            "script": Markup(script),
+            "version": __version__,
+        }
         policy = (
             "default-src 'none'",
             f"script-src {_hash(script)}",
@@ -92,7 +99,11 @@ class Page:
             "form-action 'none'",
             "frame-ancestors 'none'",
         )
-        return Page(html, {"content-security-policy": "; ".join(policy)})
+        return Page(template_named("serve.html"), values, {"content-security-policy": "; ".join(policy)})
+
+    def html(self, shift: Mapping[str, Any]) -> str:
+        """The page, with the state of the checks for shift."""
+        return self.template.render(shift=shift, **self.values)
 
 
 def _hash(text: str) -> str:
@@ -136,19 +147,15 @@ class Metrics:
         return Counter(f"surefoot_{name}", documentation, labels, registry=self.registry)
 
 
-def yield_to_others() -> None:
-    """Lower the priority of this thread, and of those that it starts, where the system can (Linux)."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LARGE_NICENESS)
-
-
 class Service:
     """A bundle that is served: its handlers, metrics and threads."""
 
-    def __init__(self, predictor: Predictor, limits: Limits) -> None:
+    def __init__(self, predictor: Predictor, limits: Limits, watch: Watch = Watch()) -> None:  # noqa: B008
         self.predictor, self.limits, self.capacity = predictor, limits, Capacity(limits)
         self.counts = Metrics(self.capacity, {"bundle": predictor.bundle.name, "version": __version__})
-        self.page = Page.of(predictor.bundle, predictor.table.thresholds, limits)
+        self.window = ShiftWindow(predictor.bundle, watch)
+        self.counts.registry.register(self.window)
+        self.page = Page.of(predictor, limits)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
@@ -158,11 +165,19 @@ class Service:
             ThreadPoolExecutor(min(DECODERS, usable_cores()), "decoding") as self.decoders,
             ThreadPoolExecutor(1, "decoding-large", initializer=yield_to_others) as self.large_decoder,
         ):
+            self.window.start()
             self.batcher: Batcher[Tensor, dict[str, Any]] = Batcher(
-                self.predictor.predict, batch=BATCH, on_batch=self.counts.batch_images.observe
+                self._predict, batch=BATCH, on_batch=self.counts.batch_images.observe
             )
             yield
-            await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
+            for close in (self.batcher.close, self.window.close):
+                await asyncio.get_running_loop().run_in_executor(None, close)
+
+    def _predict(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+        predictions = self.predictor.outputs(inputs)
+        documents = self.predictor.documents(predictions)
+        self.window.add(predictions)
+        return documents
 
     async def predict(self, request: Request) -> Response:
         """Label, confidence, entropy, novelty, verdict, decision and probabilities of every image or row."""
@@ -182,7 +197,8 @@ class Service:
                 with self.capacity.queued(len(inputs)):
                     outcomes = await self._answered([self._predicted(each) for each in inputs])
         self._count(outcomes)
-        return await loop.run_in_executor(None, predict_response, keys, outcomes)
+        about = {"unfamiliar_verdict": self.predictor.verdict.document()}
+        return await loop.run_in_executor(None, predict_response, keys, outcomes, about)
 
     async def _received(self, reading: Awaitable[T]) -> T:
         """What is read from a request, if it arrives in time."""
@@ -237,6 +253,8 @@ class Service:
             "classes": len(bundle.class_names),
             "device": str(self.predictor.device),
             "waiting": self.capacity.waiting,
+            "shift": self.window.document(),
+            "unfamiliar_verdict": self.predictor.verdict.document(),
         }
         return json_response(200 if ready else 503, document)
 
@@ -246,12 +264,13 @@ class Service:
 
     async def show(self) -> Response:
         """The page for people."""
-        return Response(self.page.html, headers=dict(self.page.headers), media_type="text/html")
+        html = self.page.html(self.window.document())
+        return Response(html, headers=dict(self.page.headers), media_type="text/html")
 
 
-def build_app(predictor: Predictor, limits: Limits, hosts: Hosts) -> ASGIApp:
+def build_app(predictor: Predictor, limits: Limits, hosts: Hosts, watch: Watch = Watch()) -> ASGIApp:  # noqa: B008
     """The ASGI application."""
-    service = Service(predictor, limits)
+    service = Service(predictor, limits, watch)
     # No redirects to a path without a slash at its end: they would contain the host that the client named.
     app = FastAPI(
         lifespan=service.running, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
@@ -282,10 +301,12 @@ def build_app(predictor: Predictor, limits: Limits, hosts: Hosts) -> ASGIApp:
     return CountingApp(app, service.counts, hosts)
 
 
-def predict_response(keys: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome]) -> Response:
+def predict_response(
+    keys: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], about: Mapping[str, Any]
+) -> Response:
     """The prediction or error of each image or row; where there are only errors, the request has failed.
 
-    `keys` say which it is.
+    `keys` say which it is; `about` is for all of them.
     """
     refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
     if len(outcomes) == len(refused) == 1:
@@ -302,7 +323,7 @@ def predict_response(keys: Sequence[Mapping[str, Any]], outcomes: Sequence[Outco
         for key, outcome in zip(keys, outcomes, strict=True)
     ]
     if len(refused) < len(outcomes):
-        return json_response(200, {"predictions": documents})
+        return json_response(200, {**about, "predictions": documents})
     first = refused[0]
     status = first.status if all(each.status == first.status for each in refused) else 400
     sentence = f"none of {len(refused)} images could be predicted; the first: {first.sentence}"

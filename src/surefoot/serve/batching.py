@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict, dataclass
 from threading import Condition, Thread
 from typing import Any, Generic, TypeVar
 
@@ -12,16 +13,22 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Rule
+from surefoot.deploy.decision import Familiar, Rule
 from surefoot.deploy.predict import Table
 from surefoot.deploy.rows import CSV, rows_of_csv, rows_of_json
 from surefoot.errors import InputError
 from surefoot.images.cache import reason_of
 from surefoot.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import usable_cores
-from surefoot.serve.limits import RefusedError
+from surefoot.serve.limits import RefusedError, VerdictMode
 
+USELESS = (
+    "Predictions are not marked as familiar or unfamiliar: unfamiliar test samples are not found at least "
+    "twice as often as familiar ones are mistaken for them, by the ends of the 95% intervals. With --verdict "
+    "on they are marked all the same."
+)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Submitted = tuple[Item, Future[Result]]
@@ -120,7 +127,13 @@ class Predictor:
     """A bundle on its device: image bytes or rows to inputs, inputs to predictions."""
 
     def __init__(
-        self, bundle: Bundle, thresholds: Rule | None, device: str, *, allow_unseen: bool = False
+        self,
+        bundle: Bundle,
+        thresholds: Rule | None,
+        device: str,
+        *,
+        allow_unseen: bool = False,
+        verdict: VerdictMode = VerdictMode.AUTO,
     ) -> None:
         if bundle.preprocessing is None and bundle.encoding is None:
             raise InputError(f"the bundle ({bundle.name}) takes {bundle.taken}, not images")
@@ -129,6 +142,7 @@ class Predictor:
         self.preprocessing = bundle.preprocessing
         self.device = torch.device(device)
         self.table = Table(bundle, thresholds or bundle.thresholds, probabilities=True)
+        self.verdict = Verdict.of(bundle.familiar, verdict)
         self.predict([torch.zeros(bundle.shape)])  # the first pass is slow: run it before the first request
 
     def preprocess(self, data: bytes | bytearray, max_pixels: int) -> Tensor | RefusedError:
@@ -164,25 +178,69 @@ class Predictor:
 
     def predict(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """The predictions of one forward pass, as JSON values."""
-        columns = self.table.rows([""] * len(inputs), inputs, self.device)
-        names, familiar = self.bundle.class_names, self.bundle.familiar
-        predictions = []
-        for index in range(len(inputs)):
+        return self.documents(self.outputs(inputs))
+
+    def outputs(self, inputs: Sequence[Tensor]) -> Predictions:
+        """The predictions of one forward pass."""
+        reference = self.bundle.reference
+        features = reference is not None and reference.features is not None
+        return self.bundle.predict(torch.stack(list(inputs)), features=features)
+
+    def documents(self, predictions: Predictions) -> list[dict[str, Any]]:
+        """Predictions as JSON values."""
+        columns, names = self.table.columns(predictions), self.bundle.class_names
+        documents = []
+        for index in range(predictions.n):
             row = {name: column[index] for name, column in columns.items()}
             probabilities = {name: row[f"prob_{name}"] for name in names}
             if self.bundle.kind is LabelKind.ONE_LABEL:
                 labels = {"label": row["label"]}
             else:
                 labels = {"labels": [name for name in names if probabilities[name] >= 0.5]}
-            predictions.append(
+            documents.append(
                 {
                     **labels,
                     "confidence": row["confidence"],
                     "entropy": row["entropy"],
                     "novelty": row["novelty"],
-                    "verdict": None if familiar is None else familiar.verdict(row["novelty"]),
+                    "verdict": self.verdict.of_novelty(row["novelty"]),
                     "decision": row.get("decision"),
                     "probabilities": probabilities,
                 }
             )
-        return predictions
+        return documents
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether predictions are marked as familiar or unfamiliar, and how often that was right."""
+
+    familiar: Familiar | None
+    shown: bool
+    sentence: str
+
+    @staticmethod
+    def of(familiar: Familiar | None, mode: VerdictMode) -> "Verdict":
+        """By default it is shown if it is useful."""
+        if familiar is None:
+            return Verdict(None, False, "This bundle has no limit of novelty, so predictions are not marked.")
+        shown = mode is VerdictMode.ON or (mode is VerdictMode.AUTO and familiar.is_useful)
+        if shown or mode is VerdictMode.OFF:
+            return Verdict(familiar, shown, "" if shown else "Predictions are not marked: --verdict off.")
+        return Verdict(familiar, False, USELESS)
+
+    def of_novelty(self, novelty: float) -> str | None:
+        """Familiar or unfamiliar; None where it is not shown."""
+        return self.familiar.verdict(novelty) if self.familiar is not None and self.shown else None
+
+    def document(self) -> dict[str, Any]:
+        """Its rates as plain data: what it detects of unfamiliar samples, and its false alarms."""
+        if self.familiar is None:
+            return {"shown": False, "reason": self.sentence, "detected": None, "false_alarms": None}
+        found, alarms = self.familiar.found, self.familiar.alarms
+        return {
+            "shown": self.shown,
+            "reason": self.sentence or None,
+            "detected": None if found is None else asdict(found),
+            "false_alarms": asdict(alarms),
+        }

@@ -1,16 +1,39 @@
 """The limits of a server, how much of them is in use, and the error of a refused request."""
 
 import math
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.text import count_of
 
 MEBIBYTE = 2**20
 BATCH = 64  # images in a forward pass of the networks
 LARGEST_REQUESTS = 16  # requests of the largest size that may be in memory at the same time
+
+
+NICENESS = 10  # of threads that must not delay the others
+FEWEST_ROWS = 25  # of a window
+
+
+def yield_to_others() -> None:
+    """Lower the priority of this thread, and of those that it starts, where the system can (Linux)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+class VerdictMode(StrEnum):
+    """Whether predictions are marked as familiar or unfamiliar; `auto`: if the measured rates are useful."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 class RefusedError(Exception):
@@ -42,6 +65,22 @@ class Limits:
                 f"max_waiting is {self.max_waiting}, below max_images, which is {self.max_images}; allowed: "
                 "at least as many, or a full request could never be answered"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """How a server checks for shift."""
+
+    rows: int = 500  # of the window; 0: no checks
+    every: int | None = None  # new rows between checks; None: as many as the window has
+    alpha: float = 0.05  # the probability of any false alarm, over all checks
+    history: Path | None = None  # a file as of `surefoot monitor`; None: checks are counted from the start
+
+    def __post_init__(self) -> None:
+        is_large = self.rows == 0 or self.rows >= FEWEST_ROWS
+        require(is_large, "window", self.rows, f"0 for no checks, or {FEWEST_ROWS} or more")
+        require(self.every is None or self.every >= 1, "check_every", self.every, "1 or more")
+        require(0 < self.alpha < 1, "alpha", self.alpha, "above 0 and below 1")
 
 
 class Capacity:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 from surefoot.registry import Registry
 from surefoot.tasks.animals import ANIMALS
 from surefoot.tasks.cat_dog import CAT_DOG
@@ -32,7 +32,8 @@ def task_named(name: str, *, root: Path | None = None) -> Task:
     entry = TASKS.named(base)
     if variant and variant not in entry.variants:
         have = ", ".join(entry.variants) or "none"
-        raise InputError(f"task {base!r} has no variant {variant!r}; have: {have}")
+        near = did_you_mean(variant, entry.variants)
+        raise InputError(f"task {base!r} has no variant {variant!r}{near}; have: {have}")
     if entry.layout is not None and root is None:
         raise InputError(f"task {name!r} needs a root folder; see 'surefoot data show {name} --root DIR'")
     return entry.load(root or Path(), variant or next(iter(entry.variants), ""))

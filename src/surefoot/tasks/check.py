@@ -7,23 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from surefoot.errors import is_number
-from surefoot.images.cache import reason_of
-from surefoot.images.decode import UNREADABLE, Fit, Size, decode, in_parallel
-from surefoot.io import read_regular
+from surefoot.images.decode import in_parallel
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.tasks.alike import Fingerprint, fingerprint, similar_pairs
 from surefoot.tasks.features import Vector
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
 
-DECODED = Size(48, Fit.SQUARE)
-THUMBNAIL = 16  # pixels
-SIMILAR = 0.95  # correlation of two thumbnails; different faces that look the same way stay below
-FLAT = 10  # grey values: an image that varies less cannot be compared
-BANDS = 4
-NEAR = BANDS - 1  # bits: two hashes that differ in no more agree in at least one of BANDS bands
 MOST_VALUES = 12  # of an attribute that are counted one by one
 SHARES_DIFFER = 0.05  # least difference of a label's share that is reported, if it is significant
 SIGNIFICANT = 0.001  # divided by the number of labels (Bonferroni)
@@ -32,18 +24,11 @@ LEAST_DIMENSIONS = 4  # of numbers: with fewer, near rows are frequent
 PROJECTED = 12  # components
 ROWS_COMPARED = 256  # whose nearest neighbours give the usual distance
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The sha256 of a file, a 64-bit hash of the image (None if it is flat), or why it cannot be read."""
-
-    content: str
-    image_hash: int | None
-    thumbnail: bytes = (
-        b""  # THUMBNAIL x THUMBNAIL grey values, to verify that near hashes mean similar images
-    )
-    unreadable: str = ""
+LEVELS = ("PROBLEM", "warning", "note")
+NOTES = ("no_unlabelled",)  # findings that need no remedy
+ALIKE = (
+    'if they are copies, repeated_pictures in [splits] can be "alike" (use one) or "together" (in one split)'
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +40,11 @@ class Finding:
     samples: tuple[str, ...] = ()
     serious: bool = False
 
+    @property
+    def level(self) -> str:
+        """PROBLEM if it is serious; a note if nothing needs to be done about it; else a warning."""
+        return "PROBLEM" if self.serious else "note" if self.name in NOTES else "warning"
+
 
 Fingerprints = Mapping[Split, list[Fingerprint]]
 Pairs = dict[tuple[Split, Split], list[str]]
@@ -62,7 +52,7 @@ Counts = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]  # a header, and ro
 
 
 def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Finding]:
-    """Read every file of a task and look for problems; serious findings first."""
+    """Read every file of a task and look for problems; the most serious findings first."""
     tick = tick or (lambda _: None)
     prints = {split: fingerprints(samples, tick) for split, samples in task.splits.items()}
     findings = [
@@ -73,7 +63,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
         *_repeated(task, prints),
         *(_similar(task, prints) if task.encoding is None else (*_near_rows(task), *_unseen(task))),
     ]
-    return sorted(findings, key=lambda finding: not finding.serious)
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def fingerprints(samples: Samples, tick: Callable[[int], None]) -> list[Fingerprint]:
@@ -82,79 +72,10 @@ def fingerprints(samples: Samples, tick: Callable[[int], None]) -> list[Fingerpr
         tick(len(samples))
         return [Fingerprint(hashlib.sha256(each.tobytes()).hexdigest(), None) for each in samples.inputs]
     result = []
-    for fingerprint in in_parallel(_fingerprint, samples.inputs.files()):
-        result.append(fingerprint)
+    for each in in_parallel(fingerprint, samples.inputs.files()):
+        result.append(each)
         tick(1)
     return result
-
-
-def difference_hash(pixels: NDArray[np.uint8]) -> int | None:
-    """64 bits: whether each of 8 x 9 grey values is brighter than its neighbour on the right.
-
-    N. Krawetz, "Kind of like that", 2013. None for an image of one shade.
-    """
-    values = _grey(pixels, (9, 8)).astype(np.int16)
-    if int(values.max() - values.min()) < FLAT:
-        return None
-    bits = (values[:, :-1] > values[:, 1:]).ravel()
-    return int.from_bytes(np.packbits(bits).tobytes(), "big")
-
-
-def are_similar(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether two thumbnails correlate, whatever their brightness and contrast."""
-    a, b = (np.frombuffer(each.thumbnail, dtype=np.uint8).astype(np.float64) for each in (one, other))
-    a, b = a - a.mean(), b - b.mean()
-    return bool(a @ b >= SIMILAR * np.linalg.norm(a) * np.linalg.norm(b))
-
-
-def near_pairs(hashes: NDArray[np.uint64], sides: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Pairs from different sides whose hashes differ in at most NEAR bits.
-
-    Only hashes that agree in one of four bands of 16 bits are compared: not all five thousand million pairs
-    of a hundred thousand images.
-    """
-    count = len(hashes)
-    codes = [np.empty(0, dtype=np.int64)]
-    for band in range(BANDS):
-        keys = (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
-        order = np.argsort(keys, kind="stable")
-        for left, right in _pairs_of_equals(keys[order]):
-            one, other = order[left], order[right]
-            differing = (
-                np.unpackbits((hashes[one] ^ hashes[other]).view(np.uint8)).reshape(-1, 64).sum(axis=1)
-            )
-            near = (sides[one] != sides[other]) & (differing <= NEAR)
-            one, other = one[near], other[near]
-            codes.append(np.where(sides[one] < sides[other], one * count + other, other * count + one))
-    pairs = np.unique(np.concatenate(codes))
-    return list(zip((pairs // max(count, 1)).tolist(), (pairs % max(count, 1)).tolist(), strict=True))
-
-
-def _pairs_of_equals(ordered: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Every pair of positions with the same key, those one apart first, then those two apart, and so on."""
-    positions = np.arange(len(ordered))
-    ends = np.searchsorted(ordered, ordered, side="right")
-    step = 1
-    while len(positions := positions[positions + step < ends[positions]]):
-        yield positions, positions + step
-        step += 1
-
-
-def _grey(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    return np.asarray(Image.fromarray(pixels).convert("L").resize(size, Image.Resampling.BOX))
-
-
-def _fingerprint(file: str) -> Fingerprint:
-    try:
-        data = read_regular(file)
-    except OSError as error:
-        return Fingerprint("", None, unreadable=reason_of(error))
-    content = hashlib.sha256(data).hexdigest()
-    try:
-        pixels = decode(data, DECODED)
-    except UNREADABLE as error:
-        return Fingerprint(content, None, unreadable=reason_of(error))
-    return Fingerprint(content, difference_hash(pixels), _grey(pixels, (THUMBNAIL, THUMBNAIL)).tobytes())
 
 
 def label_counts(task: Task) -> Counts:
@@ -246,7 +167,7 @@ def _shared(task: Task, prints: Fingerprints) -> Iterator[Finding]:
             sentence = f"{what}: copies of one sample, which leak, or samples whose features are equal"
             yield Finding("equal_rows", sentence, tuple(named))
         else:
-            yield Finding("leak", f"{what}: a leak", tuple(named), True)
+            yield Finding("leak", f"{what}: a leak; {_once(task)}", tuple(named), True)
 
 
 def _missing(task: Task) -> Iterator[Finding]:
@@ -310,28 +231,20 @@ def _repeated(task: Task, prints: Fingerprints) -> Iterator[Finding]:
             if len(copies) > 1:
                 named.append(" = ".join(str(task.splits[split].ids[row]) for _, row in copies))
         if named:
-            sentence = f"{count_of(len(named), _noun(task))} more than once in {split}"
+            sentence = f"{count_of(len(named), _noun(task))} more than once in {split}; {_once(task)}"
             yield Finding("repeated", sentence, tuple(named))
 
 
 def _similar(task: Task, prints: Fingerprints) -> Iterator[Finding]:
     """Different bytes with near perceptual hashes in two splits: for a person to look at."""
-    rows = [
-        (split, row)
-        for split, of_split in prints.items()
-        for row, each in enumerate(of_split)
-        if each.image_hash is not None
-    ]
-    hashes = np.asarray([prints[split][row].image_hash for split, row in rows], dtype=np.uint64)
+    rows = [(split, row) for split, of_split in prints.items() for row in range(len(of_split))]
     sides = np.asarray([list(Split).index(split) for split, _ in rows], dtype=np.int64)
     pairs: Pairs = defaultdict(list)
-    for left, right in near_pairs(hashes, sides):
+    for left, right in similar_pairs([prints[split][row] for split, row in rows], sides):
         (one, row), (other, other_row) = rows[left], rows[right]
-        a, b = prints[one][row], prints[other][other_row]
-        if a.content != b.content and are_similar(a, b):
-            pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, other_row)}")
+        pairs[one, other].append(f"{_name(task, one, row)} ~ {_name(task, other, other_row)}")
     for (one, other), named in _in_order(pairs):
-        sentence = f"{count_of(len(named), 'pair')} of pictures that look alike in {one} and {other}"
+        sentence = f"{count_of(len(named), 'pair')} of pictures that look alike in {one} and {other}; {ALIKE}"
         yield Finding("look_alike", sentence, tuple(named))
 
 
@@ -341,6 +254,11 @@ def may_be_equal_by_chance(task: Task, prints: Fingerprints) -> bool:
         return False
     train = prints[Split.TRAIN]
     return len({each.content for each in train}) < len(train)
+
+
+def _once(task: Task) -> str:
+    key = "repeated_pictures" if task.encoding is None else "repeated_rows"
+    return f'{key} = "once" in [splits] uses each once'
 
 
 def _noun(task: Task) -> str:

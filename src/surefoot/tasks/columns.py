@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_numeric
+from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
 from surefoot.predictions.tables import decoding
 
@@ -20,7 +19,7 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
     """A column by name, without the encoding of a dictionary."""
     if name not in table.column_names:
         have = ", ".join(table.column_names[:NAMED]) + (", ..." if table.num_columns > NAMED else "")
-        raise InputError(f"no column {name!r}; have: {have}")
+        raise InputError(f"no column {name!r}{did_you_mean(name, table.column_names)}; have: {have}")
     column = table[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
@@ -41,6 +40,8 @@ def is_numeric_type(kind: pa.DataType) -> bool:
 
 def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Float64, NaN where a number is missing."""
+    import pyarrow.compute as pc  # slow to import
+
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     if not is_numeric_type(column.type):
@@ -93,6 +94,8 @@ def refuse_numbers_as_text(texts: Raw, name: str) -> None:
 
 def vectors_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Float32 (n, length) of a column of lists."""
+    import pyarrow.compute as pc  # slow to import
+
     if not is_list(column.type):
         raise InputError(
             f"column {name!r} holds {column.type} values; needed: lists of numbers, all of one length"

@@ -2,14 +2,14 @@
 
 import datetime
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
@@ -17,11 +17,11 @@ from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.task import ImageFiles, Samples, image_paths_below, shuffled, unlabelled_labels
 
-ORDERINGS: dict[str, Callable[[Any, Any], Any]] = {
-    "at_least": pc.greater_equal,
-    "at_most": pc.less_equal,
-    "above": pc.greater,
-    "below": pc.less,
+ORDERINGS = {  # and the names of Arrow's functions
+    "at_least": "greater_equal",
+    "at_most": "less_equal",
+    "above": "greater",
+    "below": "less",
 }
 OPERATORS = ("equals", "in", "not_in", *ORDERINGS, "missing")
 
@@ -91,6 +91,8 @@ def _condition(column: str, operator: str, value: Any) -> Condition:
 
 
 def _holds(condition: Condition, column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc  # slow to import
+
     missing = np.asarray(pc.is_null(column, nan_is_null=True))
     if condition.operator == "missing":
         return np.asarray(missing == condition.value, dtype=np.bool_)
@@ -101,7 +103,7 @@ def _holds(condition: Condition, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         holds = pc.is_in(*_in_one_type(column, condition.value))
         holds = holds if condition.operator == "in" else pc.invert(holds)
     else:
-        compare = ORDERINGS.get(condition.operator, pc.equal)
+        compare = getattr(pc, ORDERINGS.get(condition.operator, "equal"))
         values, (value,) = _in_one_type(column, [condition.value])
         holds = compare(values, value)
     return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
@@ -181,6 +183,17 @@ TABLES = ("task", "familiar", "splits", "unlabelled")
 TEXT_KEYS = ("name", "manifest", "images", "label", "labels", "ignored", "path", "id", "groups", "identity")
 TASK_KEYS = (*TEXT_KEYS, "classes", "features", "categories")
 REPEATED = ("repeated_pictures", "repeated_rows")
+
+
+class Repeated(StrEnum):
+    """What to do with the same sample in several rows."""
+
+    AS_GIVEN = "as_given"
+    ONCE = "once"  # use one of equal files, or rows
+    ALIKE = "alike"  # use one of images that look alike
+    TOGETHER = "together"  # use one of equal files, and all images that look alike in one split
+
+
 SPLIT_KEYS = ("column", "resolved", "val", "test", "seed", "keep_together", *REPEATED, "balance")
 UNLABELLED_KEYS = ("images", "rows", "limit", "seed")
 BOTH = "both unlabelled.images and unlabelled.rows; allowed: one of the two"
@@ -241,7 +254,7 @@ class Description:
     identity: str | None
     familiar: tuple[Condition, ...]
     splits: ByShare | ByColumn | Resolved
-    drop_duplicates: bool  # of files with the same content, only one is used
+    repeated: Repeated
     balance: bool  # each split has the same number of rows per label
     unlabelled: Unlabelled | None
 
@@ -278,6 +291,8 @@ def read_description(file: Path) -> Description:
 
 
 def _describe(document: Mapping[str, Any], folder: Path) -> Description:
+    if isinstance(document.get("task"), str) or "parts" in document:
+        raise InputError("this file describes an experiment, and a task is needed; 'surefoot run' runs it")
     refuse_unknown("key", document, TABLES)
     task, familiar, splits, unlabelled = (_table(document, name) for name in TABLES)
     refuse_unknown("key of [task]", task, TASK_KEYS)
@@ -296,9 +311,9 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         raise InputError("no [familiar] table; needed: a condition, such as age = { at_least = 18 }")
     features = _features(task, folder)
     _refuse_other_samples(features, task, splits)
-    key = REPEATED[0 if features is None else 1]
-    duplicates = splits.get(key, "as_given")
-    one_of(f"splits.{key}", duplicates, ("as_given", "once"))
+    key, allowed = (REPEATED[0], list(Repeated)) if features is None else (REPEATED[1], list(Repeated)[:2])
+    repeated = splits.get(key, "as_given")
+    one_of(f"splits.{key}", repeated, allowed)
     balance = splits.get("balance", "as_given")
     one_of("splits.balance", balance, ("as_given", "label"))
     if balance == "label" and texts["label"] is None:
@@ -318,7 +333,7 @@ def _describe(document: Mapping[str, Any], folder: Path) -> Description:
         identity=texts["identity"],
         familiar=parse_conditions(familiar),
         splits=rule,
-        drop_duplicates=duplicates == "once",
+        repeated=Repeated(repeated),
         balance=balance == "label",
         unlabelled=_unlabelled(unlabelled, folder, "images" if features is None else "rows")
         if unlabelled

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, did_you_mean
 from surefoot.io import read_regular, refuse_special, replacing, write_toml
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -33,6 +33,7 @@ from surefoot.tasks.columns import column_of, is_list, read_array
 from surefoot.tasks.description import (
     Description,
     FeatureColumns,
+    Repeated,
     Resolved,
     read_description,
     rows_where,
@@ -48,11 +49,11 @@ from surefoot.tasks.features import (
 )
 from surefoot.tasks.split import (
     Assignment,
+    alike_of,
     assign,
     balance_labels,
     contents_of,
     drop_duplicates,
-    without_contents,
 )
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task, unlabelled_labels
 
@@ -147,7 +148,8 @@ def _build(description: Description, table: pa.Table) -> Task:
     have = set(table.column_names)
     for name in description.columns():
         if name not in have:
-            raise InputError(f"no column {name!r}; have: {', '.join(table.column_names)}")
+            near = did_you_mean(name, table.column_names)
+            raise InputError(f"no column {name!r}{near}; have: {', '.join(table.column_names)}")
     if description.features is None and not description.images.is_dir():
         raise InputError(f"the image root {description.images} is no folder; see task.images")
     labels = _read_labels(description, table)
@@ -155,7 +157,6 @@ def _build(description: Description, table: pa.Table) -> Task:
     samples = _all_samples(description, table, labels)
     familiar = rows_where(description.familiar, table)
     ids = samples.ids.tolist()
-    splits, remarks = assign(description.splits, table, familiar, ids=ids, strata=labels.strata)
     unlabelled = None
     if description.unlabelled is not None:
         inputs: Any = samples.inputs
@@ -163,13 +164,18 @@ def _build(description: Description, table: pa.Table) -> Task:
             unlabelled = _unlabelled_rows(description, inputs, labels)
         else:
             unlabelled = unlabelled_samples(description.unlabelled, labels.kind, len(labels.names))
-    if description.drop_duplicates:
-        splits, unlabelled, left_out = _without_duplicates(samples, splits, unlabelled)
-        if left_out:
-            what = (
-                "files whose picture occurs" if description.features is None else "rows whose features occur"
-            )
-            remarks += (f"{left_out:,} {what} elsewhere too are left out",)
+    copies = _copies(description.repeated, samples, unlabelled)
+    splits, remarks = assign(
+        description.splits,
+        table,
+        familiar,
+        ids=ids,
+        strata=labels.strata,
+        alike=copies[0] if copies is not None and description.repeated is Repeated.TOGETHER else None,
+    )
+    if copies is not None:
+        splits, unlabelled, more = _without_copies(description, samples, splits, unlabelled, copies)
+        remarks += more
     if description.balance and not isinstance(description.splits, Resolved):
         seed = description.splits.seed
         splits, more = balance_labels(splits, labels.strata, samples.groups, ids=ids, seed=seed)
@@ -297,16 +303,44 @@ def _encoded(task: Task) -> Task:
     )
 
 
-def _without_duplicates(
-    samples: Samples, splits: Assignment, unlabelled: Samples | None
-) -> tuple[Assignment, Samples | None, int]:
-    """Every image, or row, once at most, none of them among the unlabelled, and the number left out."""
-    contents = contents_of(samples)
-    labels = [each.tobytes() for each in samples.labels]
-    result = drop_duplicates(contents, splits, samples.ids.tolist(), labels)
-    others = None if unlabelled is None else without_contents(unlabelled, set(contents))
+def _copies(
+    repeated: Repeated, samples: Samples, unlabelled: Samples | None
+) -> tuple[list[str], list[str]] | None:
+    """A text for every labelled and every unlabelled sample, the same for copies; None: used as given."""
+    if repeated is Repeated.AS_GIVEN:
+        return None
+    if repeated is Repeated.ONCE:
+        return contents_of(samples), [] if unlabelled is None else contents_of(unlabelled)
+    return alike_of(samples, unlabelled)
+
+
+def _without_copies(
+    description: Description,
+    samples: Samples,
+    splits: Assignment,
+    unlabelled: Samples | None,
+    copies: tuple[list[str], list[str]],
+) -> tuple[Assignment, Samples | None, tuple[str, ...]]:
+    """Each sample once, none of them among the unlabelled, and remarks."""
+    (of_labelled, of_unlabelled), others = copies, unlabelled
+    remarks: tuple[str, ...] = ()
+    equal, labels = of_labelled, [each.tobytes() for each in samples.labels]
+    if description.repeated is Repeated.TOGETHER:
+        equal = contents_of(samples)
+        count = sum(count for count in Counter(of_labelled).values() if count > 1)
+        if count:
+            remarks += (f"{count:,} pictures look like another one, and each is in the split of the other",)
+    result = drop_duplicates(equal, splits, samples.ids.tolist(), labels)
+    if unlabelled is not None:
+        known = set(of_labelled)
+        others = unlabelled.take([row for row, each in enumerate(of_unlabelled) if each not in known])
     left_out = result.count(None) - splits.count(None) + len(unlabelled or ()) - len(others or ())
-    return result, others, left_out
+    if left_out:
+        what = "files whose picture occurs" if description.features is None else "rows whose features occur"
+        if description.repeated is not Repeated.ONCE:
+            what = "files whose picture, or one that looks like it, occurs"
+        remarks += (f"{left_out:,} {what} elsewhere too are left out",)
+    return result, others, remarks
 
 
 def _read_labels(description: Description, table: pa.Table) -> Labels:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError
 from surefoot.images.cache import UNOPENED, content_of
 from surefoot.images.decode import in_parallel
-from surefoot.tasks.description import ByColumn, ByShare, Resolved
+from surefoot.tasks.alike import cached_fingerprints, linked, look_alikes
+from surefoot.tasks.description import ByColumn, ByShare, Repeated, Resolved
 from surefoot.tasks.features import RawColumns
 from surefoot.tasks.task import ImageFiles, Samples, Split, shuffled
 
@@ -76,19 +77,26 @@ def assign(
     *,
     ids: Sequence[str],
     strata: Sequence[str],
+    alike: Sequence[str] | None = None,
 ) -> tuple[Assignment, tuple[str, ...]]:
-    """A split for every row, None where it is left out, and remarks on the rows left out."""
+    """A split for every row, None where it is left out, and remarks on the rows left out.
+
+    Rows whose text in `alike` is the same get the same split, as do those of one `keep_together`.
+    """
     if isinstance(rule, Resolved):
         names = {split.value: split for split in Split}
         return list(_read_splits(table, rule.column, names)), ()
     # Rows that must stay together have the same key; a row with an empty cell is on its own.
     values = [None] * len(ids) if rule.keep_together is None else table[rule.keep_together].to_pylist()
     keys = [f"row {i}" if value is None else f"key {value}" for value, i in zip(values, ids, strict=True)]
+    both = keys if alike is None else _merged(keys, alike)
     if isinstance(rule, ByShare):
-        return _by_share(rule, familiar, keys, strata), ()
-    splits = _by_column(rule, table, familiar, keys, strata)
+        return _by_share(rule, familiar, both, strata), ()
+    splits = _by_column(rule, table, familiar, both, strata)
     if rule.keep_together is not None:
         _refuse_separated(rule.keep_together, keys, splits)
+    if alike is not None:
+        _refuse_separated_pictures(alike, splits, ids)
     left_out = splits.count(None)
     remark = f"{left_out:,} unfamiliar rows that {rule.column!r} puts into train or val are left out"
     return splits, (remark,) if left_out else ()
@@ -143,19 +151,51 @@ def _read_splits(table: pa.Table, column: str, allowed: Mapping[str, Split]) -> 
     return [allowed[value] for value in values]
 
 
+def _merged(keys: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Keys that are the same for rows that are linked by either."""
+    links = []
+    for names in (keys, others):
+        first: dict[str, int] = {}
+        links += [(first.setdefault(name, row), row) for row, name in enumerate(names)]
+    return [keys[row] for row in linked(len(keys), links)]
+
+
 def _refuse_separated(column: str, keys: list[str], splits: Assignment) -> None:
-    """Raise if rows of one key are in different splits; the two test splits count as one."""
+    for first, row in _separated(keys, splits):
+        raise InputError(
+            f"{column} {keys[row].removeprefix('key ')!r} is in {splits[first]} (row {first}) and in "
+            f"{splits[row]} (row {row}); keep_together allows one"
+        )
+
+
+def _refuse_separated_pictures(alike: Sequence[str], splits: Assignment, ids: Sequence[str]) -> None:
+    for first, row in _separated(alike, splits):
+        raise InputError(
+            f"{ids[first]} in {splits[first]} looks like {ids[row]} in {splits[row]}; repeated_pictures = "
+            f"'{Repeated.TOGETHER}' allows one split: draw them by val and test, or use '{Repeated.ALIKE}'"
+        )
+
+
+def _separated(keys: Sequence[str], splits: Assignment) -> Iterator[tuple[int, int]]:
+    """Two rows of one key in different splits; the two test splits count as one."""
     seen: dict[str, tuple[Split, int]] = {}
     for row, (key, split) in enumerate(zip(keys, splits, strict=True)):
         side = Split.TEST_FAMILIAR if split is Split.TEST_UNFAMILIAR else split
-        if side is None:
-            continue
-        before, first = seen.setdefault(key, (side, row))
-        if before is not side:
-            raise InputError(
-                f"{column} {key.removeprefix('key ')!r} is in {before} (row {first}) and in {split} "
-                f"(row {row}); keep_together allows one"
-            )
+        if side is not None:
+            before, first = seen.setdefault(key, (side, row))
+            if before is not side:
+                yield first, row
+
+
+def alike_of(samples: Samples, unlabelled: Samples | None) -> tuple[list[str], list[str]]:
+    """A text for every labelled and every unlabelled image; the same for those that look alike."""
+    files = []
+    for each in (samples, unlabelled):
+        if each is not None:
+            assert isinstance(each.inputs, ImageFiles)
+            files += each.inputs.files()
+    groups = list(map(str, look_alikes(cached_fingerprints(files))))
+    return groups[: len(samples)], groups[len(samples) :]
 
 
 def contents_of(samples: Samples) -> list[str]:
@@ -245,9 +285,3 @@ def _balance_remark(split: Split, count: int, left_out: Mapping[str, int]) -> st
         f"{split} has {count:,} rows per label; to balance the labels, {sum(left_out.values()):,} rows are "
         f"left out ({', '.join(listed)})"
     )
-
-
-def without_contents(samples: Samples, contents: set[str]) -> Samples:
-    """The samples whose file, or row, has none of these contents."""
-    own = contents_of(samples)
-    return samples.take([row for row, content in enumerate(own) if content not in contents])

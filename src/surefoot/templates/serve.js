@@ -77,6 +77,17 @@ function card(file, prediction) {
   return article;
 }
 
+async function showShift() {
+  const { shift } = await (await fetch("health")).json();
+  const box = document.getElementById("shift");
+  box.className = shift.state === "shift detected" ? "shifted" : "";
+  box.replaceChildren(...shift.verdict.map((sentence) => element("p", "", sentence)));
+  const checks = document.getElementById("checks");
+  const at = (shift.last_alarm || "").replace("T", " ").replace("+00:00", " UTC");
+  const last = at ? `, the last at ${at}` : "";
+  if (checks) checks.textContent = `Checks: ${shift.checks}, alarms: ${shift.alarms}${last}.`;
+}
+
 async function predict(files) {
   if (!files.length) return showStatus("There is no image file.", true);
   const request = ++latest;
@@ -101,6 +112,7 @@ async function predict(files) {
   const failed = predictions.filter((each) => each.error).length;
   const done = predictions.length - failed;
   showStatus(`${done === 1 ? "1 image" : done + " images"} predicted${failed ? `, ${failed} failed` : ""}.`);
+  showShift().catch(() => {}); // the page has the state of its loading
 }
 
 input.addEventListener("change", () => {

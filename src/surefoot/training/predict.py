@@ -85,7 +85,11 @@ class FixedSamples(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes)."""
-        head, features = self.network.head, self.network.features(images)
+        return self.of_features(self.network.features(images))
+
+    def of_features(self, features: Tensor) -> Tensor:
+        """Logits (n, classes) of features (n, width)."""
+        head = self.network.head
         assert isinstance(head, GaussianHead)
         mean = masked_linear(head, features, self.mask).float()
         variance = positive(masked_linear(head.variance, features, self.mask).float())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.images.cache import default_cache
-from surefoot.plugins import load_plugins, loaded_plugins
+from surefoot.plugins import load_plugins, loaded_plugins, search_in, searched_folders
 from surefoot.recipes.recipe import Recipe, Spec
 from surefoot.variants import recipe_from
 
@@ -52,6 +52,7 @@ class WorkOrder:
     device: str = "cpu"
     remote: str | None = None  # a URL that the store is a copy of; each machine has its own copy
     plugins: tuple[str, ...] = field(default_factory=loaded_plugins)  # to be loaded before the rest is read
+    folders: tuple[str, ...] = field(default_factory=searched_folders)  # with the user's own modules
 
     def as_json(self) -> str:
         """One line."""
@@ -62,12 +63,15 @@ class WorkOrder:
     def from_json(text: str) -> "WorkOrder":
         """The order that `as_json` wrote."""
         document = json.loads(text)
+        for folder in document["folders"]:
+            search_in(Path(folder))
         load_plugins(document["plugins"])
         jobs = [
             Job(**{**job, "recipe": recipe_from(job["recipe"]), "novelty": tuple(job["novelty"])})
             for job in document["jobs"]
         ]
-        return WorkOrder(**{**document, "jobs": tuple(jobs), "plugins": tuple(document["plugins"])})
+        lists = {name: tuple(document[name]) for name in ("plugins", "folders")}
+        return WorkOrder(**{**document, "jobs": tuple(jobs), **lists})
 
     def specs(self, name: str, identity: str) -> list[Spec]:
         """The spec of each job, once the task is known."""
@@ -77,6 +81,11 @@ class WorkOrder:
     def cache_path(self) -> Path:
         """The cache on this machine."""
         return default_cache() if self.cache is None else Path(self.cache)
+
+    @property
+    def root_path(self) -> Path | None:
+        """The folder of the task's data."""
+        return None if self.root is None else Path(self.root)
 
     @property
     def weights_path(self) -> Path | None:

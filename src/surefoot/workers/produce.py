@@ -4,7 +4,6 @@ import json
 import math
 import platform
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ LARGEST_DRAW = 2**28  # samples of the logits in memory at once, 1 GiB: with mor
 
 def open_context(order: WorkOrder) -> TaskContext:
     """The task of an order, its images decoded or read from the cache."""
-    task = task_named(order.task, root=None if order.root is None else Path(order.root))
+    task = task_named(order.task, root=order.root_path)
     inputs = task_inputs(task, order.jobs[0].recipe, cache=order.cache_path)
     return TaskContext(task, inputs, torch.device(order.device), order.weights_path)
 

@@ -1,0 +1,170 @@
+"""A check of the monitor in words and as plain data."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from surefoot import __version__
+from surefoot.deploy.monitor import AVERAGE, DIFFERENCE, FEW_ROWS, THRESHOLDED, Check, Finding
+from surefoot.evaluation.scores import number
+from surefoot.intervals import Interval
+from surefoot.text import count_of, p_text, percent_range
+
+SHIFTED = "The data has shifted."
+TITLES = {
+    "confidence": "confidence",
+    "confidence tail": "confidence, lowest",
+    "energy": "novelty (energy)",
+    "energy tail": "novelty (energy), highest",
+    "novelty": "novelty",
+    "novelty tail": "novelty, highest",
+    "coverage": "share accepted",
+    "outputs": "outputs (any change)",
+    "features": "features (any change)",
+}
+DEFINITIONS = {
+    "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
+    "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "
+    "unfamiliar rows); outputs and features: any change of their distribution (maximum mean discrepancy)",
+    "adjusted": "p corrected for all comparisons of the check (Westfall-Young); significant if at most level",
+    "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
+    "any false alarm is at most alpha",
+    "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
+    "accuracy": "estimated, by 'estimator': the average confidence; the share above the confidence that as "
+    "many reference rows exceed as are correct (thresholded confidence, ATC); or the reference's accuracy "
+    "plus the difference of the average confidences",
+    "smallest_drop": "of the estimated accuracy, that would have been detected with probability 0.8",
+    "matters": "the data has shifted, and the 95% interval of the estimated drop is above 0",
+    "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
+    "low, high": "95% interval",
+}
+# Mean absolute error on unfamiliar rows, in points: benchmarks/results/accuracy.md, both halves.
+TYPICAL_ERROR = {
+    (AVERAGE, True): 15,
+    (AVERAGE, False): 20,
+    (THRESHOLDED, False): 15,
+    (DIFFERENCE, False): 18,
+}
+PARTS_SHOWN = 5  # in the verdict
+
+
+def monitor_verdict(check: Check) -> list[str]:
+    """Whether a shift is detected, with the evidence, or how large a change would have been."""
+    significant = check.significant
+    if not significant:
+        return [*_not_detected(check), _estimated(check)]
+    drop = check.drop
+    sentences = [SHIFTED]
+    if not check.alarm:
+        sentences = [
+            f"The data has shifted, but the estimated accuracy has fallen by only {drop.value:.3g} "
+            f"({drop.low:.3g} to {drop.high:.3g}), less than the bound {check.bound:g}: no alarm."
+        ]
+    sentences += [_evidence(each) for each in significant]
+    if check.matters:
+        sentences.append(
+            f"It matters: the estimated accuracy has fallen by {drop.value:.1%} "
+            f"({percent_range(drop.low, drop.high)})."
+        )
+    else:
+        sentences.append(
+            "The rows look different, but the estimated accuracy has not fallen significantly (change "
+            f"{-drop.value:+.1%}, 95% interval {-drop.high:+.1%} to {-drop.low:+.1%})."
+        )
+    parts = sorted((each for each in check.parts if each.adjusted <= check.budget.level), key=lambda x: x.p)
+    if parts:
+        names = ", ".join(f"{each.kind} {each.name!r}" for each in parts[:PARTS_SHOWN])
+        more = f" and {len(parts) - PARTS_SHOWN} more" if len(parts) > PARTS_SHOWN else ""
+        sentences.append(f"Confidence has changed most in: {names}{more}.")
+    sentences.append(_estimated(check))
+    if drop.value < 0:
+        sentences.append("The classifier is more confident than before; it is not necessarily more accurate.")
+    return sentences
+
+
+def _not_detected(check: Check) -> list[str]:
+    """What the check did not see, and what it could not have seen."""
+    sentences = [
+        f"No shift detected. With {count_of(check.n_current, 'row')}, a drop of the estimated accuracy by "
+        f"{check.smallest_drop:.1%} or more would have been detected four times of five; smaller ones may be "
+        "missed."
+    ]
+    apart = [each for each in check.findings if each.change.low > 0 or each.change.high < 0]
+    if apart:
+        names = " and ".join(TITLES[each.name] for each in apart)
+        sentences.append(
+            f"The 95% interval of the change in {names} excludes 0, but after correction for "
+            f"{len(check.findings)} comparisons and repeated checks this is not evidence of a shift."
+        )
+    if check.n_current < FEW_ROWS:
+        sentences.append(f"Only {count_of(check.n_current, 'row')}: only a large shift would be detected.")
+    return sentences
+
+
+def _evidence(finding: Finding) -> str:
+    title = TITLES[finding.name]
+    p = p_text(finding.adjusted)
+    corrected = f"corrected p {p}" if p.startswith("<") else f"corrected p = {p}"
+    if math.isnan(finding.reference):
+        return f"{title[0].upper()}{title[1:]}: {corrected}."
+    change = (
+        f"{finding.change.value:+.3g}, 95% interval {finding.change.low:+.3g} to {finding.change.high:+.3g}"
+    )
+    return (
+        f"{title[0].upper()}{title[1:]}: {finding.reference:.3g} in the reference, {finding.current:.3g} now "
+        f"(change {change}), {corrected}."
+    )
+
+
+def _estimated(check: Check) -> str:
+    then, now = check.reference_accuracy, check.accuracy
+    measured = not math.isnan(then.value) and check.reference_measured
+    how = "measured" if measured else "its mean confidence, because it has no labels"
+    typical = TYPICAL_ERROR.get((check.estimator, check.calibrated), TYPICAL_ERROR[AVERAGE, False])
+    return (
+        f"Estimated accuracy {now.value:.1%} ({percent_range(now.low, now.high)}; {check.estimator}); "
+        f"accuracy of the reference {then.value:.1%} ({percent_range(then.low, then.high)}; {how}). On "
+        f"unfamiliar data the estimate is too high, by {typical} points on average in our measurements."
+    )
+
+
+def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
+    """The check as plain data; NaN becomes null."""
+    return {
+        "surefoot": __version__,
+        "alarm": check.alarm,
+        "verdict": list(verdict),
+        "shift": bool(check.significant),
+        "matters": check.matters,
+        "look": check.budget.number,
+        "alpha": check.budget.alpha,
+        "level": check.budget.level,
+        "bound": check.bound,
+        "n": {"reference": check.n_reference, "current": check.n_current},
+        "accuracy": {
+            "reference": _interval(check.reference_accuracy),
+            "reference_labelled": check.labelled,
+            "estimated": _interval(check.accuracy),
+            "drop": _interval(check.drop),
+            "estimator": check.estimator,
+            "smallest_drop": number(check.smallest_drop),
+        },
+        "findings": [
+            {
+                **{name: number(getattr(each, name)) for name in ("reference", "current", "distance", "p")},
+                "name": each.name,
+                "adjusted": each.adjusted,
+                "change": _interval(each.change),
+                "stranger": _interval(each.more_novel),
+            }
+            for each in check.findings
+        ],
+        "parts": [asdict(each) for each in check.parts],
+        "unfamiliar": {"by": check.unfamiliar_by, "rows": [list(each) for each in check.unfamiliar]},
+        "definitions": DEFINITIONS,
+    }
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    return {name: number(value) for name, value in asdict(interval).items()}

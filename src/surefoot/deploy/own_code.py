@@ -1,0 +1,158 @@
+"""A user's own network in a bundle: its source files, or the package that has it; and importing it."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from surefoot.recipes.recipe import Recipe
+
+LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
+SOURCE = "source"  # the folder in a bundle
+MOST_FILES = 500  # of the user's that a bundle carries
+INSTALLED = ("site-packages", "dist-packages")
+NOT_OURS = {*sys.stdlib_module_names, "surefoot"}  # never copied
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Where the function comes from: files below `root`, or a package to install; or not known."""
+
+    network: str  # package.module:function
+    root: Path | None = None
+    files: tuple[str, ...] = ()  # below root, with forward slashes
+    requirement: str = ""  # for pip
+
+    @property
+    def sentence(self) -> str:
+        """What to know to use the bundle, in Markdown."""
+        module, _, function = self.network.partition(":")
+        what = f"The network is built by the function `{function}` of the module `{module}`"
+        run = "It is run only with `--allow-code`, or `allow_code=True`."
+        if self.files:
+            return f"{what}, whose source is in `{SOURCE}/`. {run}"
+        if self.requirement:
+            return f"{what}. Install it first: `pip install '{self.requirement}'`. {run}"
+        return (
+            f"{what}, which is not in this bundle. Put its source into a folder, and name the folder in the "
+            f"environment variable `PYTHONPATH`. {run}"
+        )
+
+
+def is_own_code(recipe: Recipe) -> bool:
+    """Whether the network is a user's own function, not one of ours or of a library."""
+    source, colon, _ = recipe.network.partition(":")
+    return bool(colon) and source not in LIBRARIES
+
+
+def own_code_of(network: str) -> OwnCode:
+    """Find the source of `package.module:function`; nothing of it is run.
+
+    The source is the module, or all of its package, and what it imports from the same folder.
+    """
+    top = network.partition(":")[0].partition(".")[0]
+    root = None if top in NOT_OURS else _folder_of(top)
+    if root is None:
+        return OwnCode(network)
+    if root.name in INSTALLED:
+        names = packages_distributions().get(top, [])
+        return OwnCode(network, requirement=f"{names[0]}=={version(names[0])}" if names else "")
+    files = _files_with_imports(root, top)
+    return OwnCode(network, root, files) if len(files) <= MOST_FILES else OwnCode(network)
+
+
+def _folder_of(top: str) -> Path | None:
+    """The folder that has a module or a package of that name."""
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).parent
+    return Path(spec.origin).parent if spec.origin else None
+
+
+def _files_with_imports(root: Path, first: str) -> tuple[str, ...]:
+    """The files of a module or package, and of everything beside it that these import."""
+    files: set[str] = set()
+    seen, waiting = {first} | NOT_OURS, [first]
+    while waiting and len(files) <= MOST_FILES:
+        name = waiting.pop()
+        of_package = [path for path in (root / name).rglob("*.py") if not _is_hidden(path.relative_to(root))]
+        for path in [*of_package, *(path for path in [root / f"{name}.py"] if path.is_file())]:
+            files.add(path.relative_to(root).as_posix())
+            new = _imported(path) - seen
+            seen |= new
+            waiting += sorted(new)
+    return tuple(sorted(files))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def _imported(path: Path) -> set[str]:
+    """The top-level names that a file imports; relative imports stay in its own package."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return set()
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def copy_source(code: OwnCode, bundle: Path) -> None:
+    """Copy the files, if there are any, into the bundle."""
+    for name in code.files:
+        assert code.root is not None
+        target = bundle / SOURCE / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((code.root / name).read_bytes())
+
+
+def is_source(name: str) -> bool:
+    """Whether a file that a bundle names may be a part of its source.
+
+    >>> [is_source(name) for name in ("source/a.py", "source/b/c.py", "source/../a.py", "a.py", "source/a.c")]
+    [True, True, False, False, False]
+    """
+    path = PurePosixPath(name)
+    return path.parts[:1] == (SOURCE,) and path.suffix == ".py" and ".." not in path.parts
+
+
+@contextmanager
+def importing_from(bundle: Path) -> Iterator[None]:
+    """Inside, a bundle's own source is imported from it, whatever else has the same names.
+
+    Modules with these names that were imported before are put back at the end.
+    """
+    folder = bundle / SOURCE
+    if not folder.is_dir():
+        yield
+        return
+    own = {path.stem for path in folder.iterdir()}
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in own}
+    for name in before:
+        del sys.modules[name]
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a bundle stays as it is
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder.resolve()))
+        sys.dont_write_bytecode = writes
+        if before:
+            for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+                del sys.modules[name]
+            sys.modules.update(before)
