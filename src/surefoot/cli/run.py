@@ -172,9 +172,9 @@ def _report(
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
         from surefoot.report.brief import brief_tables, brief_verdict, next_steps
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
+        from surefoot.report.study import report_folder, write_study  # so that a refusal does not wait for it
 
-        written = write_study(study, study.folder)
+        written = write_study(study, report_folder(study))
     for part in written.parts:
         print_sentences(brief_verdict(part) if first_time else part.verdict)
         print_tables(brief_tables(part))
