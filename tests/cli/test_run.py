@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,7 +179,10 @@ def test_a_report_with_other_metrics_and_methods(folder, here, tmp_path, no_trai
     assert sorted(listed[:2]) == ["Single", "T-scaled ensemble"]
     assert "Distill" not in listed
     assert "Smooth ECE" in done.stdout, "what was asked for is in the table"
-    found, of_run = scores(tmp_path), scores(folder)
+    own = next(kept.parent.glob("report-*"))
+    assert f"report: {own / 'report.html'}" in done.stdout, "and the full report stays as it was"
+    assert scores(tmp_path) == scores(folder)
+    found, of_run = scores(tmp_path, f"tiny/{own.name}"), scores(folder)
     assert {key[0] for key in found} == {"single", "t-of-ensemble"}
     assert "smooth_ece" in {key[3] for key in found}
     same = [key for key in found if key in of_run]
@@ -195,8 +199,9 @@ def test_a_report_with_another_rule_for_t(folder, here, tmp_path, no_training, n
     before = (run / "experiment.toml").read_bytes()
     limits = {}
     for budget in ("0.02", "0.1", "surplus"):
-        here("report", run, "--set", f"budget={budget}", "--set", "resamples=0")
-        (file,) = (run / "calibrations").glob("*budget-t*.json")
+        printed = here("report", run, "--set", f"budget={budget}", "--set", "resamples=0").stdout
+        own = Path(printed.strip().splitlines()[-1].removeprefix("report: ")).parent
+        (file,) = (own / "calibrations").glob("*budget-t*.json")
         limits[budget] = load_calibration(file)
     assert [each.budget for each in limits.values()] == [0.02, 0.1, "surplus"]
     surplus = limits["surplus"]

@@ -25,6 +25,7 @@ from surefoot.report.gallery import Gallery, part_gallery
 from surefoot.report.questions import pairs_csv, question_tables
 from surefoot.report.study_figures import part_figures
 from surefoot.report.study_tables import (
+    LONGEST_NAME,
     Subgroups,
     fitted_table,
     headline_tables,
@@ -112,7 +113,10 @@ def report_folder(study: Study) -> Path:
         f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
         for name, value in changed.items()
     )
-    return study.folder / safe_name(f"report {' '.join(texts)}")
+    name = f"report {' '.join(texts)}"
+    if len(name) > LONGEST_NAME:  # which would be cut, so that two reports could have the same
+        name = f"report {study.experiment.digest}"
+    return study.folder / safe_name(name)
 
 
 def _changed(study: Study) -> dict[str, Any]:
