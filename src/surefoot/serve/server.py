@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import uvicorn
@@ -55,7 +55,8 @@ class LingeringTransport:
         if self.is_closing():
             return
         self.lingering = True
-        self.transport.write_eof()
+        with suppress(OSError):  # the client has closed its side already
+            self.transport.write_eof()
         self.transport.resume_reading()
         self.loop.call_later(LINGER, self.transport.close)
 
