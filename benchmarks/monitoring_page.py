@@ -271,7 +271,8 @@ def answers(study: Study) -> list[str]:
         "noisy rates is itself some points too high. On pets only the features show the breeds that "
         "confirm, and they have a quarter of the weight; the breeds that choose showed in the confidence.",
         f"**False alarms:** {alarms} of {histories} histories of {CHECKS} checks of familiar data contain an "
-        "alarm; at most 5% is stated.",
+        f"alarm ({proportion(Proportion.of(alarms, histories))}%); at most 5% is stated, and so few histories "
+        "can only show a gross error.",
         "**Spending:** the rule stays. No rule that detects as much at the first check detects more later.",
         "**Accuracy without labels:** the reference's accuracy less three times the fall of the mean "
         f"confidence. Its error on unfamiliar windows is {errors['100%'][0]:.0f} points with T and "
@@ -295,8 +296,8 @@ def page(study: Study) -> str:
 [protocol](../monitoring_protocol.md) was written first. Numbers are those of the confirming half (other
 networks, other unfamiliar groups), unless marked *choose*; familiar rows are the same in both halves, and so
 is the network of pets. Odd groups had been seen before, with other networks. Rates are in percent, from
-{windows} windows of each kind in {SPLITS} splits. Drawn again with another seed, they differ by a standard error
-of {of_rate:.0f} points in the middle of the range, and differences of two detectors by {of_gap:.0f}.
+{windows} windows of each kind in {SPLITS} splits. Drawn again with another seed, they have a standard error
+of {of_rate:.0f} points in the middle of the range, and differences of two detectors one of {of_gap:.0f}.
 
 {points}
 
