@@ -271,7 +271,7 @@ def answers(study: Study) -> list[str]:
         "noisy rates is itself some points too high. On pets only the features show the breeds that "
         "confirm, and they have a quarter of the weight; the breeds that choose showed in the confidence.",
         f"**False alarms:** {alarms} of {histories} histories of {CHECKS} checks of familiar data contain an "
-        f"alarm ({proportion(Proportion.of(alarms, histories))}%); at most 5% is stated, and so few histories "
+        f"alarm ({proportion(Proportion.of(alarms, histories))}%); 5% is stated, and so few histories "
         "can only show a gross error.",
         "**Spending:** the rule stays. No rule that detects as much at the first check detects more later.",
         "**Accuracy without labels:** the reference's accuracy less three times the fall of the mean "
@@ -305,7 +305,8 @@ of {of_rate:.0f} points in the middle of the range, and differences of two detec
 
 {goal_table(study)}
 
-*monitor before*: the set that the first study chose. *BBSD* (Rabanser et al., NeurIPS 2019): the largest
+*monitor*: its set of detectors at the study's critical values; what `check_shift` itself detects is further
+below, from few windows. *monitor before*: the set that the first study chose. *BBSD* (Rabanser et al., NeurIPS 2019): the largest
 Kolmogorov-Smirnov distance of a class's probability. Every detector has the critical value that gives exactly
 5% false alarms on the same windows; frouros on the first 150 of them.
 
