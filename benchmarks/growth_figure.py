@@ -1,6 +1,7 @@
 """The log-log figure of `benchmarks/growth.py`: a panel for each size, a letter for each operation."""
 
 from collections.abc import Callable, Sequence
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from surefoot.report.style import (
     Picture,
     finished,
     key_below,
-    line_key,
     method_styles,
 )
 
@@ -38,7 +38,8 @@ Line = tuple[Sequence[float], Sequence[float], dict[str, Any], str]
 def growth_picture(found: Sequence[Any]) -> Picture:
     """All measurements."""
     names = list(dict.fromkeys(each.operation.name for each in found if not each.operation.is_metric))
-    styles = dict(zip(names, method_styles(len(names)), strict=True))
+    letters = zip(ascii_uppercase, method_styles(len(names)), strict=False)
+    styles = dict(zip(names, letters, strict=True))
 
     def of(axes: str, chosen: Callable[[Any], bool], cost: str = "seconds") -> list[Line]:
         return [
@@ -65,7 +66,10 @@ def growth_picture(found: Sequence[Any]) -> Picture:
                 _panel(axes, size, cost, lines)
             else:
                 axes.remove()
-        keys = [line_key(styles[name], name) for name in names]
+        keys = [
+            Line2D([], [], label=f"{letter}  {name}", **style.of_line)
+            for name, (letter, style) in styles.items()
+        ]
         keys += [Line2D([], [], label=label, **look) for label, look in METRIC_LINES.items()]
         keys += [
             Line2D([], [], color=GREY, linestyle=line, linewidth=0.9, label=f"slope {power}")
@@ -91,12 +95,12 @@ def _of_both(of: Callable[..., list[Line]]) -> list[Line]:
     return [*of("runs", bool), *methods]
 
 
-def _line(each: Any, cost: str, styles: dict[str, MethodStyle]) -> Line:
+def _line(each: Any, cost: str, styles: dict[str, tuple[str, MethodStyle]]) -> Line:
     sizes, costs = each.operation.sizes, np.asarray(getattr(each, cost))
     kept = costs > 0.5 if cost == "mebibytes" else costs > 0
     if not each.operation.is_metric:
-        style = styles[each.operation.name]
-        return np.asarray(sizes)[kept], costs[kept], style.of_line, style.letter
+        letter, style = styles[each.operation.name]
+        return np.asarray(sizes)[kept], costs[kept], style.of_line, letter
     return np.asarray(sizes)[kept], costs[kept], METRIC_LINES[_family(each.operation)], ""
 
 

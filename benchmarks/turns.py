@@ -168,18 +168,31 @@ def nll(folder: Path, temperature: float) -> float:
     return total / len(labels)
 
 
-def circumstances() -> list[str]:
-    """Date, machine, load and versions."""
-    command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def machine() -> list[str]:
+    """Date, machine and load."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
-        "the end). Two settings: one thread, in CPU seconds, equal to wall time on an idle machine; and",
+        "the end).",
+    ]
+
+
+def versions() -> list[str]:
+    """Of the peers."""
+    command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + "."]
+
+
+def circumstances() -> list[str]:
+    """Date, machine, load and versions, and how the two settings differ."""
+    return [
+        *machine(),
+        "Two settings: one thread, in CPU seconds, equal to wall time on an idle machine; and",
         '"busy", the default number of threads beside a process that keeps one core busy, in seconds. Our',
         f"runs and the peer's alternate, and the best counts: of two runs, of up to {QUICK_TURNS} for fast",
         f"ones, of one above {ENOUGH_SECONDS:g} s.",
-        ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
+        *versions(),
     ]
 
 

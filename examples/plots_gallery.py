@@ -56,7 +56,7 @@ def main() -> None:
     matplotlib.use("agg")
     folder = Path(sys.argv[1])
     for name, axes in figures().items():
-        axes.figure.savefig(folder / f"plot-{name.replace('_', '-')}.png", dpi=100)
+        axes.figure.savefig(folder / f"plot-{name.replace('_', '-')}.png", dpi=150)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,40 @@ def run_cells(path):
     return names, shown
 
 
+PROGRESS = """
+import numpy, surefoot
+drawn = surefoot.Predictions.from_logits(numpy.eye(3)[[0, 1, 2] * 50], [0, 1, 2, 2, 1, 0] * 25)
+surefoot.write_predictions(drawn, "drawn.parquet")
+result = surefoot.evaluate(surefoot.scan_predictions("drawn.parquet"), metrics=["nll"], progress=True)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # of Jupyter
+def test_progress_in_a_notebook_is_one_line_that_is_empty_in_the_end(tmp_path):
+    client = pytest.importorskip("nbclient", reason="progress in a notebook needs the package nbclient")
+    pytest.importorskip("ipykernel", reason="progress in a notebook needs the package ipykernel")
+    cell = {"cell_type": "code", "id": "c", "metadata": {}, "outputs": [], "source": PROGRESS}
+    document = {
+        "cells": [{**cell, "execution_count": None}],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    notebook = importlib.import_module("nbformat").from_dict(document)
+    shown = []
+
+    class Client(client.NotebookClient):
+        def process_message(self, message, *rest):
+            shown.append(message["content"].get("data", {}).get("text/plain"))
+            return super().process_message(message, *rest)
+
+    Client(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert "reading familiar: 100%" in shown
+    line, streamed = notebook.cells[0].outputs
+    assert line["data"] == {"text/plain": ""}
+    assert streamed["text"].startswith("streamed 150 rows in ")
+
+
 def test_the_notebook_leads_to_a_decision(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)

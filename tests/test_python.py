@@ -29,6 +29,7 @@ assert_type(surefoot.choose_thresholds(val), surefoot.Thresholds | surefoot.Unre
 assert_type(surefoot.monitor(val, val).alarm, bool)
 assert_type(surefoot.load_study("quickstart"), surefoot.Study)
 assert_type(surefoot.metrics.nll(val), float)
+assert_type(surefoot.evaluate(surefoot.scan_predictions("val/*.parquet"), progress=True), surefoot.Evaluation)
 print(result.save_report("folder").name, surefoot.fit_temperature(val).temperature + 1)
 surefoot.plots.reliability({"val": val})
 surefoot.run("quickstart", epochs=3)
@@ -68,7 +69,7 @@ def test_a_user_s_script_is_checked_by_mypy(tmp_path):
         (
             'Unexpected keyword argument "epochs" for "run"',
             'Unexpected keyword argument "group" for "from_logits"',
-            'Argument 1 to "evaluate" has incompatible type "str"; expected "Predictions"',
+            'Argument 1 to "evaluate" has incompatible type "str"; expected "Predictions | ScannedPredictions"',
             'Module has no attribute "gone"',
         ),
         strict=True,

@@ -14,7 +14,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "intervals", "pages", "results", "runtime", "text"},
-    {"io", "plugins", "ray_cluster", "registry"},
+    {"io", "plugins", "progress", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},
@@ -111,6 +111,7 @@ def test_public_names_are_these_and_load():
         "Method",
         "Metric",
         "Predictions",
+        "ScannedPredictions",
         "Sets",
         "Study",
         "TASKS",
@@ -143,6 +144,7 @@ def test_public_names_are_these_and_load():
         "run",
         "save_calibration",
         "save_thresholds",
+        "scan_predictions",
         "write_predictions",
     }
     for name in surefoot.__all__:

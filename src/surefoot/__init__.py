@@ -9,7 +9,6 @@ if TYPE_CHECKING:
         CALIBRATORS,
         Calibration,
         Calibrator,
-        fit_calibration,
         load_calibration,
         save_calibration,
     )
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
-    from surefoot.evaluation.evaluate import evaluate, paired_differences
+    from surefoot.evaluation.evaluate import paired_differences
     from surefoot.evaluation.scores import Evaluation
     from surefoot.experiments.changes import ExperimentChange
     from surefoot.experiments.methods import METHODS, Method
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.labels import IGNORE, LabelKind
     from surefoot.predictions.predictions import Predictions
+    from surefoot.streaming.workflow import ScannedPredictions, evaluate, fit_calibration, scan_predictions
     from surefoot.tasks import TASKS, TaskEntry
     from surefoot.variants import VARIANTS, Variant
 
@@ -55,6 +55,7 @@ _HOMES = {
     "Method": "surefoot.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
+    "ScannedPredictions": "surefoot.streaming.workflow",
     "Sets": "surefoot.deploy.sets",
     "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
@@ -68,8 +69,8 @@ _HOMES = {
     "choose_sets": "surefoot.deploy.sets",
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
-    "evaluate": "surefoot.evaluation.evaluate",
-    "fit_calibration": "surefoot.calibrators",
+    "evaluate": "surefoot.streaming.workflow",
+    "fit_calibration": "surefoot.streaming.workflow",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
@@ -86,6 +87,7 @@ _HOMES = {
     "run": "surefoot.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
     "save_thresholds": "surefoot.deploy.thresholds",
+    "scan_predictions": "surefoot.streaming.workflow",
     "write_predictions": "surefoot.predictions.files",
 }
 
@@ -111,6 +113,7 @@ __all__ = [
     "Method",
     "Metric",
     "Predictions",
+    "ScannedPredictions",
     "Sets",
     "Study",
     "TaskEntry",
@@ -141,6 +144,7 @@ __all__ = [
     "run",
     "save_calibration",
     "save_thresholds",
+    "scan_predictions",
     "write_predictions",
 ]
 

@@ -82,7 +82,7 @@ def _check_reachable(address: str) -> None:
     """Fail within seconds where nothing listens; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(f"--address is {address!r}; allowed: {ADDRESSES}")
+        raise InputError(f"the address is {address!r}; allowed: {ADDRESSES}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_CONNECT).close()
     except (OSError, UnicodeError) as error:  # the latter for a host name that is too long

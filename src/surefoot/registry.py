@@ -45,6 +45,9 @@ class Registry(Sequence[Entry]):
             raise InputError(f"there is a {self.what} {entry.name!r} already; needed: another name")
         self._entries.append(entry)
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} entries: {', '.join(entry.name for entry in self)}>"
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
-from surefoot.calibrators.affine import fit_weighted_temperature
-from surefoot.calibrators.temperature import at_least_one
 from surefoot.deploy.model import ScikitModel
 from surefoot.errors import InputError
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -252,9 +250,4 @@ def _fitted(
     """The calibration; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys)
-    if weights is None:
-        return CALIBRATORS.named(method).fit(val)
-    if method in ("temperature", "softening"):
-        fitted = fit_weighted_temperature(val, weights)
-        return at_least_one(fitted) if method == "softening" else fitted
     return CALIBRATORS.named(method).fit(val, weights=weights)

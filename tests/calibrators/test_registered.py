@@ -163,8 +163,9 @@ def test_from_the_command_line(command, tmp_path):
     command(*evaluated, "--report", tmp_path / "report")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["calibration"]["kind"] == NAME
     write_predictions(test, tmp_path / "test.parquet")
-    refused = command("evaluate", tmp_path / "test.parquet", "--calibration", file, "--stream", check=2)
-    assert f"a {NAME} calibration cannot be streamed; allowed: --no-stream" in refused.err
+    streamed = command("evaluate", tmp_path / "test.parquet", *evaluated[2:], "--stream", "--format", "json")
+    value = json.loads(streamed.out)["familiar"]["metrics"]["nll"]["value"]
+    assert value == pytest.approx(nll, rel=1e-9)
 
 
 def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkeypatch, tmp_path):

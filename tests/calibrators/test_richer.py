@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from surefoot import InputError, fit_calibration
 from surefoot.calibrators import CALIBRATORS
-from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling, fit_weighted_temperature
+from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling
 from surefoot.calibrators.folds import folds_of
 from surefoot.calibrators.one_vs_rest import (
     fit_beta_calibration,
@@ -231,9 +231,43 @@ def test_row_weights_are_copies_of_rows(name):
     copied = fit(val.take(np.repeat(np.arange(60), copies)), **options)
     weighted = fit(val, weights=copies, **options)
     np.testing.assert_allclose(weighted(val).probs(), copied(val).probs(), atol=1e-5)
-    t = fit_weighted_temperature(val, copies)
-    expected = fit_temperature(val.take(np.repeat(np.arange(60), copies)))
-    assert t.temperature == pytest.approx(expected.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one label", "many labels"])
+def test_a_weighted_temperature_is_that_of_copies(many):
+    val = draw_many_labels(80, sharpness=3) if many else skewed(80)
+    copies = np.random.default_rng(0).integers(0, 4, 80)
+    expected = fit_temperature(val.take(np.repeat(np.arange(80), copies)))
+    found = fit_temperature(val, weights=copies)
+    assert found.temperature == pytest.approx(expected.temperature, rel=1e-6)
+    assert found.n == (copies > 0).sum()
+    halved = fit_temperature(val, weights=copies / 2)  # only their ratios count
+    assert (halved.temperature, halved.low) == pytest.approx((found.temperature, found.low))
+    alone = fit_temperature(val, weights=np.arange(80) < 40)
+    assert alone.temperature == pytest.approx(fit_temperature(val.take(np.arange(40))).temperature)
+
+
+def test_weights_from_a_column_count_in_the_fit_and_on_rows_left_out():
+    drawn = skewed(200)
+    counts = np.where(drawn.labels == 0, 5.0, 1.0)
+    val = Predictions.from_logits(
+        drawn.logits[0], drawn.labels, attributes={"w": counts, "name": ["x"] * 200}
+    )
+    for name in ("temperature", "vector", "isotonic"):
+        fitted = fit_calibration(name, val, weights="w")
+        assert fitted == fit_calibration(name, val, weights=counts)
+        plain = fit_calibration(name, val)
+        assert fitted.evidence.nll_after > plain.evidence.nll_after  # of rows that count once
+        assert fitted.evidence.nll_held_out != plain.evidence.nll_held_out
+        assert "the rows were weighted in the fit" in " ".join(fitted.notes())
+    with pytest.raises(InputError, match="unknown column 'v'; have: w, name"):
+        fit_calibration("temperature", val, weights="v")
+    with pytest.raises(InputError, match="column 'name' of weights has type string; allowed: numbers"):
+        fit_calibration("temperature", val, weights="name")
+    with pytest.raises(
+        InputError, match="unknown option of method budget: 'weights'; have: budget, reference"
+    ):
+        fit_calibration("budget", val, weights="w")
 
 
 @pytest.mark.parametrize("name", RICH)

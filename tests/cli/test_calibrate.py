@@ -1,9 +1,11 @@
 """`surefoot calibrate --method`, in this process: what each method says, and that evaluate takes its file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -110,7 +112,7 @@ REFUSED = {
     "not a number": ((*BUDGET, "--budget", "nan"), f"--budget is 'nan'; {ALLOWED}"),
     "another method": (
         (*FIT, "--budget", "5%"),
-        "unknown option of method temperature: 'budget'; have: none",
+        "unknown option of method temperature: 'budget'; have: weights",
     ),
     "no reference": ((*BUDGET, "--budget", "surplus"), "budget is 'surplus' without a reference; needed: "),
     "no surplus": (
@@ -142,12 +144,14 @@ def test_refuses_in_one_sentence(case, two_models, here):
 RICHER = {
     "vector": (("--regularisation", "0.1"), {"regularisation": 0.1}),
     "histogram": (("--bins", "5"), {"bins": 5}),
+    "platt": (("--weights", "w"), {"weights": "w"}),
     "isotonic": ((), {}),
 }
 
 
 def test_richer_calibrators(here, tmp_path):
     val, file, drawn = tmp_path / "val.npz", tmp_path / "c.json", draw_one_label(sharpness=2)
+    drawn = replace(drawn, attributes=pa.table({"w": np.linspace(1, 3, drawn.n)}))
     write_predictions(drawn, val)
     for name, (options, named) in RICHER.items():
         done = here("calibrate", val, "--method", name, *options, "-o", file)
@@ -160,7 +164,7 @@ def test_richer_calibrators(here, tmp_path):
     nll = json.loads(found.stdout)["familiar"]["metrics"]["nll_unclipped"]["value"]
     assert nll == pytest.approx(fitted.evidence.nll_after)
     refused = here("calibrate", val, "--bins", "5", "-o", file, check=2)
-    assert "unknown option of method temperature: 'bins'; have: none" in refused.stderr
+    assert "unknown option of method temperature: 'bins'; have: weights" in refused.stderr
 
 
 def test_an_uncertain_temperature_is_used_by_force_only(here, tmp_path):

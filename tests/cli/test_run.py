@@ -421,7 +421,7 @@ MISTAKES = {
     "no method applies": (["run", "toy", "--method", "ensemble", "--set", "members=1"], "no method can be used on task 'toy/wave'"),
     "unknown device": (["run", "toy", "--device", "tpu"], "device is 'tpu'; allowed: auto, cpu, cuda"),
     "unknown engine": (["run", "toy", "--engine", "dask"], "unknown engine 'dask'; have: local, ray"),
-    "address without ray": (["run", "toy", "--address", "head:6379"], "--address is 'head:6379' and the engine is 'local'; needed: --engine ray"),
+    "address without ray": (["run", "toy", "--address", "head:6379"], "address is 'head:6379' and the engine is 'local'; needed: the engine 'ray'"),
     "bad share": (["run", "toy", "--engine", "ray", "--gpus-per-network", "1.5"], "GPUs per network are 1.5; allowed: up to 1, or a whole number"),
     "unknown URL": (["run", "toy", "--store", "nosuch://runs"], "cannot reach the store at nosuch://runs: Protocol not known: nosuch"),
     "missing weights": (["run", "toy", "--weights", "none.pth"], "none.pth: No such file or directory"),

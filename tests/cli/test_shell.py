@@ -29,6 +29,7 @@ NEAR = {
     "a group": (["evaluate", "p.npz", "--group-by", "Site"], "unknown column 'Site' (did you mean 'site'?); have: site"),
     "a task for an experiment": (["run", "toy/wave"], "'toy/wave' is a task, and an experiment is needed: an experiment's .toml file with task = 'toy/wave', or 'surefoot train toy/wave'; have: quickstart"),
     "an experiment for a task": (["train", "quickstart"], "'quickstart' is an experiment, and a task is needed; 'surefoot run quickstart' runs it; its tasks: pets"),
+    "its files": (["data", "show", "quickstart"], "'quickstart' is an experiment, and a task is needed; "),
     "its data": (["data", "check", "paper"], "'paper' is an experiment, and a task is needed; "),
     "a task's file": (["run", "task.toml"], "task.toml describes a task, and an experiment is needed: an experiment's file with task = 'task.toml'"),
     "an experiment's file": (["train", "experiment.toml"], "experiment.toml: this file describes an experiment, and a task is needed; 'surefoot run' runs it"),
@@ -153,14 +154,14 @@ def surefoot_here(*arguments):
 
 def test_progress_and_colours_are_for_terminals_that_show_them(tmp_path):
     write_predictions(draw_one_label(60), tmp_path / "p.npz")
-    words = ("evaluate", tmp_path / "p.npz", "--resamples", 200)
+    words = ("evaluate", tmp_path / "p.npz", "--metric", "nll", "--resamples", 20)
     surefoot(*words)  # imports everything, for the forks
     usual = in_a_terminal(*words)
     assert "resampling" in usual
     assert "\x1b[1m" in usual
     quiet = in_a_terminal(*words, "--quiet")
     assert "resampling" not in quiet
-    assert "Accuracy, %" in quiet
+    assert "NLL" in quiet
     assert "\x1b" not in in_a_terminal(*words, TERM="dumb")
     colours = [f"\x1b[{code}m" for code in (*range(30, 38), *range(90, 98))]
     assert any(each in usual for each in colours)

@@ -125,7 +125,7 @@ def test_several_npz_are_read_whole(folder, tmp_path):
 REFUSED = {
     "groups": (["evaluate", "familiar", "--group-by", "site"], "--group-by needs all rows in memory"),
     "a report": (["evaluate", "familiar", "--report", "r"], "--report needs all rows in memory"),
-    "an address alone": (["evaluate", "familiar", "--address", "x"], "--address is the address of a Ray cluster"),
+    "an address alone": (["evaluate", "familiar", "--address", "x"], "the address is that of a Ray cluster"),
     "Ray in memory": (["evaluate", "familiar", "--engine", "ray", "--no-stream"], "--engine ray streams"),
     "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at '127.0.0.1:1': Connection refused"),
     "a host of 70 letters": (["evaluate", "familiar", "--engine", "ray", "--address", f"{'h' * 70}:1"], "no Ray cluster at 'hhh"),

@@ -168,7 +168,10 @@ def test_rows_over_http(ensemble, tmp_path):
     }
     expected = bundle.predict(bundle.preprocess_rows(rows))
     west = [{**rows[0], "ward": "west"}]
-    with served(folder, "--max-images", 4) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        served(folder, "--max-images", 4, "--verdict", "on") as server,
+        httpx.Client(base_url=server.url) as client,
+    ):
         for request in ({"json": rows}, {"json": {"rows": rows}}, as_csv):
             response = client.post("/predict", **request)
             assert response.status_code == 200

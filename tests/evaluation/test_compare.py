@@ -244,6 +244,23 @@ def test_no_errors_in_either_differ_by_what_each_leaves_open():
     assert all_wrong.low == pytest.approx(1 - math.hypot(upper(43), upper(200)))
 
 
+def test_equal_counts_of_other_predictions_are_not_certainly_the_same():
+    def of_one(name, others):
+        probabilities = [[0.999, 0.001], *[[others, 1 - others]] * 99]
+        return MethodRuns(
+            name, name, (MethodRun.of_sides(0, Predictions.from_probs(probabilities, [0] * 100)),)
+        )
+
+    def gap(others):
+        compared = compare([of_one("single", 0.9), of_one("other", others)], resamples=100).method("other")
+        return [compared.cells["familiar", name].from_baseline for name in ("e99", "label_error")]
+
+    e99, error = gap(0.8)  # both have the one confident prediction, and it is right
+    assert (e99.value, e99.low, e99.high) == pytest.approx((0, -upper(1), upper(1)))
+    assert (error.low, error.high) == (0, 0), "the same labels for all images"
+    assert [(each.low, each.high) for each in gap(0.9)] == [(0, 0)] * 2, "the same predictions"
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

@@ -16,7 +16,6 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.summary import summarize
 from surefoot.streaming.evaluate import Source, evaluate_files
-from surefoot.streaming.outcomes import Scaling
 from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label
@@ -150,7 +149,9 @@ def source_of(folder, predictions):
 @pytest.mark.parametrize("predictions", [ONE, MANY], ids=["one label", "many labels"])
 def test_they_stream(predictions, tmp_path):
     sources = {"familiar": source_of(tmp_path / "f", predictions)}
-    streamed = evaluate_files(sources, scaling=Scaling((2.0,)), metrics=STREAMABLE, resamples=60).evaluation
+    streamed = evaluate_files(
+        sources, calibration=fit_temperature(predictions), metrics=STREAMABLE, resamples=60
+    ).evaluation
     for metric in STREAMABLE:
         score = streamed.uncalibrated["familiar"].metrics[metric.name]
         bound = score.bound if score.bound and np.isfinite(score.bound) else 1e-3
@@ -177,7 +178,7 @@ def test_a_plain_function_is_left_out_of_a_stream_or_refused_if_requested(tmp_pa
     sources = {"familiar": source_of(tmp_path / "f", ONE)}
     streamed = evaluate_files(sources, resamples=0).evaluation.sides["familiar"].metrics
     assert set(streamed) == {metric.name for metric in METRICS} - {PLAIN.name}
-    refusal = "metric 'median_confidence' cannot be streamed; allowed: --no-stream"
+    refusal = "metric 'median_confidence' cannot be streamed; needed: all rows in memory"
     with pytest.raises(InputError, match=refusal):
         evaluate_files(sources, metrics=ADDED)
     words = ("evaluate", tmp_path / "f", "--resamples", 0)

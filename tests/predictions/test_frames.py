@@ -99,6 +99,9 @@ REFUSED = {
     "unknown column 'gone'; have: logit_cat,": lambda f: Predictions.from_frame(
         f, logits=["gone"], label="truth"
     ),
+    "column 'z' holds lists; allowed: its name alone, logits='z'": lambda f: Predictions.from_frame(
+        f.assign(z=[[0.0, 1.0]] * len(f)), logits=["z"], label="truth"
+    ),
     "column 'age' is given twice": lambda f: Predictions.from_frame(f, logits=["age", "age"], label="truth"),
     "label without logits or probs": lambda f: Predictions.from_frame(f, label="truth"),
     "2 class names for 1 columns": lambda f: Predictions.from_frame(

@@ -18,8 +18,9 @@ from scipy.stats import binomtest
 
 from surefoot import InputError, Predictions
 from surefoot.calibrators.temperature import MemberTemperatures, Temperature
-from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
-from surefoot.metrics import e99, nll
+from surefoot.evaluation.compare import tabulate
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
+from surefoot.metrics import METRICS, e99, nll
 from surefoot.plots import curves as numbers
 from surefoot.plots.curves import reliability
 from surefoot.predictions.labels import LabelKind
@@ -62,6 +63,18 @@ def divided_by(temperature):
     return Temperature(temperature=t, low=t, high=t, n=1, label_kind=LabelKind.ONE_LABEL, classes=2)
 
 
+def scored(methods):
+    """The methods with the cells of their NLL."""
+    values = {
+        each.name: {
+            (side, "nll"): [RunScore(run.run, nll(run.sides[side])) for run in each.runs]
+            for side in TEST_SPLITS
+        }
+        for each in methods
+    }
+    return tabulate(methods, [METRICS.named("nll")], list(TEST_SPLITS), values).methods
+
+
 @pytest.fixture(scope="module")
 def methods():
     plain = [method(f"m{i}", name, seed=10 * i) for i, name in enumerate(HOSTILE)]
@@ -76,8 +89,9 @@ PICTURES = (
     panels.confidence_picture,
     panels.reliability_picture,
     lambda methods: cost_picture(
-        [replace(m, seconds_training=10.0, seconds_per_sample=0.002, parameters=1e6) for m in methods]
+        [replace(m, seconds_training=10.0, seconds_per_sample=0.002) for m in scored(methods)]
     ),
+    lambda methods: pictures.overview_picture(scored(methods), [methods[0].name], None, {}),
 )
 
 
@@ -105,15 +119,15 @@ def test_png_is_the_same_every_time_and_as_wide_as_told(methods):
     first, again = (pictures.e99_picture(methods[-1:]) for _ in range(2))
     assert first.png(dpi=50) == again.png(dpi=50)
     assert first.svg() == again.svg() == first.svg()
-    assert Image.open(io.BytesIO(first.png())).width == 1080
-    assert Image.open(io.BytesIO(first.png(dpi=50))).width == 360
+    assert Image.open(io.BytesIO(first.png())).width == 1680
+    assert Image.open(io.BytesIO(first.png(dpi=50))).width == 560
 
 
 def test_hostile_names_are_shown_as_they_are(methods):
     root = ET.fromstring(pictures.risk_coverage_picture(methods[:6]).svg())
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    for letter, name in zip("ABCDEF", HOSTILE, strict=True):
-        assert f"{letter}  {style.plain_text(name)}" in texts
+    for name in HOSTILE:
+        assert texts.count(style.plain_text(name)) == 2, "at the end of its curve on each side"
     assert style.plain_text(HOSTILE[3]) == HOSTILE[3]
     assert len(style.plain_text(HOSTILE[4])) == style.NAME_LETTERS
 
@@ -140,7 +154,7 @@ def test_no_figure_uses_global_state():
 @given(st.integers(2, 6), st.integers(0, 60), st.integers(0, 10**6))
 def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
     predictions = draw_one_label(n + 1, classes, sharpness=3, seed=seed)
-    bins = numbers.confidence_bins(predictions)
+    bins = numbers.confidence_bins([predictions])
     p = softmax(predictions.logits[0].numpy(), axis=1)
     wrong = p.argmax(axis=1) != predictions.labels.numpy()
     for i, (low, high) in enumerate(zip(bins.edges, bins.edges[1:], strict=False)):
@@ -153,7 +167,7 @@ def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
 
 def test_a_confidence_at_an_edge_lies_below_it():
     predictions = Predictions.from_probs([[0.5, 0.5], [0.9, 0.1], [0.99, 0.01], [1.0, 0.0]], [0, 1, 1, 0])
-    bins = numbers.confidence_bins(predictions)
+    bins = numbers.confidence_bins([predictions])
     assert bins.edges == (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
     assert [(each.k, each.n) for each in bins.errors] == [
         (0, 1),
@@ -169,10 +183,54 @@ def test_a_confidence_at_an_edge_lies_below_it():
 
 def test_many_labels_are_binned_decision_by_decision():
     predictions = draw_many_labels(seed=3)
-    bins = numbers.confidence_bins(predictions)
+    bins = numbers.confidence_bins([predictions])
     assert bins.edges[0] == 0.5
     assert sum(each.n for each in bins.errors) == (predictions.labels >= 0).sum()
     assert bins.errors[-1].value == pytest.approx(e99(predictions), nan_ok=True)
+
+
+def test_an_error_over_runs_is_their_mean_and_as_uncertain_as_one_run():
+    error = numbers.MeanError.of([(1, 10), (3, 30), (0, 0)])
+    assert (error.value, error.k, error.n) == (pytest.approx(0.1), 4, 40)
+    exact = binomtest(2, 20).proportion_ci(0.95, method="exact")
+    assert (error.low, error.high) == pytest.approx((exact.low, exact.high))
+    assert numbers.MeanError.of([(0, 1), (1, 1)]).high == 1
+    assert math.isnan(numbers.MeanError.of([(0, 0)]).value)
+
+
+def test_figures_draw_the_mean_over_runs():
+    sides = [(draw_one_label(300, 2, seed=s), draw_one_label(300, 2, seed=s + 9)) for s in range(3)]
+    runs = tuple(MethodRun.of_sides(number, *both) for number, both in enumerate(sides))
+    (many,) = scored([replace(MethodRuns("m", "m", runs), seconds_training=10.0, seconds_per_sample=0.01)])
+    expected = [np.mean([nll(both[place]) for both in sides]) for place in (0, 1)]
+    drawn = pictures.overview_picture([many], ["m"], "m", {"m": 0.01}).figure.axes[0]
+    assert drawn.collections[0].get_offsets()[0].tolist() == pytest.approx(expected)
+    assert cost_picture([many]).figure.axes[0].lines[0].get_ydata()[0] == pytest.approx(expected[1])
+    assert numbers.method_curve(runs).uncalibrated == pytest.approx(expected)
+    fitted = [replace(run, calibration=divided_by(t)) for run, t in zip(runs, (1.5, 2.0, 9.0), strict=True)]
+    at_their_t = [
+        np.mean([nll(scaled(both[place], t)) for both, t in zip(sides, (1.5, 2.0, 9.0), strict=True)])
+        for place in (0, 1)
+    ]
+    assert numbers.method_curve(fitted).calibrated == pytest.approx(at_their_t)
+    error = [np.mean([1 - both[place].outcomes.correct.mean() for both in sides]) for place in (0, 1)]
+    risk = pictures.risk_coverage_picture([many]).figure.axes
+    assert [axes.lines[0].get_ydata()[-1] for axes in risk] == pytest.approx(error)
+    bins = reliability(*(both[1].outcomes for both in sides))
+    assert sum(bins.number) == pytest.approx(300)
+    assert np.average(bins.accuracy, weights=bins.number) == pytest.approx(1 - error[1])
+    alone, thrice = reliability(sides[0][0].outcomes), reliability(*[sides[0][0].outcomes] * 3)
+    assert (thrice.number, thrice.low, thrice.band_high) == (alone.number, alone.low, alone.band_high)
+    assert thrice.confidence == pytest.approx(alone.confidence)
+
+
+def test_a_point_of_the_overview_is_as_large_as_its_time_and_the_named_are_labelled():
+    given = scored([method(name, seed=5 * place) for place, name in enumerate("abc")])
+    times = {"a": 0.001, "b": 0.004, "c": math.inf}
+    axes = pictures.overview_picture(given, ["a", "b"], "b", times).figure.axes[0]
+    areas = sorted(points.get_sizes()[0] for points in axes.collections)
+    assert areas[1] == pytest.approx(4 * areas[0])
+    assert {"a", "b"} <= {text.get_text() for text in axes.texts}
 
 
 def test_e99_bars_are_exact_and_drawn(methods):
@@ -222,18 +280,18 @@ def test_method_curves_and_their_marks():
     plain = method("plain").runs[0]
     before = list(plain.before.values())
     fitted_method = method("scaled", calibration=divided_by(3.1))
-    curve = numbers.method_curve(fitted_method.runs[0])
+    curve = numbers.method_curve(fitted_method.runs)
     assert curve.uncalibrated == pytest.approx([nll(side) for side in before])
     assert curve.calibrated == pytest.approx([nll(scaled(side, 3.1)) for side in before])
     for fitted in (0.4, 9.0):  # outside the curve: it is extended, and the mark lies on it
-        further = numbers.method_curve(replace(plain, calibration=divided_by(fitted)))
+        further = numbers.method_curve([replace(plain, calibration=divided_by(fitted))])
         at = further.temperature.index(fitted)
         assert further.calibrated == (further.familiar[at], further.unfamiliar[at])
         assert set(curve.temperature) < set(further.temperature)
     members = MemberTemperatures((divided_by(2.5),))
-    by_predictions = numbers.method_curve(replace(plain, calibration=members))
+    by_predictions = numbers.method_curve([replace(plain, calibration=members)])
     assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
-    assert numbers.method_curve(plain).calibrated is None
+    assert numbers.method_curve([plain]).calibrated is None
     assert tuple(2 + 0.25 * i for i in range(17)) == numbers.DOTS
     for t, x, y in zip(curve.temperature, curve.familiar, curve.unfamiliar, strict=True):
         assert (x, y) == pytest.approx([nll(scaled(side, t)) for side in before])
@@ -242,24 +300,6 @@ def test_method_curves_and_their_marks():
     assert [float(marks["X"].get_xdata()[0]), float(marks["X"].get_ydata()[0])] == list(curve.calibrated)
     assert [float(marks["^"].get_xdata()[0]), float(marks["^"].get_ydata()[0])] == list(curve.uncalibrated)
     assert len(marks["."].get_xdata()) == 17
-
-
-def test_risk_bands_hold_every_run():
-    runs = tuple((draw_one_label(300, 2, seed=s), draw_one_label(300, 2, seed=s + 9)) for s in range(4))
-    low, high = numbers.risk_band([run[1].outcomes for run in runs])
-    for _, unfamiliar in runs:
-        curve = numbers.risk_curve(unfamiliar.outcomes)
-        risk = np.interp(numbers.BAND_COVERAGES, curve.coverage, curve.risk)
-        assert (low <= risk).all()
-        assert (risk <= high).all()
-    final = [1 - run[1].outcomes.correct.mean() for run in runs]
-    assert (low[-1], high[-1]) == pytest.approx((min(final), max(final)))
-    given_runs = tuple(MethodRun.of_sides(number, *sides) for number, sides in enumerate(runs))
-    picture = pictures.risk_coverage_picture([MethodRuns("m", "m", given_runs)])
-    assert "bands cover all runs" in picture.title
-    assert [len(axes.collections) for axes in picture.figure.axes] == [1, 1]
-    line = picture.figure.axes[1].lines[0]
-    assert line.get_ydata()[-1] == pytest.approx(final[0])
 
 
 def test_reliability_panels_draw_their_bins():
@@ -276,9 +316,9 @@ def test_reliability_panels_draw_their_bins():
 
 def test_confidence_panels_draw_error_rates_and_counts():
     one = method("a")
-    upper, lower = (panels.confidence_picture([one]).figure.axes[i] for i in (0, 3))
+    upper, lower = (panels.confidence_picture([one]).figure.axes[i] for i in (0, 4))
     for i, predictions in enumerate(one.runs[0].sides.values()):
-        bins = [each for each in numbers.confidence_bins(predictions).errors if each.n]
+        bins = [each for each in numbers.confidence_bins([predictions]).errors if each.n]
         points, whiskers = upper.lines[2 * i + 1], upper.lines[2 * i].get_ydata()
         assert list(points.get_ydata()) == [each.value for each in bins]
         assert list(whiskers[0::3]) == [each.low for each in bins]
@@ -288,10 +328,12 @@ def test_confidence_panels_draw_error_rates_and_counts():
 
 
 def test_cost_points_lie_at_cost_and_nll():
-    drawn_methods = [
-        replace(method("a"), seconds_training=100.0, seconds_per_sample=0.0025),
-        replace(method("b", seed=5), seconds_training=1000.0),
-    ]
+    drawn_methods = scored(
+        [
+            replace(method("a"), seconds_training=100.0, seconds_per_sample=0.0025),
+            replace(method("b", seed=5), seconds_training=1000.0),
+        ]
+    )
     axes = cost_picture(drawn_methods).figure.axes
     places = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes[0].lines]
     assert places == [
@@ -299,18 +341,23 @@ def test_cost_points_lie_at_cost_and_nll():
         for cost, each in zip((100.0, 1000.0), drawn_methods, strict=True)
     ]
     assert [float(line.get_xdata()[0]) for line in axes[1].lines] == [2.5]
-    assert len(axes[1].lines) == 1
-    assert [text.get_text() for text in axes[2].texts] == ["not measured"]
-    assert [text.get_text() for text in axes[0].texts] == ["A", "B"]
+    assert [text.get_text() for text in axes[0].texts] == ["a", "b"]
+    untimed = cost_picture([replace(drawn_methods[0], seconds_per_sample=None)]).figure.axes[1]
+    assert [text.get_text() for text in untimed.texts] == ["not measured"]
 
 
 def test_labels_do_not_lie_on_each_other():
-    many = [method(f"m{i}", n=30, seed=1) for i in range(6)]  # all at one point
-    axes = pictures.temperature_picture(many).figure.axes[0]
-    places = np.asarray([text.xyann for text in axes.texts])
-    gaps = np.abs(places[:, None] - places[None])
-    apart = (gaps[..., 0] >= 8) | (gaps[..., 1] >= 9)
-    assert apart[~np.eye(6, dtype=bool)].all()
+    many = [method(f"m{i}", f"method {i}", n=30, seed=1) for i in range(6)]  # all at one point
+    for figure in (
+        pictures.temperature_picture(many),
+        pictures.overview_picture(scored(many), [m.name for m in many], None, {}),
+    ):
+        texts = [text for text in figure.figure.axes[0].texts if text.get_text().startswith("method")]
+        assert len(texts) == 6
+        places = np.asarray([text.xyann for text in texts])
+        gaps = np.abs(places[:, None] - places[None])
+        apart = (gaps[..., 0] >= style.LETTER_WIDTH * 8) | (gaps[..., 1] >= style.LABEL_HEIGHT)
+        assert apart[~np.eye(6, dtype=bool)].all()
 
 
 def test_predictions_without_a_known_label_still_make_pictures():
@@ -330,7 +377,7 @@ def test_predictions_without_a_known_label_still_make_pictures():
 @pytest.mark.parametrize("make", PICTURES[:5])
 def test_too_few_too_many_and_twice_the_same(make):
     one = method("m", n=20)
-    for count, message in ((0, "0 methods"), (27, "27 methods"), (2, "'m' is given more than once")):
+    for count, message in ((0, "0 methods"), (9, "9 methods"), (2, "'m' is given more than once")):
         with pytest.raises(InputError, match=message):
             make([one] * count)
 
@@ -355,12 +402,12 @@ def test_labels_at_the_edge_keep_their_order_and_stay_inside(heights):
 def test_a_curve_ends_soon_after_it_is_worse_on_both_sides_than_uncalibrated():
     sure = draw_one_label(sharpness=1.0)  # calibrated as it is, so that every T above 1 is worse
     run = MethodRun.of_sides(0, sure, sure)
-    curve = numbers.method_curve(run)
+    curve = numbers.method_curve([run])
     assert 1.0 in curve.temperature
     assert curve.temperature[-1] < 6
     worse = [
         t for t, nll in zip(curve.temperature, curve.familiar, strict=True) if nll > curve.uncalibrated[0]
     ]
     assert len(worse) == numbers.BEYOND_USE
-    fitted = numbers.method_curve(replace(run, calibration=divided_by(4.1)))
+    fitted = numbers.method_curve([replace(run, calibration=divided_by(4.1))])
     assert fitted.temperature[-1] > 4.1, "and never before the T that was fitted"

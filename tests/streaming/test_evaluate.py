@@ -5,15 +5,23 @@ from threading import Event
 import numpy as np
 import pytest
 
-from surefoot import InputError, Predictions, evaluate, fit_calibration, fit_temperature, write_predictions
+from surefoot import (
+    InputError,
+    Predictions,
+    evaluate,
+    fit_calibration,
+    fit_temperature,
+    scan_predictions,
+    write_predictions,
+)
 from surefoot.metrics import METRICS
 from surefoot.predictions.predictions import concatenated
 from surefoot.streaming import engines as local
 from surefoot.streaming import readers as reading
 from surefoot.streaming import temperature
 from surefoot.streaming.engines import Threads
-from surefoot.streaming.evaluate import Source, evaluate_files
-from surefoot.streaming.temperature import fit_files, scaling_of
+from surefoot.streaming.evaluate import Source, evaluate_files, rescaling_of
+from surefoot.streaming.temperature import fit_files
 from tests.conftest import draw_many_labels, draw_one_label
 
 EXACT = ("nll", "nll_unclipped", "brier", "brier_true_class", "entropy", "signed_ece", "smooth_ece", "e99")
@@ -158,10 +166,52 @@ def test_softening_streams_and_what_cannot_says_so(tmp_path):
 def test_a_calibration_must_fit_what_is_streamed(tmp_path):
     source = written(tmp_path, DRAWN["members"])
     with pytest.raises(InputError, match="fitted for one_label with 3 classes"):
-        scaling_of(fit_temperature(draw_one_label(50, 3)), source.shape)
+        rescaling_of(fit_temperature(draw_one_label(50, 3)), source.shape)
     three = fit_calibration("member-temperatures", draw_one_label(50, members=3))
     with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 2"):
-        scaling_of(three, source.shape)
+        rescaling_of(three, source.shape)
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("vector", "many labels"), ("isotonic", "members")])
+def test_from_python_as_in_memory(name, drawn, tmp_path):
+    """Any calibration that needs nothing but logits is applied while streaming."""
+    whole = concatenated(DRAWN[drawn])
+    written(tmp_path, DRAWN[drawn])
+    fitted = fit_calibration(name, whole)
+    found, expected = (
+        evaluate(each, each, calibration=fitted, metrics=["nll", "ece", "label_error"], resamples=0)
+        for each in (scan_predictions(tmp_path, workers=1), whole)
+    )
+    for metric in ("nll", "ece", "label_error"):
+        for part in ("sides", "uncalibrated"):
+            ours, theirs = (getattr(each, part)["unfamiliar"].metrics[metric] for each in (found, expected))
+            assert ours.value == pytest.approx(theirs.value, abs=1e-9 if metric == "nll" else 1e-4)
+    scanned = scan_predictions([tmp_path / "p0.parquet", str(tmp_path / "p[1-9].parquet")])
+    fitted, again = (fit_calibration("temperature", each) for each in (scanned, whole))
+    assert fitted.temperature == pytest.approx(again.temperature, rel=1e-6)
+    assert repr(scanned) == (
+        f"ScannedPredictions({whole.kind}, members={whole.members}, n={whole.n}, classes={whole.classes}, "
+        f"{len(DRAWN[drawn])} files)"
+    )
+
+
+def test_what_python_refuses_of_files(tmp_path):
+    write_predictions(DRAWN["one label"][0], tmp_path / "p.parquet")
+    scanned, memory = scan_predictions(tmp_path / "p.parquet"), DRAWN["one label"][0]
+    for call, says in (
+        (lambda: evaluate("p.parquet"), r"familiar is a str; allowed: Predictions .*, or scan_predictions"),
+        (lambda: evaluate(scanned, memory), "unfamiliar is in memory and familiar scanned; allowed: both"),
+        (lambda: fit_calibration("temperature", memory.logits), "val is a Tensor; allowed: Predictions"),
+        (lambda: fit_calibration("temperature", scanned, weights="w"), "weights cannot be streamed"),
+        (lambda: fit_calibration("platt", scanned), "method 'platt' cannot be streamed; have: temperature"),
+        (lambda: scan_predictions([]), "the list of prediction files is empty"),
+        (lambda: scan_predictions(tmp_path, engine="spark"), "engine is 'spark'; allowed: local, ray"),
+        (lambda: scan_predictions(tmp_path, address="x:1"), "allowed: with the engine 'ray'"),
+        (lambda: scan_predictions(tmp_path, workers=0), "workers is 0; allowed: a whole number"),
+        (lambda: evaluate(memory, progress="bar"), "progress is 'bar'; allowed: True, False"),
+    ):
+        with pytest.raises(InputError, match=says):
+            call()
 
 
 def test_no_labels_no_fit(tmp_path):

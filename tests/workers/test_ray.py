@@ -139,8 +139,8 @@ def files(wanted, networks=None):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("nowhere", r"^--address is 'nowhere'; allowed: HOST:PORT"),
-        ("127.0.0.1:0", r"^--address is '127.0.0.1:0'; allowed: HOST:PORT"),
+        ("nowhere", r"^the address is 'nowhere'; allowed: HOST:PORT"),
+        ("127.0.0.1:0", r"^the address is '127.0.0.1:0'; allowed: HOST:PORT"),
         ("127.0.0.1:1", r"^no Ray cluster at '127.0.0.1:1': Connection refused; allowed: HOST:PORT"),
         (f"{'h' * 70}:1", r"^no Ray cluster at 'h{70}:1': .*label.*; allowed: HOST:PORT"),
         ("ray://127.0.0.1:1", r"^no Ray cluster at 'ray://127.0.0.1:1': Connection refused"),

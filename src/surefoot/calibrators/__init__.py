@@ -19,6 +19,9 @@ from surefoot.metrics import ece, nll_unclipped
 from surefoot.registry import Registry
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from surefoot.predictions.outcomes import Array, Bools
     from surefoot.predictions.predictions import Predictions
 
 FORMAT = 1
@@ -78,7 +81,7 @@ def _later(path: str) -> Callable[..., Any]:
 CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
                kind="temperature", fit=_later("temperature:fit_temperature"),
-               read=_later("temperature:Temperature.from_dict"), one_temperature=True),
+               read=_later("temperature:Temperature.from_dict"), one_temperature=True, options=("weights",)),
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
@@ -91,7 +94,7 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
-               read=_later("temperature:Temperature.from_dict"), one_temperature=True),
+               read=_later("temperature:Temperature.from_dict"), one_temperature=True, options=("weights",)),
     Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
                "this package",
                kind="budget", fit=_later("budget:fit_budget_temperature"),
@@ -104,46 +107,52 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
                "Guo et al., ICML 2017",
                kind="vector", fit=_later("affine:fit_vector_scaling"),
-               read=_later("affine:VectorScaling.from_dict"), options=("regularisation",)),
+               read=_later("affine:VectorScaling.from_dict"), options=("regularisation", "weights")),
     Calibrator("matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
                "Kull et al., NeurIPS 2019",
                kind="matrix", fit=_later("affine:fit_matrix_scaling"),
-               read=_later("affine:MatrixScaling.from_dict"), options=("regularisation",), one_label_only=True),
+               read=_later("affine:MatrixScaling.from_dict"), options=("regularisation", "weights"), one_label_only=True),
     Calibrator("dirichlet", "Dirichlet calibration", "softmax(W log p + b), regularised off the diagonal",
                "Kull et al., NeurIPS 2019",
                kind="dirichlet", fit=_later("affine:fit_dirichlet_scaling"),
-               read=_later("affine:DirichletScaling.from_dict"), options=("regularisation",), one_label_only=True),
+               read=_later("affine:DirichletScaling.from_dict"), options=("regularisation", "weights"), one_label_only=True),
     Calibrator("platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
                "Platt, 1999",
                kind="platt", fit=_later("one_vs_rest:fit_platt_scaling"),
-               read=_later("one_vs_rest:PlattScaling.from_dict")),
+               read=_later("one_vs_rest:PlattScaling.from_dict"), options=("weights",)),
     Calibrator("beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
                "Kull et al., AISTATS 2017",
                kind="beta", fit=_later("one_vs_rest:fit_beta_calibration"),
-               read=_later("one_vs_rest:BetaCalibration.from_dict")),
+               read=_later("one_vs_rest:BetaCalibration.from_dict"), options=("weights",)),
     Calibrator("isotonic", "Isotonic regression", "a curve of p of each class that never falls, divided by the sum",
                "Zadrozny & Elkan, KDD 2002",
                kind="isotonic", fit=_later("one_vs_rest:fit_isotonic_calibration"),
-               read=_later("one_vs_rest:IsotonicCalibration.from_dict")),
+               read=_later("one_vs_rest:IsotonicCalibration.from_dict"), options=("weights",)),
     Calibrator("histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
                "Zadrozny & Elkan, ICML 2001",
                kind="histogram", fit=_later("one_vs_rest:fit_histogram_calibration"),
-               read=_later("one_vs_rest:HistogramCalibration.from_dict"), options=("bins",)),
+               read=_later("one_vs_rest:HistogramCalibration.from_dict"), options=("bins", "weights")),
 ))
 # fmt: on
 
 
-def fit_calibration(name: str, val: "Predictions", *, force: bool = False, **options: Any) -> Calibration:
-    """Fit the named calibrator on `val`, with its effect on `val` as evidence.
-
-    Options are those of the calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus"
-    the `reference`, the plain model's predictions of the same rows; for "vector", "matrix" and "dirichlet"
-    the `regularisation`, chosen by cross-validation by default; for "histogram" the number of `bins`.
-
-    A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
-    """
+def fit_calibration(
+    name: str,
+    val: "Predictions",
+    *,
+    weights: "ArrayLike | str | None" = None,
+    force: bool = False,
+    **options: Any,
+) -> Calibration:
+    """Fit the named calibrator on `val`; `surefoot.fit_calibration` says more, and also streams."""
     calibrator = CALIBRATORS.named(name)
-    refuse_unknown(f"option of method {name}:", options, calibrator.options)
+    given = [*options, *(() if weights is None else ("weights",))]
+    refuse_unknown(f"option of method {name}:", given, calibrator.options)
+    if weights is not None:
+        from surefoot.calibrators.temperature import weighted_rows
+
+        of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
+        val, options["weights"] = weighted_rows(val, of_rows)
     fitted = calibrator.fit(val, **options)
     fitted = fitted if force else fitted.cautious()
     after = fitted(val)
@@ -160,7 +169,6 @@ def _with_held_out(
 ) -> Evidence:
     """With the effect on rows left out, where it takes little time, and with remarks on it and on the data."""
     from surefoot.calibrators.advice import data_remarks, effect_remarks
-    from surefoot.calibrators.folds import out_of_fold
 
     held_out = None
     is_declined = getattr(fitted, "declined", None) is not None
@@ -168,12 +176,38 @@ def _with_held_out(
         chosen = dict(options)
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)
-        held_out = out_of_fold(val, lambda rows: calibrator.fit(rows, **chosen))
+        held_out = _without_folds(calibrator, val, chosen)
     remarks = data_remarks(val)
+    if "weights" in options:
+        remarks += ["the rows were weighted in the fit; its effect on NLL and ECE counts every row once"]
     if held_out is not None:
         evidence = replace(evidence, nll_held_out=nll_unclipped(held_out), ece_held_out=ece(held_out))
-        remarks += effect_remarks(val, held_out)
+        remarks += [] if "weights" in options else effect_remarks(val, held_out)
     return replace(evidence, remarks=tuple(remarks))
+
+
+def _without_folds(
+    calibrator: Calibrator, val: "Predictions", options: dict[str, Any]
+) -> "Predictions | None":
+    """Every row calibrated by a fit without its fold; None where some fit has too few rows."""
+    from surefoot.calibrators.folds import out_of_fold
+
+    def fit(rows: "Bools") -> Calibration:
+        weights = {"weights": options["weights"][rows]} if "weights" in options else {}
+        return calibrator.fit(val.take(rows), **(options | weights))
+
+    return out_of_fold(val, fit)
+
+
+def _column_of_weights(val: "Predictions", name: str) -> "Array":
+    """The numbers of an attribute column."""
+    import pyarrow as pa
+
+    column = val.column(name)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise InputError(f"column {name!r} of weights has type {column.type}; allowed: numbers")
+    numbers: Array = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:

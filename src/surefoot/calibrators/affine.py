@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,15 +20,12 @@ from surefoot.calibrators.logistic import (
     Penalty,
     Problem,
     Separate,
-    Shared,
     minimised,
 )
 from surefoot.calibrators.temperature import (
     FittedModule,
-    Temperature,
     fit_temperature,
-    interval_factor,
-    only_labelled,
+    weighted_rows,
 )
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
@@ -123,7 +121,7 @@ class Affine(Calibration):
         if self.separable:
             return [
                 "the labels of these rows can be predicted perfectly, so the fit makes the model ever more "
-                "certain; use more validation data, or --method temperature"
+                "certain; use more validation data, or the method 'temperature'"
             ]
         if self.n < FEW_ROWS_PER_PARAMETER * self.parameter_count:
             return [
@@ -183,7 +181,7 @@ Kind = TypeVar("Kind", bound=Affine)
 
 
 def fit_vector_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> VectorScaling:
     """softmax(w * f + b), f = z - mean z: a weight and a bias for each class. Guo et al., ICML 2017.
 
@@ -195,7 +193,7 @@ def fit_vector_scaling(
 
 
 def fit_matrix_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> MatrixScaling:
     """softmax(W f + b), f = z - mean z, regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
 
@@ -206,7 +204,7 @@ def fit_matrix_scaling(
 
 
 def fit_dirichlet_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: Array | None = None
+    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> DirichletScaling:
     """softmax(W log p + b), regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
 
@@ -215,27 +213,7 @@ def fit_dirichlet_scaling(
     return _fit(DirichletScaling, val, regularisation, weights)
 
 
-def fit_weighted_temperature(val: Predictions, weights: Array) -> Temperature:
-    """`fit_temperature` with a weight for each row: the T with the least weighted NLL."""
-    labelled = only_labelled(val)
-    plain = fit_temperature(labelled)
-    if plain.at_bound:
-        return plain
-    rows = row_weights(val, weights)
-    problem = _problem(Shared(_logits(labelled) / plain.temperature), labelled, rows, None)
-    found = minimised(problem, np.ones(1))
-    scale = float(found[0]) / plain.temperature
-    if not scale > 0:
-        return plain
-    probabilities = problem.probabilities(found)
-    slopes = ((probabilities - problem.targets) * problem.weights * _logits(labelled)).sum(axis=1)
-    second = float(problem.curvature(probabilities, np.ones(1))[0]) * plain.temperature**2
-    factor = interval_factor(torch.from_numpy(slopes), second, scale, labelled.groups)
-    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
-    return Temperature(temperature=1 / scale, low=1 / factor / scale, high=factor / scale, **facts)
-
-
-def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weights: Array | None) -> Kind:
+def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weights: ArrayLike | None) -> Kind:
     """The best parameters; with logits in units of T, so that the regularisation is, too."""
     if val.kind is LabelKind.MANY_LABELS and not kind.is_diagonal:
         raise InputError(
@@ -244,14 +222,13 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
         )
     if regularisation is not None:
         require_number("regularisation", regularisation, lambda r: 0 <= r < math.inf, "a number from 0")
-    labelled = only_labelled(val)
-    rows = row_weights(val, weights)
+    labelled, rows = weighted_rows(val, weights)
     features = _features(kind, labelled)
-    plain = fit_temperature(labelled) if weights is None else fit_weighted_temperature(val, weights)
+    plain = fit_temperature(labelled, weights=None if weights is None else rows)
     unit = plain.temperature
     if plain.at_bound:
         unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
-    features = features / unit
+    features /= unit
     chosen = regularisation
     if chosen is None:
         chosen = _cross_validated(kind, features, labelled, rows)
@@ -275,19 +252,20 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
 
     Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
     """
-    every = np.flatnonzero(rows > 0)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
-    features, labelled, rows = features[every], labelled.take(every), rows[every]
+    every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
+    features, labelled, rows = features[:, every], labelled.take(every), rows[every]
     units = labelled.groups
     if units is None:
-        units = sum((weight * column for weight, column in zip(_KEYS, features.T, strict=False)), np.zeros(1))
-    folds = []
-    for fold in folds_of(labelled.n, units):
-        train, test = (
-            _problem(_design(kind, features[part]), labelled.take(part), rows[part], _penalty(kind, labelled))
-            for part in (~fold, fold)
-        )
-        if train.weights.any() and test.weights.any():
-            folds.append((train, test, float(rows[fold].sum())))
+        units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
+
+    def problem(part: Any) -> Problem:
+        design = _design(kind, np.ascontiguousarray(features[:, part]))
+        return _problem(design, labelled.take(part), rows[part], _penalty(kind, labelled))
+
+    folds = [(problem(~fold), problem(fold), rows[fold].sum()) for fold in folds_of(labelled.n, units)]
+    folds = [
+        (train, test, share) for train, test, share in folds if train.weights.any() and test.weights.any()
+    ]
     parameters = [_start(train.design) for train, _, _ in folds]
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
@@ -295,7 +273,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
         for place, (train, test, share) in enumerate(folds):
             start = parameters[place]  # of the stronger one before
             parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
-            total += share * float(test.losses(parameters[place]).sum())
+            total += float(share * test.losses(parameters[place]).sum())
         if total < least:
             best, least = strength, total
         worse = worse + 1 if total > HOPELESS * least else 0
@@ -308,50 +286,31 @@ def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalt
     """The weighted mean NLL over known labels, with a penalty."""
     labels = labelled.labels.numpy()
     if labelled.kind is LabelKind.ONE_LABEL:
-        targets = np.zeros((labelled.n, labelled.classes))
-        targets[np.arange(labelled.n), labels] = 1.0
-        weights = rows.reshape(-1, 1)
+        targets = np.zeros((labelled.classes, labelled.n))
+        targets[labels, np.arange(labelled.n)] = 1.0
+        weights = rows.reshape(1, -1)
     else:
-        targets = (labels == 1).astype(np.float64)
-        weights = rows.reshape(-1, 1) * (labels >= 0)
+        targets = np.ascontiguousarray((labels == 1).T, dtype=np.float64)
+        weights = rows * np.ascontiguousarray((labels >= 0).T)
     total = float(weights.sum())
     exclusive = labelled.kind is LabelKind.ONE_LABEL
     return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
 
 
-def row_weights(val: Predictions, weights: Array | None) -> Array:
-    """A weight for each row with a label."""
-    if weights is None:
-        return np.ones(int((val.labels >= 0).reshape(val.n, -1).any(dim=1).sum()))
-    given: Array = np.asarray(weights, dtype=np.float64)
-    if given.shape != (val.n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
-        raise InputError(
-            f"weights have shape {given.shape}; allowed: {val.n} finite numbers of 0 or more, not all 0"
-        )
-    labelled: Array = given[(val.labels >= 0).reshape(val.n, -1).any(dim=1).numpy()]
-    return labelled
-
-
-def _logits(labelled: Predictions) -> Array:
-    logits: Array = labelled.logits[0].to(torch.float64).numpy()
-    return logits
-
-
 def _features(kind: type[Affine], labelled: Predictions) -> Array:
-    """Of each row: the logits of many labels; of one label centred, or log probabilities."""
+    """(classes, n): the logits of many labels; of one label centred, or log probabilities."""
     features = labelled.logits[0].to(torch.float64)
     if labelled.kind is LabelKind.ONE_LABEL and kind.is_log_probability:
         features = F.log_softmax(features, dim=1)
     elif labelled.kind is LabelKind.ONE_LABEL:
         features = features - features.mean(dim=1, keepdim=True)
-    result: Array = features.numpy()
-    return result
+    return np.array(features.numpy().T, order="C")
 
 
 def _design(kind: type[Affine], features: Array) -> Design:
     if kind.is_diagonal:
-        return Separate(np.stack([features, np.ones_like(features)]))
-    return Full(features, features.shape[1])
+        return Separate(features[None])
+    return Full(features, len(features))
 
 
 def _start(design: Design) -> Array:

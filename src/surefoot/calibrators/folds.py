@@ -32,14 +32,14 @@ def folds_of(n: int, groups: NDArray[np.generic] | None, folds: int = FOLDS) -> 
 
 
 def out_of_fold(
-    val: Predictions, fit: Callable[[Predictions], Callable[[Predictions], Predictions]]
+    val: Predictions, fit: Callable[[Bools], Callable[[Predictions], Predictions]]
 ) -> Predictions | None:
-    """Every row calibrated by a fit without its fold, members averaged; None where there are too few rows."""
+    """Every row calibrated by a fit on the other folds, members averaged; None where rows are too few."""
     averaged = val.average()
     logits = averaged.logits.clone()
     held_out = list(folds_of(val.n, val.groups))
     for fold in held_out:
         if not bool((val.labels[~fold] >= 0).any()):
             return None
-        logits[:, fold] = fit(val.take(~fold))(val.take(fold)).average().logits.to(logits.dtype)
+        logits[:, fold] = fit(~fold)(val.take(fold)).average().logits.to(logits.dtype)
     return averaged.with_logits(logits) if held_out else None

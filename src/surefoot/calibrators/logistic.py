@@ -1,11 +1,14 @@
-"""Exact fits of logistic models: Newton's method with conjugate gradients, for any number of parameters."""
+"""Exact fits of logistic models: Newton's method with conjugate gradients, for any number of parameters.
+
+Arrays of rows are (classes, n), so that what is computed for each row is computed for all rows at once.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from scipy.special import expit, log_expit, softmax
+from scipy.special import expit
 
 from surefoot.predictions.outcomes import Array
 
@@ -14,15 +17,16 @@ ROUGH = 1e-5  # for a cross-validation, which only compares held-out NLLs
 STEPS = 200
 HALVINGS = 40
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
+ROUNDING = 1e-14  # of the objective
 
 
 class Design(Protocol):
-    """Scores (n, classes) that are linear in the parameters."""
+    """Scores (classes, n) that are linear in the parameters."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def scores(self, parameters: Array) -> Array: ...
+    def scores(self, parameters: Array, out: Array) -> Array: ...
 
     def adjoint(self, rows: Array) -> Array: ...
 
@@ -33,74 +37,55 @@ class Design(Protocol):
 class Full:
     """scores = W f + b: parameters (classes, features + 1), the bias last."""
 
-    features: Array  # (n, features)
+    features: Array  # (features, n)
     classes: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.classes, self.features.shape[1] + 1
+        return self.classes, len(self.features) + 1
 
     @cached_property
     def _squares(self) -> Array:
         return np.square(self.features)
 
-    def scores(self, parameters: Array) -> Array:
-        return self.features @ parameters[:, :-1].T + parameters[:, -1]
+    def scores(self, parameters: Array, out: Array) -> Array:
+        np.matmul(parameters[:, :-1], self.features, out=out)
+        out += parameters[:, -1:]
+        return out
 
     def adjoint(self, rows: Array) -> Array:
-        return np.column_stack([rows.T @ self.features, rows.sum(axis=0)])
+        return np.column_stack([rows @ self.features.T, rows.sum(axis=1)])
 
     def squared_adjoint(self, rows: Array) -> Array:
-        return np.column_stack([rows.T @ self._squares, rows.sum(axis=0)])
+        return np.column_stack([rows @ self._squares.T, rows.sum(axis=1)])
 
 
 @dataclass(frozen=True, eq=False)
 class Separate:
-    """scores_k = sum_m w_km f_km: each class has its own features; parameters (classes, features)."""
+    """scores_k = sum_m w_km f_km + b_k, features of each class; parameters (classes, features + 1)."""
 
-    features: Array  # (features, n, classes)
+    features: Array  # (features, classes, n)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.features.shape[2], self.features.shape[0]
+        return self.features.shape[1], len(self.features) + 1
 
     @cached_property
     def _squares(self) -> Array:
         return np.square(self.features)
 
-    def scores(self, parameters: Array) -> Array:
-        total: Array = self.features[0] * parameters[:, 0]
-        for feature, weights in zip(self.features[1:], parameters.T[1:], strict=True):
-            total += feature * weights
-        return total
+    def scores(self, parameters: Array, out: Array) -> Array:
+        np.multiply(self.features[0], parameters[:, :1], out=out)
+        for feature, weights in zip(self.features[1:], parameters.T[1:], strict=False):
+            out += feature * weights[:, None]
+        out += parameters[:, -1:]
+        return out
 
     def adjoint(self, rows: Array) -> Array:
-        result: Array = np.einsum("mnk,nk->km", self.features, rows)
-        return result
+        return np.column_stack([*np.einsum("mkn,kn->mk", self.features, rows), rows.sum(axis=1)])
 
     def squared_adjoint(self, rows: Array) -> Array:
-        result: Array = np.einsum("mnk,nk->km", self._squares, rows)
-        return result
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """scores = w f: one parameter for all classes."""
-
-    features: Array  # (n, classes)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (1,)
-
-    def scores(self, parameters: Array) -> Array:
-        return self.features * float(parameters[0])
-
-    def adjoint(self, rows: Array) -> Array:
-        return np.array([np.vdot(self.features, rows)])
-
-    def squared_adjoint(self, rows: Array) -> Array:
-        return np.array([np.vdot(np.square(self.features), rows)])
+        return np.column_stack([*np.einsum("mkn,kn->mk", self._squares, rows), rows.sum(axis=1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +112,14 @@ class Penalty:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """sum of weights * NLL + penalty, for a softmax of exclusive classes or a sigmoid of each."""
+    """sum of weights * NLL + penalty, for a softmax of exclusive classes or a sigmoid of each.
+
+    Large arrays are written to an `out` that the caller has: to allocate one takes longer than to fill it.
+    """
 
     design: Design
-    targets: Array  # (n, classes), between 0 and 1
-    weights: Array  # (n, 1), or (n, classes) for sigmoids with ignored labels; they decide the units
+    targets: Array  # (classes, n), between 0 and 1
+    weights: Array  # (1, n), or (classes, n) for sigmoids with ignored labels; they decide the units
     exclusive: bool
     penalty: Penalty | None = None
     free: Array | None = None  # like the parameters: 0 where one stays as it is
@@ -141,54 +129,53 @@ class Problem:
         assert self.penalty is not None
         return replace(self, penalty=replace(self.penalty, strength=strength))
 
-    def value(self, parameters: Array) -> float:
-        """The objective."""
+    def value(self, parameters: Array, out: Array) -> float:
+        """The objective; `out` becomes the probabilities."""
         penalised = 0.0
         if self.penalty is not None:
             penalised = 0.5 * float(np.vdot(parameters, self.penalty.gradient(parameters)))
-        return float(self.losses(parameters).sum()) + penalised
+        return float(self.losses(parameters, out).sum()) + penalised
 
-    def losses(self, parameters: Array) -> Array:
-        """The weighted NLL of each row (n, 1), or of each label (n, classes)."""
-        scores = self.design.scores(parameters)
+    def losses(self, parameters: Array, out: Array | None = None) -> Array:
+        """The weighted NLL of each row (1, n), or of each label (classes, n); probabilities in `out`."""
+        scores = self.design.scores(parameters, np.empty_like(self.targets) if out is None else out)
         if not self.exclusive:
-            each: Array = -self.targets * log_expit(scores) - (1 - self.targets) * log_expit(-scores)
-            return each * self.weights
-        scores -= scores.max(axis=1, keepdims=True)
-        total: Array = np.log(np.exp(scores).sum(axis=1, keepdims=True))
-        result: Array = (total - (self.targets * scores).sum(axis=1, keepdims=True)) * self.weights
-        return result
+            each: Array = np.logaddexp(0, scores)
+            each -= self.targets * scores
+            each *= self.weights
+            expit(scores, out=scores)
+            return each
+        scores -= scores.max(axis=0)
+        true = np.einsum("kn,kn->n", self.targets, scores)
+        np.exp(scores, out=scores)
+        total = scores.sum(axis=0)
+        scores /= total
+        losses: Array = (np.log(total) - true) * self.weights
+        return losses
 
-    def probabilities(self, parameters: Array) -> Array:
-        """Of each class."""
-        scores = self.design.scores(parameters)
-        result: Array = softmax(scores, axis=1) if self.exclusive else expit(scores)
-        return result
-
-    def gradient(self, parameters: Array, probabilities: Array) -> Array:
+    def gradient(self, parameters: Array, probabilities: Array, out: Array) -> Array:
         """Of the objective."""
-        result = self.design.adjoint((probabilities - self.targets) * self.weights)
+        np.subtract(probabilities, self.targets, out=out)
+        out *= self.weights
+        result = self.design.adjoint(out)
         if self.penalty is not None:
             result += self.penalty.gradient(parameters)
         return self._free(result)
 
-    def curvature(self, probabilities: Array, direction: Array) -> Array:
-        """The Hessian times a direction."""
-        moved = self.design.scores(direction)
+    def curvature(self, probabilities: Array, weighted: Array, direction: Array, out: Array) -> Array:
+        """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights."""
+        moved = self.design.scores(direction, out)
         if self.exclusive:
-            moved -= (probabilities * moved).sum(axis=1, keepdims=True)
-            moved *= probabilities * self.weights
-        else:
-            moved *= probabilities * (1 - probabilities) * self.weights
+            moved -= np.einsum("kn,kn->n", probabilities, moved)
+        moved *= weighted
         result = self.design.adjoint(moved)
         if self.penalty is not None:
             result += self.penalty.gradient(direction)
         return self._free(result)
 
-    def diagonal(self, probabilities: Array) -> Array:
-        """Of the Hessian."""
-        rows = probabilities * (1 - probabilities) * self.weights
-        result = self.design.squared_adjoint(rows)
+    def diagonal(self, variances: Array) -> Array:
+        """Of the Hessian; the variances are p (1 - p) times the weights."""
+        result = self.design.squared_adjoint(variances)
         return result if self.penalty is None else result + self.penalty.diagonal()
 
     def _free(self, values: Array) -> Array:
@@ -201,19 +188,20 @@ def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Ar
     Newton's steps, each solved by conjugate gradients and halved until the value falls enough. Where there is
     no minimum (labels that are separated perfectly), the end is where derivatives fall below the tolerance.
     """
-    at, value = start, problem.value(start)
+    probabilities, *scratch = np.empty((3, *problem.targets.shape))
+    at, value = start, problem.value(start, probabilities)
     for _ in range(STEPS):
-        probabilities = problem.probabilities(at)
-        gradient = problem.gradient(at, probabilities)
+        gradient = problem.gradient(at, probabilities, scratch[0])
         size = float(np.abs(gradient).max())
         if size <= tolerance:
             break
-        step = _newton_step(problem, probabilities, gradient, min(0.1, np.sqrt(size)))
+        step = _newton_step(problem, probabilities, gradient, min(0.1, np.sqrt(size)), scratch)
         slope = float(np.vdot(gradient, step))
-        for halving in range(HALVINGS):
+        visible = -slope > ROUNDING * abs(value)  # else a shorter step is not worth trying
+        for halving in range(HALVINGS if visible else 1):
             scale = 0.5**halving
             candidate = at + scale * step
-            found = problem.value(candidate)
+            found = problem.value(candidate, probabilities)
             if found <= value + SUFFICIENT * scale * slope:
                 break
         else:
@@ -225,16 +213,24 @@ def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Ar
     return at
 
 
-def _newton_step(problem: Problem, probabilities: Array, gradient: Array, accuracy: float) -> Array:
+def _newton_step(
+    problem: Problem, probabilities: Array, gradient: Array, accuracy: float, scratch: list[Array]
+) -> Array:
     """-H^-1 g by conjugate gradients, preconditioned by H's diagonal, to a relative accuracy."""
-    diagonal = problem.diagonal(probabilities)
+    weighted, moved = scratch
+    np.multiply(probabilities, problem.weights, out=weighted)
+    np.subtract(1, probabilities, out=moved)
+    moved *= weighted
+    diagonal = problem.diagonal(moved)
+    if not problem.exclusive:
+        weighted[:] = moved
     inverse = 1 / np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
     step, residual = np.zeros_like(gradient), -gradient
     preconditioned = inverse * residual
     direction, product = preconditioned, float(np.vdot(residual, preconditioned))
     enough = accuracy**2 * product
     for _ in range(min(2 * gradient.size + 10, 250)):
-        curved = problem.curvature(probabilities, direction)
+        curved = problem.curvature(probabilities, weighted, direction, moved)
         bend = float(np.vdot(direction, curved))
         if not bend > 0:
             break

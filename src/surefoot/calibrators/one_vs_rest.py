@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
-from surefoot.calibrators.affine import MOST_PRINTED, row_weights
+from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
 from surefoot.calibrators.logistic import Problem, Separate, minimised
-from surefoot.calibrators.temperature import FittedModule, only_labelled
+from surefoot.calibrators.temperature import FittedModule, weighted_rows
 from surefoot.errors import require_whole
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
@@ -272,8 +273,11 @@ class PiecesModule(OneVsRestModule):
 
 def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
     """As numpy.interp; where two points have the same score, the second is that of the score itself."""
-    # Comparisons instead of a search, which ONNX does not have.
-    passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
+    if torch.compiler.is_compiling():
+        # Comparisons instead of a search, which ONNX does not have.
+        passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
+    else:
+        passed = torch.searchsorted(scores, values.contiguous(), right=True)
     right = passed.clamp(1, len(scores) - 1)
     low, high = scores[right - 1], scores[right]
     span = high - low
@@ -303,7 +307,7 @@ def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
     return below - rest
 
 
-def fit_platt_scaling(val: Predictions, *, weights: Array | None = None) -> PlattScaling:
+def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
     """sigmoid(a s + c) of the log odds s of each class, with Platt's targets. Platt, 1999.
 
     Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k of n
@@ -316,7 +320,7 @@ def fit_platt_scaling(val: Predictions, *, weights: Array | None = None) -> Plat
     return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
 
 
-def fit_beta_calibration(val: Predictions, *, weights: Array | None = None) -> BetaCalibration:
+def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> BetaCalibration:
     """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017.
 
     With Platt's targets, as `fit_platt_scaling`.
@@ -324,7 +328,7 @@ def fit_beta_calibration(val: Predictions, *, weights: Array | None = None) -> B
     return _fit_logistic(BetaCalibration, val, weights, lambda s: [-np.logaddexp(0, -s), np.logaddexp(0, s)])
 
 
-def fit_isotonic_calibration(val: Predictions, *, weights: Array | None = None) -> IsotonicCalibration:
+def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
     """The non-decreasing step function with the least squared error. Zadrozny & Elkan, KDD 2002.
 
     Between its steps it is interpolated along the log odds. A probability is at least 1 / (n + 2) and at most
@@ -341,7 +345,7 @@ def fit_isotonic_calibration(val: Predictions, *, weights: Array | None = None) 
 
 
 def fit_histogram_calibration(
-    val: Predictions, *, bins: int = BINS, weights: Array | None = None
+    val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
 ) -> HistogramCalibration:
     """The share of the class in each of `bins` bins with equal numbers of rows. Zadrozny & Elkan, ICML 2001.
 
@@ -361,23 +365,22 @@ def fit_histogram_calibration(
     return _fit_pieces(HistogramCalibration, val, weights, points)
 
 
-def _data(val: Predictions, weights: Array | None) -> tuple[Predictions, Array, Array, Array]:
-    """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (n, curves)."""
-    labelled = only_labelled(val)
-    scores = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
-    labels = labelled.labels.numpy()
-    rows = row_weights(val, weights).reshape(-1, 1)
+def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Array, Array]:
+    """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (curves, n)."""
+    labelled, counts = weighted_rows(val, weights)
+    found = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
+    scores, labels = np.array(found.T, order="C"), np.ascontiguousarray(labelled.labels.numpy().T)
     if labelled.kind is LabelKind.MANY_LABELS:
-        return labelled, scores, (labels == 1).astype(np.float64), rows * (labels >= 0)
-    of_curve = np.array([1]) if scores.shape[1] == 1 else np.arange(labelled.classes)
-    targets = (labels[:, None] == of_curve).astype(np.float64)
-    return labelled, scores, targets, np.broadcast_to(rows, targets.shape)
+        return labelled, scores, (labels == 1).astype(np.float64), counts * (labels >= 0)
+    of_curve = np.array([1]) if len(scores) == 1 else np.arange(labelled.classes)
+    targets = (labels == of_curve[:, None]).astype(np.float64)
+    return labelled, scores, targets, np.broadcast_to(counts, targets.shape)
 
 
 def _facts(labelled: Predictions, targets: Array, rows: Array) -> dict[str, Any]:
     known = rows > 0
-    positives = (targets * known).sum(axis=0)
-    fewest = int(np.minimum(positives, known.sum(axis=0) - positives).min())
+    positives = (targets * known).sum(axis=1)
+    fewest = int(np.minimum(positives, known.sum(axis=1) - positives).min())
     return {
         "n": labelled.n,
         "label_kind": labelled.kind,
@@ -389,21 +392,18 @@ def _facts(labelled: Predictions, targets: Array, rows: Array) -> dict[str, Any]
 def _fit_logistic(
     kind: type[Logistic],
     val: Predictions,
-    weights: Array | None,
+    weights: ArrayLike | None,
     features: Callable[[Array], list[Array]],
 ) -> Logistic:
     """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
     labelled, scores, targets, rows = _data(val, weights)
-    positives, total = (targets * rows).sum(axis=0), rows.sum(axis=0)
-    smoothed = np.where(targets == 1, (positives + 1) / (positives + 2), 1 / (total - positives + 2))
-    columns = features(scores)
-    units = [np.maximum(np.sqrt(np.square(column).mean(axis=0)), 1e-30) for column in columns]
-    design = Separate(
-        np.stack(
-            [*(column / unit for column, unit in zip(columns, units, strict=True)), np.ones_like(scores)]
-        )
-    )
-    problem = Problem(design, smoothed, rows / np.maximum(total, 1e-300), exclusive=False)
+    positives, total = (targets * rows).sum(axis=1), rows.sum(axis=1)
+    above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
+    smoothed = np.where(targets == 1, above[:, None], below[:, None])
+    columns = np.stack(features(scores))
+    units = np.maximum(np.sqrt(np.square(columns).mean(axis=2)), 1e-30)
+    design = Separate(columns / units[:, :, None])
+    problem = Problem(design, smoothed, rows / np.maximum(total, 1e-300)[:, None], exclusive=False)
     start = np.zeros(design.shape)
     start[:, -1] = np.log((positives + 1) / (total - positives + 1))
     found = minimised(problem, start)
@@ -428,7 +428,7 @@ def _with_slopes_not_negative(problem: Problem, start: Array, found: Array) -> A
         mask = np.tile(free, (len(found), 1))
         fixed = Problem(problem.design, problem.targets, problem.weights, exclusive=False, free=mask)
         candidate = minimised(fixed, start)
-        losses = fixed.losses(candidate).sum(axis=0)
+        losses = fixed.losses(candidate).sum(axis=1)
         better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
         best[better], least[better] = candidate[better], losses[better]
     return best
@@ -437,13 +437,13 @@ def _with_slopes_not_negative(problem: Problem, start: Array, found: Array) -> A
 def _fit_pieces(
     kind: type[OfPieces],
     val: Predictions,
-    weights: Array | None,
+    weights: ArrayLike | None,
     points: Callable[[Array, Array, Array], tuple[Array, Array]],
 ) -> OfPieces:
     """The points of each curve, from its different scores with their weight and that of its positives."""
     labelled, scores, targets, rows = _data(val, weights)
     curves = []
-    for score, target, weight in zip(scores.T, targets.T, rows.T, strict=True):
+    for score, target, weight in zip(scores, targets, rows, strict=True):
         known = weight > 0
         if not known.any():  # no label of this class is known: the curve changes nothing it could know of
             curves.append((np.array([0.0]), np.array([0.5])))

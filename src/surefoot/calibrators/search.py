@@ -85,19 +85,22 @@ def halley(slope: float, second: float, third: float) -> float:
     return -2 * newton / bend if bend > 0 else math.nan
 
 
-def best_scale(predictions: Predictions, lowest: float, highest: float) -> tuple[float, Reading]:
-    """The scale in [lowest, highest] with the least NLL, and a reading close to it."""
+def best_scale(
+    predictions: Predictions, lowest: float, highest: float, weights: Tensor | None = None
+) -> tuple[float, Reading]:
+    """The scale in [lowest, highest] with the least NLL, of weighted rows if given, and a reading near it."""
     scale = start = math.sqrt(lowest * highest)
     on_cpu = predictions.logits.device.type == "cpu"
     stride = predictions.n // (FEWEST_ROWS if on_cpu else FEWEST_ON_A_GPU)
     while stride > 1:
         every = Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
-        scale, _ = search(partial(read, every), scale, lowest, highest, ROUGH)
+        some = None if weights is None else weights[::stride]
+        scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
             scale = start
         stride = stride // MORE if on_cpu else 1
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
-    return search(partial(read, predictions), scale, lowest, highest, tolerance)
+    return search(partial(read, predictions, weights=weights), scale, lowest, highest, tolerance)
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
@@ -172,23 +175,29 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(predictions: Predictions, scale: float) -> Reading:
+def read(predictions: Predictions, scale: float, weights: Tensor | None = None) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
+
+    def summed(of_rows: Tensor, part: slice = slice(None)) -> float:
+        if weights is None:
+            return float(of_rows.sum())
+        return float((of_rows.reshape(len(of_rows), -1).sum(dim=1) * weights[part]).sum())
+
     softmax = predictions.kind is LabelKind.ONE_LABEL
     if softmax and can_fuse(predictions.logits):
         from surefoot.predictions.fused import softmax_slopes
 
         first, of_second, of_third = softmax_slopes(predictions.logits, predictions.labels, scale)
-        return Reading(first, float(of_second.sum()), float(of_third.sum()))
+        return Reading(first if weights is None else first * weights, summed(of_second), summed(of_third))
     slopes = torch.empty(predictions.n, dtype=torch.float64, device=predictions.logits.device)
     average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
 
     def read_chunk(part: slice, logits: Tensor, buffer: Tensor) -> tuple[float, float]:
         slopes[part], second, third = of_chunk(logits, predictions.labels[part], scale, buffer)
-        return second, third
+        return summed(second, part), summed(third, part)
 
     seconds, thirds = zip(*map_chunks(predictions.logits, average, read_chunk), strict=True)
-    return Reading(slopes, sum(seconds), sum(thirds))
+    return Reading(slopes if weights is None else slopes * weights, sum(seconds), sum(thirds))
 
 
 def search(
@@ -213,7 +222,7 @@ def search(
 
 def _read_softmax(
     logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, float, float]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
     if logits.shape[1] == 2:  # a sigmoid of their difference is faster
         signs = (2 * labels - 1).unsqueeze(1)
@@ -228,20 +237,20 @@ def _read_softmax(
     cube = weights.mul_(below_top).sum(dim=1) / total
     second = square - mean.square()
     third = cube - mean * (3 * square - 2 * mean.square())
-    return mean - true, float(second.sum()), float(third.sum())
+    return mean - true, second, third
 
 
 def _read_sigmoid(
     logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, float, float]:
+) -> tuple[Tensor, Tensor, Tensor]:
     signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
     return _read_signed(logits.mul_(signs), scale, buffer)
 
 
-def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[Tensor, float, float]:
+def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
     wrong = torch.mul(towards_truth, -scale, out=buffer).sigmoid_().mul_(towards_truth)  # s w
     right = towards_truth.sub_(wrong)  # s (1 - w)
     variance = wrong * right
     third = right.sub_(wrong).mul_(variance)
-    return wrong.sum(dim=1).neg_(), float(variance.sum()), -float(third.sum())
+    return wrong.sum(dim=1).neg_(), variance, third.neg_()

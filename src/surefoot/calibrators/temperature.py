@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, positive
@@ -16,6 +16,7 @@ from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import lowest
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEW_ROWS = 200
@@ -148,7 +149,7 @@ class Temperature(SingleTemperature):
             why = "every label is predicted correctly" if self.separable else f"its 95% interval is {reach}"
             remarks.append(
                 f"the fitted T = {self.declined:.3g} was not used, as {why} (n = {self.n}): the predictions "
-                "are not changed; use more validation data, or --force (force=True) to use it"
+                "are not changed; use more validation data, or force=True (--force) to use it"
             )
             return remarks
         elif self.declined is not None:
@@ -299,20 +300,22 @@ class TemperatureModule(FittedModule):
         return logits / self.temperature.to(logits)
 
 
-def fit_temperature(val: Predictions) -> Temperature:
+def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
 
     T = argmin_T mean -log p_true(z / T). Several members are averaged first. Guo et al., ICML 2017.
+    `weights` are those of the rows; by default all count the same.
 
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
-    labelled = only_labelled(val)
+    labelled, rows = weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     lowest, highest = search_bounds(labelled)
-    scale, reading = best_scale(labelled, lowest, highest)
+    of_rows = None if weights is None else torch.from_numpy(rows).to(labelled.logits.device)
+    scale, reading = best_scale(labelled, lowest, highest, of_rows)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
     separable = not reading.largest_slope > 0 and is_separable(labelled)
     if separable:
@@ -346,6 +349,20 @@ def only_labelled(val: Predictions) -> Predictions:
     return val.take(known.reshape(val.n, -1).any(axis=1)).average()
 
 
+def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array]:
+    """The rows with a known label that count, members averaged, and their weights."""
+    if weights is None:
+        labelled = only_labelled(val)
+        return labelled, np.ones(labelled.n)
+    given: Array = np.asarray(weights, dtype=np.float64)
+    if given.shape != (val.n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        raise InputError(
+            f"weights have shape {given.shape}; allowed: {val.n} finite numbers of 0 or more, not all 0"
+        )
+    counting = (given > 0) & (val.labels >= 0).reshape(val.n, -1).any(dim=1).cpu().numpy()
+    return only_labelled(val.take(counting)), given[counting]
+
+
 def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
     slopes = row_slopes.numpy() if row_slopes.device.type == "cpu" else row_slopes
@@ -357,7 +374,7 @@ def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDA
     return math.exp(widened) if widened < 700 else math.inf
 
 
-def fit_temperature_at_least_one(val: Predictions) -> Temperature:
+def fit_temperature_at_least_one(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T of `fit_temperature` where it is 1 or more; else 1, with the T that was declined.
 
     T = max(1, argmin_T NLL(z / T)). Li & Hoiem, CVPR 2020, for networks distilled from an ensemble, which
@@ -367,7 +384,7 @@ def fit_temperature_at_least_one(val: Predictions) -> Temperature:
     >>> fitted.temperature, fitted.declined
     (1.0, 0.0910239...)
     """
-    return at_least_one(fit_temperature(val))
+    return at_least_one(fit_temperature(val, weights=weights))
 
 
 def at_least_one(fitted: Temperature) -> Temperature:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,56 +14,67 @@ from surefoot.cli.inputs import (
     EngineName,
     is_streamed,
     read_all,
+    read_or_scan,
     refuse_ending,
     refuse_missing,
     refuse_wrong_outputs,
-    streaming_engine,
 )
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, is_numeric, refuse_unknown
 from surefoot.text import count_of
 
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+
+
+Validation = Annotated[
+    Path,
+    typer.Argument(
+        help="Predictions on held-out familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="With --method budget: how far the NLL may rise above its least, such as 5% or 0.05; "
+        "or surplus: up to the least NLL of --reference.",
+        show_default="2%",
+    ),
+]
+Reference = Annotated[
+    Path | None, typer.Option(help="With --budget surplus: the plain model's predictions of the same rows.")
+]
+Regularisation = Annotated[
+    float | None,
+    typer.Option(
+        help="With --method vector, matrix or dirichlet: how strongly it is held near one temperature.",
+        show_default="chosen by cross-validation",
+    ),
+]
+Bins = Annotated[int | None, typer.Option(help="With --method histogram: how many.", show_default="10")]
+Weights = Annotated[str | None, typer.Option(help="Column of sample weights: how much each row counts.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
+]
+GroupBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Column whose values are groups: intervals are clustered by them, folds do not divide them."
+    ),
+]
+
 
 def calibrate(
-    val: Annotated[
-        Path,
-        typer.Argument(
-            help="Predictions on held-out familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
-        ),
-    ],
+    val: Validation,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the calibration (JSON).")],
     method: Annotated[str, typer.Option(help="See 'surefoot ls calibrators'.")] = "temperature",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="With --method budget: how far the NLL may rise above its least, such as 5% or 0.05; "
-            "or surplus: up to the least NLL of --reference.",
-            show_default="2%",
-        ),
-    ] = None,
-    reference: Annotated[
-        Path | None,
-        typer.Option(help="With --budget surplus: the plain model's predictions of the same rows."),
-    ] = None,
-    regularisation: Annotated[
-        float | None,
-        typer.Option(
-            help="With --method vector, matrix or dirichlet: how strongly it is held near one temperature.",
-            show_default="chosen by cross-validation",
-        ),
-    ] = None,
-    bins: Annotated[
-        int | None, typer.Option(help="With --method histogram: how many.", show_default="10")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
-    ] = False,
-    group_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Column whose values are groups: intervals are clustered by them, folds do not divide them."
-        ),
-    ] = None,
+    budget: Budget = None,
+    reference: Reference = None,
+    regularisation: Regularisation = None,
+    bins: Bins = None,
+    weights: Weights = None,
+    force: Force = False,
+    group_by: GroupBy = None,
     stream: Annotated[bool | None, STREAM] = None,
     engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
     address: Annotated[str | None, ADDRESS] = None,
@@ -71,7 +82,7 @@ def calibrate(
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     refuse_missing(val, reference)
-    from surefoot.calibrators import CALIBRATORS, Calibration, fit_calibration, save_calibration
+    from surefoot.calibrators import CALIBRATORS, save_calibration
     from surefoot.predictions.paths import files_named
 
     options: dict[str, Any] = {
@@ -79,6 +90,7 @@ def calibrate(
         "reference": reference,
         "regularisation": regularisation,
         "bins": bins,
+        "weights": weights,
     }
     options = {name: value for name, value in options.items() if value is not None}
     refuse_unknown(f"option of method {method}:", options, CALIBRATORS.named(method).options)
@@ -89,25 +101,22 @@ def calibrate(
     files = files_named(val)
     reference_files = [] if reference is None else files_named(reference)
     refuse_wrong_outputs([*files, *reference_files], [output])
-    if is_streamed({"val": files}, stream, engine, {"--group-by": group_by}):
-        from surefoot.cli.terminal import reading
-        from surefoot.streaming.evaluate import Source
-        from surefoot.streaming.temperature import fit_files
+    from surefoot.cli.notebook import progress_shown
+    from surefoot.streaming.workflow import fit_calibration
 
-        with streaming_engine(engine, address, workers) as running:
-            fitted: Calibration = fit_files(method, Source.of(files), engine=running, watch=reading)
-        fitted = fitted if force else fitted.cautious()
-    else:
-        from surefoot.cli.terminal import busy
-
-        predictions = read_all(files, group_by)
-        if reference is not None:
-            options["reference"] = read_all(reference_files, None)
-        with busy("fitting"):
-            fitted = fit_calibration(method, predictions, force=force, **options)
+    streamed = is_streamed({"val": files}, stream, engine, {"--group-by": group_by, "--weights": weights})
+    predictions = read_or_scan(files, group_by, streamed, engine, address, workers)
+    if reference is not None:
+        options["reference"] = read_all(reference_files, None)
+    fitted = fit_calibration(method, predictions, force=force, progress=progress_shown(), **options)
     save_calibration(fitted, output)
-    for line in fitted.lines():
-        echo(line)
+    _print(fitted)
+    echo_written(f"calibration: {output}")
+
+
+def _print(fitted: "Calibration") -> None:
+    """The fitted numbers and their effect; notes to standard error."""
+    echo(*fitted.lines())
     if fitted.evidence is not None:
         echo(f"NLL {fitted.evidence.nll_before:.4f} -> {fitted.evidence.nll_after:.4f} (unclipped)")
         echo(f"ECE {fitted.evidence.ece_before:.4f} -> {fitted.evidence.ece_after:.4f}")
@@ -116,7 +125,6 @@ def calibrate(
             echo(f"on rows left out of the fit: NLL {nll:.4f}, ECE {ece:.4f}")
     for remark in fitted.notes():
         echo(f"note: {remark}", err=True)
-    echo_written(f"calibration: {output}")
 
 
 def budget_of(text: str | None) -> float | str | None:

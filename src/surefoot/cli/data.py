@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import refuse_ending, refuse_wrong_outputs, task_files
+from surefoot.cli.inputs import refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
 from surefoot.cli.terminal import echo, with_quiet
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
@@ -99,6 +99,7 @@ def show(
     from surefoot.report.tables import Table
     from surefoot.tasks import TASKS
 
+    refuse_unknown_task(name)
     entry = TASKS.named(name)
     echo(f"{entry.title}: {entry.description}")
     if entry.layout is None:

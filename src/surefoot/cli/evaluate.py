@@ -15,28 +15,23 @@ from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     ADDRESS,
     ENGINE,
-    ONE_HOT,
     STREAM,
     WORKERS,
     EngineName,
     is_streamed,
-    read_all,
+    read_or_scan,
     refuse_missing,
     refuse_wrong_outputs,
-    streaming_engine,
 )
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, did_you_mean
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
-from surefoot.text import count_of, path_text
+from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
-    from surefoot.predictions.predictions import Predictions
     from surefoot.report.summary import Summary
-    from surefoot.streaming.engines import Engine
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -176,19 +171,27 @@ def evaluate(
 
     chosen = _metrics(metric, error_above, conditions)
     files = {side: files_named(path) for side, path in paths.items()}
-    fitted, predictions = None, {}
     if report is not None:
         _refuse_report(report, [*(file for of_side in files.values() for file in of_side), calibration])
-    if is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report}):
-        with streaming_engine(engine, address, workers) as running:
-            chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
-            evaluation = _streamed(files, calibration, chosen, resamples, seed, running)
-    else:
-        from surefoot.calibrators import load_calibration
+    from surefoot.calibrators import load_calibration
+    from surefoot.cli.notebook import progress_shown
+    from surefoot.streaming import workflow
 
-        fitted = None if calibration is None else load_calibration(calibration)
-        predictions = {side: read_all(of_side, group_by) for side, of_side in files.items()}
-        evaluation = _in_memory(predictions, fitted, chosen, resamples, seed)
+    streamed = is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report})
+    if streamed:
+        chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
+    predictions = [
+        read_or_scan(of_side, group_by, streamed, engine, address, workers) for of_side in files.values()
+    ]
+    fitted = None if calibration is None else load_calibration(calibration)
+    evaluation = workflow.evaluate(
+        *predictions,
+        calibration=fitted,
+        metrics=chosen,
+        resamples=resamples,
+        seed=seed,
+        progress=progress_shown(),
+    )
     failed = [condition for condition in conditions if condition.holds(evaluation)]
     from surefoot.report.summary import summarize
 
@@ -203,7 +206,7 @@ def evaluate(
 
         sources = {side: path_text(path) for side, path in paths.items()}
         with busy("drawing the report"):
-            page = write_report(Subject(summary, predictions, fitted, sources), report)
+            page = write_report(Subject(summary, evaluation.predictions, fitted, sources), report)
         echo_written(f"report: {page}")
     for condition in conditions:
         value = condition.value(evaluation)
@@ -221,63 +224,6 @@ def _refuse_report(report: Path, inputs: list[Path | None]) -> None:
         raise InputError(f"--report is {report}, a file; allowed: a folder, new or existing")
     if report.is_dir():
         refuse_wrong_outputs(inputs, [report / "report.json", report / "report.html"])
-
-
-def _in_memory(
-    predictions: "dict[str, Predictions]",
-    calibration: "Calibration | None",
-    metrics: "list[Metric]",
-    resamples: int,
-    seed: int,
-) -> "Evaluation":
-    from surefoot.cli.terminal import progress
-    from surefoot.evaluation import evaluate as scoring
-
-    with progress("resampling", resamples * len(predictions)) as tick:
-        return scoring.evaluate(
-            *predictions.values(),
-            calibration=calibration,
-            metrics=metrics,
-            resamples=resamples,
-            seed=seed,
-            tick=tick,
-        )
-
-
-def _streamed(
-    files: dict[str, list[Path]],
-    calibration: Path | None,
-    metrics: "list[Metric]",
-    resamples: int,
-    seed: int,
-    engine: "Engine",
-) -> "Evaluation":
-    from surefoot.cli.terminal import reading
-    from surefoot.streaming.evaluate import Source, evaluate_files
-
-    sources = {side: Source.of(of_side) for side, of_side in files.items()}
-    scaling = None
-    if calibration is not None:
-        from surefoot.calibrators import load_calibration
-        from surefoot.streaming.temperature import scaling_of
-
-        scaling = scaling_of(load_calibration(calibration), sources["familiar"].shape)
-    result = evaluate_files(
-        sources,
-        scaling=scaling,
-        metrics=metrics,
-        resamples=resamples,
-        seed=seed,
-        engine=engine,
-        watch=reading,
-    )
-    for side in result.one_hot:
-        echo(ONE_HOT.format(files[side][0]), err=True)
-    rows = sum(scores.n for scores in result.evaluation.sides.values())
-    passes = "" if result.readings == 1 else f", in {result.readings} passes"
-    rate = f"{rows / result.seconds / 1e6:.2f} million rows/s{passes}"
-    echo(f"streamed {count_of(rows, 'row')} in {result.seconds:.1f} s: {rate}", err=True)
-    return result.evaluation
 
 
 def _metrics(

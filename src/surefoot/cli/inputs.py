@@ -3,7 +3,7 @@
 import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from decimal import Decimal
 from enum import StrEnum
 from itertools import combinations
@@ -19,7 +19,7 @@ from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwr
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
     from surefoot.store.store import Store
-    from surefoot.streaming.engines import Engine
+    from surefoot.streaming.workflow import ScannedPredictions
 
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
@@ -33,10 +33,6 @@ STREAM = typer.Option(
 ENGINE = typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
 ADDRESS = typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
 WORKERS = typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
-ONE_HOT = (
-    "note: {}: every row has exactly one label, and each class is scored separately (sigmoid); "
-    "if the classes exclude each other, give the labels as class indices (softmax)"
-)
 
 
 def refuse_missing(*paths: Path | None) -> None:
@@ -107,6 +103,7 @@ def read(path: Path, group_by: str | None) -> "Predictions":
     """Predictions from a file, grouped by one of its columns if given."""
     from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.labels import ONE_HOT
 
     with busy(f"reading {path}"):
         predictions = read_predictions(path)
@@ -157,25 +154,20 @@ def is_streamed(
     return streamed
 
 
-@contextmanager
-def streaming_engine(name: EngineName, address: str | None, workers: int | None) -> "Iterator[Engine]":
-    """The engine of that name; a Ray cluster is connected for as long as it is used."""
-    from surefoot.streaming.engines import RayTasks, Threads
+def read_or_scan(
+    files: Sequence[Path],
+    group_by: str | None,
+    streamed: bool,
+    engine: EngineName,
+    address: str | None,
+    workers: int | None,
+) -> "Predictions | ScannedPredictions":
+    """The rows of files in memory, or the files to be streamed."""
+    from surefoot.streaming.workflow import scan_predictions
 
-    if name is EngineName.LOCAL:
-        from surefoot.runtime import usable_cores
-
-        if address is not None:
-            raise InputError("--address is the address of a Ray cluster; allowed: with --engine ray")
-        yield Threads(workers or usable_cores())
-        return
-    from surefoot.cli.terminal import busy
-    from surefoot.ray_cluster import connected
-
-    with ExitStack() as stack:
-        with busy("starting Ray"):
-            ray = stack.enter_context(connected(address))
-        yield RayTasks(ray)
+    if streamed:
+        return scan_predictions(files, workers=workers, engine=engine, address=address)
+    return read_all(files, group_by)
 
 
 def run_folder(store: "Store", name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +22,6 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 
 if TYPE_CHECKING:
     from surefoot.experiments.changes import ExperimentChange
-    from surefoot.experiments.workflow import Progress
 
 Sets = Annotated[
     list[str] | None,
@@ -95,6 +93,7 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
+    from surefoot.cli.notebook import progress_shown
     from surefoot.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
@@ -102,7 +101,7 @@ def run(
         added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
         chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
         where = Training(store, cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
-        progress = _progress()
+        progress = progress_shown()
         trained = train(chosen, where, progress)
         if train_only:
             command = f"'surefoot report {trained.folder.name} --store {trained.opened.store.root}'"
@@ -110,15 +109,6 @@ def run(
         else:
             _report(trained.folder, first_time=experiment == QUICKSTART)
         trained.opened.send(trained.folder, replace(progress, note=echo))
-
-
-def _progress() -> "Progress":
-    """Remarks, spinners and bars on standard error."""
-    from surefoot.cli.progress import Log, watch
-    from surefoot.cli.terminal import busy
-    from surefoot.experiments.workflow import Progress
-
-    return Progress(lambda text: echo(text, err=True), busy, partial(watch, log=Log()))
 
 
 def report(
@@ -182,9 +172,9 @@ def _report(
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
         from surefoot.report.brief import brief_tables, brief_verdict, next_steps
-        from surefoot.report.study import write_study  # here, so that a refusal does not wait for it
+        from surefoot.report.study import report_folder, write_study  # so that a refusal does not wait for it
 
-        written = write_study(study, study.folder)
+        written = write_study(study, report_folder(study))
     for part in written.parts:
         print_sentences(brief_verdict(part) if first_time else part.verdict)
         print_tables(brief_tables(part))

@@ -287,10 +287,13 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
+    from surefoot.plugins import search_in
     from surefoot.recipes.recipe import Recipe
     from surefoot.training.initial import right_weights, weights_digest
     from surefoot.variants import read_recipe, recipe_from
 
+    if file is not None:
+        search_in(file.parent)  # for a network of the user's own
     given = dict(value_of(text) for text in values or ())
     chosen = recipe_from(given, base=Recipe() if file is None else read_recipe(file))
     if weights is None:

@@ -1,9 +1,7 @@
 """Make a bundle from an experiment that was run: one method, one run, calibration and model card."""
 
-import html
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,11 +12,12 @@ import numpy as np
 from torch import Tensor
 
 from surefoot import __version__
-from surefoot.calibrators import Calibration, calibration_document
+from surefoot.calibrators import calibration_document
 from surefoot.deploy import bundle as parts
 from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
+from surefoot.deploy.model_card import NOVELTY_MEANING, model_card
 from surefoot.deploy.own_code import OwnCode, copy_source, is_own_code, own_code_of
 from surefoot.deploy.reference import add_to_reference, row_features, write_reference
 from surefoot.deploy.self_check import differences, rows_of
@@ -26,7 +25,7 @@ from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.comparison import MethodRun
 from surefoot.evaluation.evaluate import Tick, evaluate, silently
-from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
+from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
@@ -40,11 +39,9 @@ from surefoot.store.files import recovery
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split, Task
-from surefoot.text import count_of
 from surefoot.variants import variant_of
 from surefoot.workers.produce import stored_novelty
 
-CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 FIRST_LAYERS = {
     "mlp": "hidden.0.linear.weight",
     "linear": "output.weight",
@@ -52,157 +49,6 @@ FIRST_LAYERS = {
 }
 CHANNELS = 3  # images are decoded to red, green and blue
 SEED = 23  # of the half of the test samples that the limit of novelty comes from
-NOVELTY_MEANING = (
-    "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
-    "mean over members"
-)
-
-
-FEATURES_MEANING = (
-    "of a number (x - mean) / deviation, 0 where it is missing, and 1 where it is missing, else 0; of a "
-    "category a 1 among its values, or at the end for any other; of a vector its numbers"
-)
-
-
-def model_card(
-    about: Mapping[str, Any],
-    *,
-    calibration: Calibration | None,
-    novelty: Novelty,
-    familiar: Familiar,
-    evaluation: Evaluation,
-    thresholds: Mapping[str, Any] | None,
-    method: Method,
-    code: OwnCode | None,
-) -> str:
-    """Markdown; text from users' files is escaped, our own needs no escaping."""
-    shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
-    given = f"points, {shape} numbers each, not preprocessed"
-    if about.get("features") is not None:
-        columns = ", ".join(_plain(each["column"]) for each in about["features"])
-        given = f"rows of a table, as {shape} numbers; {FEATURES_MEANING}; columns: {columns}"
-    if prepared is not None:
-        sizes = [f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view")]
-        given = f"images, as {shape}: {prepared['definition']}, with {', '.join(sizes)}"
-    return "\n".join(
-        [
-            f"# {_plain(about['task']['name'])}: {method.title}",
-            "",
-            f"Written by Surefoot {about['surefoot']} from run {about['run']} of experiment "
-            f"{_plain(about['experiment'])}.",
-            "",
-            "## What it is",
-            "",
-            *_facts(about, calibration, method),
-            f"- **Novelty**: `{novelty.score}`; {NOVELTY_MEANING}. " + " ".join(familiar.sentences()),
-            f"- **Input**: {given}.",
-            "",
-            "## How well it did",
-            "",
-            *_scores(evaluation, method, about),
-            "",
-            "## What it decides",
-            "",
-            *_decisions(thresholds),
-            "",
-            "## How to use it",
-            "",
-            *_use(about, code),
-            "",
-        ]
-    )
-
-
-def _facts(about: Mapping[str, Any], calibration: Calibration | None, method: Method) -> list[str]:
-    recipe = about["networks"][0]["recipe"]
-    count = count_of(len(about["networks"]), "network")
-    classes = count_of(len(about["class_names"]), "class", "classes")
-    names = ", ".join(_plain(name) for name in about["class_names"])
-    labels = "one of" if about["kind"] == "one_label" else "any of"
-    return [
-        f"- **Predicts** {labels} {classes}: {names}.",
-        f"- **Method**: `{method.name}`, `{method.formula}` ({method.reference}); {method.origin}.",
-        f"- **Networks**: {count} ({_plain(recipe['network'])}), protocol `{recipe['protocol']}`, "
-        f"seeds {', '.join(str(each['seed']) for each in about['networks'])}.",
-        f"- **Calibration**: {'none' if calibration is None else calibration.summary()}; fitted on "
-        f"{method.fitted_on}.",
-    ]
-
-
-def _scores(evaluation: Evaluation, method: Method, about: Mapping[str, Any]) -> list[str]:
-    sides = list(evaluation.sides.items())
-    header = " | ".join(f"{side} (n = {scores.n:,})" for side, scores in sides)
-    metrics = [metric for metric in evaluation.metrics if metric.name in CARD_METRICS]
-    rows = [
-        f"| {metric.title} | {' | '.join(_score(s.metrics[metric.name]) for _, s in sides)} |"
-        for metric in metrics
-    ]
-    lines = [f"| lower is better | {header} |", f"|---|{'---|' * len(sides)}", *rows, ""]
-    if len(sides) == 1:
-        lines.append("There were no unfamiliar samples to test on: its performance on them is unknown.")
-    if any("bayesian" in str(each["recipe"].get("variant")) for each in about["networks"]):
-        lines.append(
-            "The predictions behind these numbers draw new noise for each sample; a bundle draws it once, so "
-            "its own numbers differ a little."
-        )
-    lines.append(
-        f"With 95% intervals from {count_of(evaluation.resamples, 'resample')}, and exact ones for "
-        f"proportions; `metrics.json` has every metric. {method.title} was tested on the task's own test "
-        "sets, and other unfamiliar data may be harder."
-    )
-    return lines
-
-
-def _score(score: Score) -> str:
-    if score.value != score.value:
-        return "undefined (n = 0)"
-    ends = "" if score.low != score.low else f" ({score.low:.4f} to {score.high:.4f})"
-    count = "" if score.n is None else f", {score.k} of {score.n:,}"
-    return f"{score.value:.4f}{ends}{count}"
-
-
-def _decisions(thresholds: Mapping[str, Any] | None) -> list[str]:
-    if thresholds is None:
-        return ["No thresholds were given: `surefoot predict` writes no decision."]
-    accept, reject = (thresholds[name] for name in ("accept", "reject"))
-    above = "never accepted" if accept is None else f"accepted at a confidence of {accept:g} or more"
-    below = "never rejected" if not reject else f"rejected below {reject:g}"
-    return [f"Predictions are {above}, {below}, and reviewed otherwise. `thresholds.json` has the details."]
-
-
-def _use(about: Mapping[str, Any], code: OwnCode | None) -> list[str]:
-    """Commands and Python that work as they are in the bundle's folder."""
-    option, argument = ("", "") if code is None else (" --allow-code", ", allow_code=True")
-    python = ["import surefoot", "", f'bundle = surefoot.load_bundle("."{argument})']
-    command = None
-    if about.get("features") is not None:
-        command = "surefoot predict . rows.csv -o predictions.csv"
-        python += [
-            "rows = bundle.preprocess_rows(table)  # a pandas DataFrame, a pyarrow Table, a list of mappings",
-            "probabilities = bundle.probabilities(rows)  # (n, classes)",
-        ]
-    elif about["preprocessing"] is None:
-        python.append("probabilities = bundle.probabilities(points)  # (n, classes)")
-    else:
-        command = "surefoot predict . photo.jpg -o predictions.csv"
-        python += [
-            'image = bundle.preprocess("photo.jpg")',
-            "probabilities = bundle.probabilities(image[None])  # (1, classes)",
-        ]
-    return [
-        "With Surefoot installed, run this in the folder of this file."
-        + ("" if code is None else f" {code.sentence}"),
-        "",
-        *([] if command is None else ["```sh", command + option, "```", ""]),
-        "```python",
-        *python,
-        "```",
-    ]
-
-
-def _plain(text: object) -> str:
-    """Text with Markdown and HTML escaped, in one line."""
-    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", html.escape(" ".join(str(text).split())))
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,24 +135,13 @@ def write_bundle(
         _refuse_unscored(chosen, selected)
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
-        evaluation = evaluate(
-            selected.outputs[Split.TEST_FAMILIAR],
-            selected.outputs.get(Split.TEST_UNFAMILIAR),
-            calibration=selected.outer_calibration,
-            resamples=resamples,
-            tick=tick,
-        )
+        evaluation = _evaluated(selected, resamples, tick)
         novelty = _novelty(chosen.planned.method, selected, chosen.opened.store)
         familiar = _familiar(novelty, selected, chosen)
         about["reference"] = _reference(chosen, selected, novelty, new / parts.REFERENCE)
-        about_novelty = {
-            "score": novelty.score,
-            "scale": None if novelty.scale is None else asdict(novelty.scale),
-            "meaning": NOVELTY_MEANING,
-            "familiar": familiar.as_dict(),
-        }
+        fitted = calibration_document(selected.calibration)
         documents = {
-            parts.CALIBRATION: {**calibration_document(selected.calibration), "novelty": about_novelty},
+            parts.CALIBRATION: {**fitted, "novelty": _novelty_document(novelty, familiar)},
             parts.METRICS: evaluation_document(evaluation),
             **({} if thresholds is None else {parts.THRESHOLDS: thresholds}),
         }
@@ -329,17 +164,40 @@ def write_bundle(
             code=code,
         )
         (new / parts.CARD).write_text(card, encoding="utf-8")
-        files = sorted(file for file in new.rglob("*") if file.is_file())
-        about["files"] = {file.relative_to(new).as_posix(): sha256_of(file) for file in files}
-        _write_json(about, new / parts.BUNDLE)
+        _write_about(about, new)
         if features:
             bundle, stored = parts.load_bundle(new), selected.before[Split.TEST_FAMILIAR]
             add_to_reference(bundle, _task(chosen, bundle), stored, new / parts.REFERENCE)
-            about["files"][parts.REFERENCE] = sha256_of(new / parts.REFERENCE)
-            _write_json(about, new / parts.BUNDLE)
-        check = _self_check(chosen, selected, new, allow_code=allow_code)
-        _write_json({**about, **check}, new / parts.BUNDLE)
+            _write_about(about, new)
+        _write_about({**about, **_self_check(chosen, selected, new, allow_code=allow_code)}, new)
     return documents[parts.CALIBRATION]
+
+
+def _write_about(about: Mapping[str, Any], folder: Path) -> None:
+    """Write a bundle's description, with the sha256 of every other file."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    digests = {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
+    digests.pop(parts.BUNDLE, None)
+    _write_json({**about, "files": digests}, folder / parts.BUNDLE)
+
+
+def _evaluated(selected: MethodRun, resamples: int, tick: Tick) -> Evaluation:
+    return evaluate(
+        selected.outputs[Split.TEST_FAMILIAR],
+        selected.outputs.get(Split.TEST_UNFAMILIAR),
+        calibration=selected.outer_calibration,
+        resamples=resamples,
+        tick=tick,
+    )
+
+
+def _novelty_document(novelty: Novelty, familiar: Familiar) -> dict[str, Any]:
+    return {
+        "score": novelty.score,
+        "scale": None if novelty.scale is None else asdict(novelty.scale),
+        "meaning": NOVELTY_MEANING,
+        "familiar": familiar.as_dict(),
+    }
 
 
 def _refuse_unscored(chosen: Chosen, selected: MethodRun) -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
-from surefoot.metrics.calibration import SMOOTH_GRID, place_on_grid
+from surefoot.metrics.calibration import SMOOTH_GRID, ece_of, ece_of_edges, edges_of, place_on_grid
 from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
 
 AT_ONCE = 30_000  # decisions times resamples that are summed at a time, so that they stay in cache
+BLOCK = 64  # decisions that are summed together where a curve is read at a few places only
 BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
 
@@ -204,6 +205,13 @@ class _RankedDecisions:
         self.cells = cell[self.starts]
         self.to_right = self.residual * right
         self.to_left = self.residual - self.to_right
+        # For sums over blocks of decisions: the last block is filled up with decisions that count nothing.
+        number = len(self.unit)
+        filled = np.zeros((-(-number // BLOCK), BLOCK, 2))
+        filled.reshape(-1, 2)[:number] = np.stack([np.ones(number), self.residual], axis=1)
+        self.blocks = filled  # (blocks, decisions, 2): 1 for a decision, and its residual
+        self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * BLOCK - number, dtype=np.intp))
+        self.has_ties = len(self.ends) < number
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +222,17 @@ class _RunningSums:
     counts: Array
 
     @cached_property
+    def block_weight(self) -> Array:
+        weight = self.counts.take(self.decisions.block_unit, axis=1)
+        return weight.reshape(len(weight), -1, BLOCK)
+
+    @property
     def weight(self) -> Array:
-        return self.counts.take(self.decisions.unit, axis=1)
+        return self.block_weight.reshape(len(self.counts), -1)[:, : len(self.decisions.unit)]
+
+    @cached_property
+    def totals(self) -> Array:
+        return np.asarray(self.weight.sum(axis=1))
 
     @cached_property
     def mass(self) -> Array:
@@ -242,6 +259,33 @@ class _RunningSums:
             grid[:, cells] += np.add.reduceat(self.weight * share, decisions.starts, axis=1)
         return grid
 
+    def residual_at(self, mass: Array) -> Array:
+        """The residual at so much mass, (resamples, places): as `np.interp`, for all resamples at once."""
+        if not self.decisions.has_ties:
+            return self._residual_by_blocks(mass)
+        left = np.minimum(_last_at_most(mass, self.mass), self.mass.shape[1] - 2)
+        x, y = (
+            [np.take_along_axis(values, left + step, axis=1) for step in (0, 1)]
+            for values in (self.mass, self.residual)
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            between = (y[1] - y[0]) / (x[1] - x[0]) * (mass - x[0]) + y[0]
+        return np.where(mass >= x[1], y[1], between)
+
+    def _residual_by_blocks(self, mass: Array) -> Array:
+        """Without ties: sums over blocks, and over what is needed of the block in which a place is."""
+        weight, blocks = self.block_weight, self.decisions.blocks
+        sums = np.zeros((len(blocks) + 1, len(weight), 2))
+        np.cumsum(np.matmul(weight.swapaxes(0, 1), blocks), axis=0, out=sums[1:])
+        before, residual = sums[..., 0].T, sums[..., 1].T
+        block = np.minimum(_last_at_most(mass, before), len(blocks) - 1)
+        within = weight[np.arange(len(weight))[:, None], block] * blocks[block, :, 0]
+        start = np.cumsum(within, axis=2) - within
+        rest = (mass - np.take_along_axis(before, block, axis=1))[..., None]
+        taken = np.clip(rest - start, 0.0, within)
+        inside = np.einsum("rpd,rpd->rp", taken, blocks[block, :, 1])
+        return np.asarray(np.take_along_axis(residual, block, axis=1) + inside)
+
     def _from_zero(self, values: Array) -> Array:
         """Running sums, read where a run of ties ends."""
         ends = self.decisions.ends
@@ -251,6 +295,14 @@ class _RunningSums:
         else:
             sums[:, 1:] = np.cumsum(values, axis=1)[:, ends]
         return sums
+
+
+def _last_at_most(places: Array, knots: Array) -> Index:
+    """The last of each row's ascending knots, which begin with 0, that is at most each of its places."""
+    rows, number = knots.shape
+    apart = (np.arange(rows) * (float(knots[:, -1].max()) + 1))[:, None]  # one ascending sequence
+    found = np.searchsorted((knots + apart).ravel(), (places + apart).ravel(), side="right")
+    return np.asarray(found.reshape(places.shape) - 1 - np.arange(rows)[:, None] * number)
 
 
 class _ResampledCurve(Curve):
@@ -279,12 +331,15 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Ar
     step = max(1, AT_ONCE // max(1, len(decisions.unit)))
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
         sums = _RunningSums(decisions, counts[start : start + step])
-        curves = [_ResampledCurve(sums, row) for row in range(len(sums.mass))]
-        totals[start : start + step] = sums.mass[:, -1]
+        totals[start : start + step] = total = sums.totals
         if on_grids:
             grids[start : start + step] = sums.on_grid
         for of_metric, metric in zip(values[:, start : start + step], metrics, strict=True):
-            if metric.curve is not None:
+            if metric.curve is ece_of:
+                with np.errstate(invalid="ignore"):  # NaN where a resample has none of the decisions
+                    of_metric[:] = ece_of_edges(sums.residual_at(edges_of(total)), total)
+            elif metric.curve is not None:
+                curves = [_ResampledCurve(sums, row) for row in range(len(total))]
                 of_metric[:] = [metric.curve(curve) if curve.total else NAN for curve in curves]
     for index, of_residuals in on_grids.items():
         values[index] = of_residuals(grids, totals)

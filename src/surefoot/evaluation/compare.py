@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -46,17 +47,26 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import IDENTITY
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.recipe import Spec
 from surefoot.runtime import in_parallel
 
 BASELINE = "single"
 DECIDING = "nll"  # the metric by which all methods are compared with each other
 
 
+_at_best: "WeakKeyDictionary[Predictions, Predictions]" = WeakKeyDictionary()
+
+
 def at_best_temperature(predictions: Predictions) -> Predictions:
-    """An oracle: with the T that has the least NLL on these very data, after averaging members."""
+    """An oracle: with the T that has the least NLL on these very data, after averaging members.
+
+    Fitted once, as the value, the resamples and the differences all need it.
+    """
     if not predictions.outcomes.total:
         return predictions
-    return fit_temperature(predictions)(predictions)
+    if (best := _at_best.get(predictions)) is None:
+        best = _at_best[predictions] = fit_temperature(predictions)(predictions)
+    return best
 
 
 def nll_at_best_temperature(predictions: Any) -> float:
@@ -112,16 +122,18 @@ def compare(
     sides = tuple(side for side in SIDES if outputs[side])
     for side in sides:
         _refuse_unpaired(side, outputs[side])
+    every_run = [(side, name, run) for side in sides for name, run in outputs[side]]
+    scored = in_parallel(lambda each: _scores(each[2], metrics, outputs[each[0]][each[1:]]), every_run)
     values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
-    for side in sides:
-        for (name, run), predictions in outputs[side].items():
-            for metric in metrics:
-                values[name].setdefault((side, metric.name), []).append(_score(run, metric, predictions))
+    for (side, name, _), scores in zip(every_run, scored, strict=True):
+        for metric, score in zip(metrics, scores, strict=True):
+            values[name].setdefault((side, metric.name), []).append(score)
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     if resamples:
-        comparison = replace(
-            comparison, methods=tuple(_with_networks(m, metrics) for m in comparison.methods)
-        )
+        specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
+        numbers = {spec: number for number, spec in enumerate(specs)}  # hashing a spec takes long
+        known = in_parallel(lambda method: _with_networks(method, metrics, numbers), comparison.methods)
+        comparison = replace(comparison, methods=tuple(known))
     has_runs = {method.name for method in methods if method.runs}
     competing = [method.name for method in methods if method.runs and not method.oracle]
     every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
@@ -183,30 +195,37 @@ def comparison_from_scores(
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
-def _score(run: int, metric: Metric, predictions: Predictions) -> RunScore:
-    count = metric.count(predictions) if metric.count else None
-    if count is None:
-        return RunScore(run, metric.function(predictions))
-    return RunScore(run, count.value, count.k, count.n)
+def _scores(run: int, metrics: Sequence[Metric], predictions: Predictions) -> list[RunScore]:
+    """The value of each metric."""
+    scores = []
+    for metric in metrics:
+        count = metric.count(predictions) if metric.count else None
+        scores.append(
+            RunScore(run, metric.function(predictions))
+            if count is None
+            else RunScore(run, count.value, count.k, count.n)
+        )
+    return scores
 
 
-def _with_networks(method: MethodRuns, metrics: Sequence[Metric]) -> MethodRuns:
-    """With what each network contributes to each mean: the value of its run.
+def _with_networks(method: MethodRuns, metrics: Sequence[Metric], numbers: Mapping[Spec, int]) -> MethodRuns:
+    """With what each network, by its number, contributes to each mean: the value of its run.
 
     In an ensemble of M it is the pseudo-value M v - (M - 1) v', v' being the value without that network: the
     variance of their mean is the jackknife's. Efron & Stein, Annals of Statistics 1981.
     """
     cells = {}
+    keys = {run.run: tuple(numbers[spec] for spec in run.specs) for run in method.runs}
     for (side, name), cell in method.cells.items():
         metric = next(metric for metric in metrics if metric.name == name)
         values, networks = {score.run: score.value for score in cell.runs}, dict[Network, float]()
         for run in method.runs:
             value, members = values.get(run.run, NAN), len(run.without)
             if not members:
-                networks[run.specs or (method.is_ensemble, run.run)] = value
-            for spec, left in zip(run.specs, run.without, strict=bool(members)):
+                networks[keys[run.run] or ("run", method.is_ensemble, run.run)] = value
+            for key, left in zip(keys[run.run], run.without, strict=bool(members)):
                 rest = metric.function(left.sides[side]) if side in left.sides else NAN
-                networks[(spec,)] = members * value - (members - 1) * rest
+                networks[(key,)] = members * value - (members - 1) * rest
         cells[side, name] = replace(cell, networks=networks)
     return replace(method, cells=cells)
 
@@ -290,10 +309,12 @@ def _with_differences(
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
 
     def gap_between(
-        name: str, other: str | None, column: Mapping[str, Cell], replicates: Replicates
+        name: str, other: str | None, metric: Metric, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
         crossed = other is not None and not same_networks(methods[name], methods[other])
-        return difference(column, name, other, replicates, independent, crossed=crossed)
+        both = [[outputs[key] for key in outputs if key[0] == each] for each in (name, other)]
+        same = metric.count is None or _same_decisions(metric, *both)
+        return difference(column, name, other, replicates, independent, crossed=crossed, paired=same)
 
     losses = _Losses(outputs, first, draw.unit_of)
     for index, metric in enumerate(comparison.metrics):
@@ -304,20 +325,32 @@ def _with_differences(
         for name, cell in column.items():
             cells[name][place] = replace(
                 cell,
-                from_baseline=gap_between(name, comparison.baseline, column, replicates),
-                from_best=gap_between(name, best, column, replicates),
+                from_baseline=gap_between(name, comparison.baseline, metric, column, replicates),
+                from_best=gap_between(name, best, metric, column, replicates),
             )
         gaps = {
             pair: gap
             for pair in pairs
             if (pair in requested or metric.name == DECIDING)
-            and (gap := gap_between(*pair, column, replicates))
+            and (gap := gap_between(*pair, metric, column, replicates))
         }
         asked = {pair: gap for pair, gap in gaps.items() if pair in requested}
         for pair, gap in {**gaps, **losses.tested(asked, metric)}.items():
             pairs[pair][place] = gap
     rows = tuple(replace(method, cells=cells[method.name]) for method in comparison.methods)
     return replace(comparison, methods=rows, pairs=pairs)
+
+
+def _same_decisions(metric: Metric, ours: Sequence[Predictions], theirs: Sequence[Predictions]) -> bool:
+    """Whether two methods count the same decisions in every run, so that a proportion differs by exactly 0.
+
+    Equal counts are not enough: 0 of 1 confident predictions says little about the next images.
+    """
+    return len(ours) == len(theirs) and all(
+        np.array_equal(a.correct, b.correct)
+        and (metric.denominator is None or np.array_equal(a.confidence, b.confidence))
+        for a, b in zip((p.outcomes for p in ours), (p.outcomes for p in theirs), strict=True)
+    )
 
 
 def _is_mean(metric: Metric) -> bool:
@@ -405,8 +438,8 @@ def difference(
     """One method less another; None for a method and itself, or where there is no other.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
-    Methods that predicted different samples are not `paired`. The interval over images is from so many
-    `independent` groups or images.
+    Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval
+    over images is from so many `independent` groups or images.
     """
     if other is None or other == name:
         return None
@@ -417,9 +450,7 @@ def difference(
         return Difference(NAN)
     gaps = [a.value - b.value for a, b in pairs]
     value = float(np.mean(gaps))
-    drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
-    drawn = [differences for differences in drawn if np.isfinite(differences).any()]
-    spread = np.mean(drawn, axis=0) if drawn else np.full(1, NAN)
+    spread, resampled_pairs = _mean_difference(pairs, name, other, replicates)
     interval = centred_interval(value, spread, ANYWHERE, factor=few_samples_factor(independent))
     exact = _exact(pairs, paired)
     if exact is not None and np.isfinite(interval.low):
@@ -432,11 +463,27 @@ def difference(
         interval.low,
         interval.high,
         len(pairs),
-        len(drawn),
+        resampled_pairs,
         independent,
         runs=tuple(tuple(sorted({pair[place].run for pair in pairs})) for place in (0, 1)),
         over_runs=over_networks(*(_contributions(column, each, crossed) for each in (name, other))),
     )
+
+
+def _mean_difference(
+    pairs: Sequence[RunPair], name: str, other: str, replicates: Replicates
+) -> tuple[Array, int]:
+    """The difference in each resample, in the mean over those pairs of runs that have it; their number."""
+    runs = [{pair[place].run for pair in pairs} for place in (0, 1)]
+    ours, theirs = (
+        np.stack([replicates[method, run] for run in of_method])
+        for method, of_method in zip((name, other), runs, strict=True)
+    )
+    if len(pairs) == len(ours) * len(theirs) and np.isfinite(ours).all() and np.isfinite(theirs).all():
+        return ours.mean(axis=0) - theirs.mean(axis=0), len(pairs)  # each with each: as many sums as runs
+    drawn = [replicates[name, a.run] - replicates[other, b.run] for a, b in pairs]
+    drawn = [differences for differences in drawn if np.isfinite(differences).any()]
+    return np.mean(drawn, axis=0) if drawn else np.full(1, NAN), len(drawn)
 
 
 def _contributions(column: Mapping[str, Cell], name: str, crossed: bool) -> Mapping[Network, float]:
@@ -460,7 +507,7 @@ def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
     """
-    ours, theirs = (_mean_count([pair[index] for pair in pairs]) for index in (0, 1))
+    ours, theirs = (mean_count([pair[index] for pair in pairs]) for index in (0, 1))
     if ours is None or theirs is None:
         return None
     if not needs_exact((ours.k, ours.n), (theirs.k, theirs.n), paired=paired):
@@ -468,7 +515,7 @@ def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
     return difference_of_proportions(*(Interval(each.value, each.low, each.high) for each in (ours, theirs)))
 
 
-def _mean_count(scores: Sequence[RunScore]) -> Proportion | None:
+def mean_count(scores: Sequence[RunScore]) -> Proportion | None:
     """k and n averaged over runs; k is 0 or n only if it is so in every run."""
     counted = [(score.k, score.n) for score in scores if score.k is not None and score.n]
     if len(counted) < len(scores):

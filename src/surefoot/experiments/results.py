@@ -13,6 +13,7 @@ from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
+from surefoot.runtime import in_parallel
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import variant_of
@@ -164,8 +165,7 @@ def _read_by(planned: MethodPlan, specs: Sequence[Spec]) -> tuple[Spec, ...]:
 
 def results_of(plan: Plan, store: Store) -> tuple[MethodRuns, ...]:
     """What the store has of every method of a plan."""
-    reader = Reader(store)
-    return tuple(reader.result(planned) for planned in plan.methods)
+    return tuple(in_parallel(Reader(store).result, plan.methods))
 
 
 def described(method: Method) -> MethodRuns:

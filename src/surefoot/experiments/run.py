@@ -14,7 +14,6 @@ from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.io import make_folder, parse_json, replacing
 from surefoot.metrics import METRICS
 from surefoot.results import Result
-from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
@@ -181,7 +180,6 @@ def with_methods(
     return replace(requested, parts=tuple(part for part, _ in used)), tuple(plan for _, plan in used)
 
 
-@one_thread()
 def study(
     experiment: Experiment,
     plans: Sequence[Plan],

@@ -22,11 +22,12 @@ from surefoot.experiments.run import (
     study,
     with_methods,
 )
+from surefoot.progress import OnEvent, Progress, progress_of
 from surefoot.recipes.recipe import Spec
 from surefoot.store.remote import Remote, is_url
 from surefoot.store.store import Store
 from surefoot.text import count_of
-from surefoot.workers.jobs import Event, WorkOrder
+from surefoot.workers.jobs import WorkOrder
 
 if TYPE_CHECKING:
     from surefoot.experiments.changes import ExperimentChange
@@ -34,26 +35,6 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 REPORT_VALUES = ("methods", "metrics", "resamples", "budget")  # that can change without training
-
-OnEvent = Callable[[Event], None]
-
-
-@contextmanager
-def unwatched(_order: WorkOrder, **_about: Any) -> Iterator[OnEvent]:
-    """Show nothing of the training."""
-    yield lambda _event: None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What is shown while an experiment runs: nothing by default."""
-
-    note: Callable[[str], None] = lambda _text: None
-    busy: Callable[[str], AbstractContextManager[None]] = lambda _doing: nullcontext()
-    watch: Callable[..., AbstractContextManager[OnEvent]] = unwatched  # (order, title=.., done_before=..)
-
-
-SILENT = Progress()
 
 
 def run(
@@ -73,20 +54,22 @@ def run(
     address: str | None = None,
     cpus_per_network: float | None = None,
     gpus_per_network: float | None = None,
-    progress: Progress = SILENT,
+    progress: bool | Progress = True,
 ) -> Study:
     """Train what is missing, then score and compare every method on familiar and unfamiliar data.
 
     `experiment` is a name (`surefoot ls experiments`) or a TOML file; `values` replace those of the
     experiment or of its recipes, as `--set` does: {"runs": 3, "epochs": 12}. `calibrators` add rows with each
-    of them on single networks and on the ensemble. The same call resumes where it
-    was stopped. `study.save_report(study.folder)` writes the page.
+    of them on single networks and on the ensemble. `progress` is shown in terminals and notebooks, unless
+    False. The same call resumes where it was stopped. `study.save_report(study.folder)` writes the page.
     """
     chosen = chosen_experiment(experiment, values or {}, methods, oracle, calibrators, root, weights)
     where = Training(str(store), cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
-    trained = train(chosen, where, progress)
-    result = load_study(trained.folder)
-    trained.opened.send(trained.folder, progress)
+    shown = progress_of(progress)
+    trained = train(chosen, where, shown)
+    with shown.busy("scoring and resampling"):
+        result = load_study(trained.folder)
+    trained.opened.send(trained.folder, shown)
     return result
 
 
@@ -225,10 +208,10 @@ def _training_engine(training: Training) -> AbstractContextManager[_Trainer]:
         cluster = Cluster(address=address, gpus=gpus, most=training.workers, **given)
         load_ray(address)  # a missing installation is reported before anything is planned
         return _on_ray(cluster, training.device)
-    options = {"--address": address, "--cpus-per-network": cpus, "--gpus-per-network": gpus}
+    options = {"address": address, "cpus per network": cpus, "gpus per network": gpus}
     for option, value in options.items():
         if value is not None:
-            raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: --engine ray")
+            raise InputError(f"{option} is {value!r} and the engine is 'local'; needed: the engine 'ray'")
     from surefoot.workers.local import default_workers, device_named, execute
 
     device = device_named(training.device)
@@ -264,7 +247,7 @@ def _note_remarks(experiment: Experiment, plans: Sequence[Plan], progress: Progr
             progress.note(f"{plan.task}: {reason}")
         if part.paper is not None and part.recipe.pretrained is None:
             progress.note(
-                f"{plan.task}: without --weights the networks start from random weights, unlike the paper's"
+                f"{plan.task}: without pretrained weights the networks start randomly, unlike the paper's"
             )
 
 

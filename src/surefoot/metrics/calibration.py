@@ -40,7 +40,15 @@ ROWS_AT_ONCE = 50_000  # counted in cells at a time
 @lru_cache(maxsize=4096)
 def bin_edges(total: float, bins: int = BINS) -> Array:
     """Where bins begin and end, counted from the most confident decision."""
-    return total - np.ceil(np.linspace(0, total, bins + 1))[::-1]
+    return edges_of(np.asarray(total), bins)
+
+
+def edges_of(totals: Array, bins: int = BINS) -> Array:
+    """The same for several totals, a row each."""
+    whole = totals.astype(np.float64)[..., None]
+    edges = np.arange(bins + 1) * (whole / bins)  # as `np.linspace` of one total, to the bit
+    edges[..., -1:] = whole
+    return np.asarray(whole - np.ceil(edges)[..., ::-1])
 
 
 def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
@@ -76,8 +84,12 @@ def ece(predictions: Ranked) -> float:
 
 def ece_of(curve: Curve) -> float:
     """The ECE of one block: the sum over bins of |sum of confidence - correct|, over the total."""
-    residual = curve.residual_at(bin_edges(curve.total))
-    return float(np.abs(residual[1:] - residual[:-1]).sum() / curve.total)
+    return float(ece_of_edges(curve.residual_at(bin_edges(curve.total)), curve.total))
+
+
+def ece_of_edges(residual: Array, total: float | Array) -> Array:
+    """The same from the running residual at the edges of the bins; a row for each of several totals."""
+    return np.asarray(np.abs(residual[..., 1:] - residual[..., :-1]).sum(axis=-1) / total)
 
 
 def signed_ece(predictions: Ranked) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.temperature import fit_temperature
@@ -53,7 +53,7 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
     named, axes = _named(predictions), given_or_new(ax)
     lowest = min(curves.lowest_confidence(p) for p in named.values())
     for name, each in named.items():
-        bins, counts = curves.reliability(each.outcomes), curves.histogram(each.outcomes, lowest)
+        bins, counts = curves.reliability(each.outcomes), curves.histogram(lowest, each.outcomes)
         draw_reliability(axes, bins, counts, name)
     axes.set(xlabel="confidence", ylabel="accuracy")
     return _with_legend(axes, named)
@@ -63,7 +63,7 @@ def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
     """The share of the predictions at each confidence."""
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
-        draw_histogram(axes, curves.histogram(each.outcomes, curves.lowest_confidence(each)), name)
+        draw_histogram(axes, curves.histogram(curves.lowest_confidence(each), each.outcomes), name)
     axes.set(xlabel="confidence", ylabel="share of predictions")
     return _with_legend(axes, named, loc="upper left")
 
@@ -130,7 +130,8 @@ def nll_familiar_vs_unfamiliar(
     axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
     lines, labels = axes.get_legend_handles_labels()
     marks = mark_keys(calibrated=bool(given))
-    axes.legend([*lines, *marks], [*labels, *(str(mark.get_label()) for mark in marks)])
+    # The curve is open to the right: usually there is space within it.
+    axes.legend([*lines, *marks], [*labels, *(str(mark.get_label()) for mark in marks)], loc="center right")
     return axes
 
 
@@ -268,11 +269,17 @@ def draw_temperature_path(
 
 
 def write_temperatures(axes: Axes, curve: curves.TemperatureCurve) -> None:
-    """Write a few temperatures next to their points."""
+    """Write a few temperatures next to their points, within the axes."""
+    axes.margins(0.12, 0.1)
     for t, x, y in zip(curve.temperature, curve.familiar, curve.unfamiliar, strict=True):
         if t in SHOWN_TEMPERATURES:
-            offset: Any = {"xytext": (5, 5), "textcoords": "offset points"}
-            axes.annotate(f"{t:g}", (x, y), color=GREY, fontsize="small", **offset)
+            side = -1 if t < 1 else 1  # the curve goes to the right on both ends, more so below 1
+            offset: Any = {
+                "xytext": (5 * side, 5),
+                "textcoords": "offset points",
+                "ha": "right" if t < 1 else "left",
+            }
+            axes.annotate(f"T = {t:g}", (x, y), color=GREY, fontsize="small", **offset)
 
 
 def mark_keys(*, calibrated: bool, **marks: Any) -> list[Line2D]:
@@ -322,7 +329,7 @@ def draw_strokes(
 def percent_axes(*axes: Axis) -> None:
     """Write shares as percentages."""
     for axis in axes:
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
 
 
 def axis_label(title: str, better: Better) -> str:

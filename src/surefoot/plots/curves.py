@@ -9,14 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot.calibrators import Calibration
-from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
+from surefoot.evaluation.compare import mean_count
+from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
 from surefoot.evaluation.scores import SIDES
-from surefoot.intervals import Proportion, binomial_quantile, clopper_pearson
+from surefoot.intervals import binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
 from surefoot.metrics.proper import CLIP
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Outcomes
+from surefoot.predictions.outcomes import Curve, Outcomes, Ranking
 from surefoot.predictions.predictions import Predictions
 
 Numbers = tuple[float, ...]
@@ -31,7 +32,8 @@ CONFIDENCE_EDGES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)  # the 
 DOTS = tuple(np.arange(2.0, 6.01, 0.25).tolist())
 CURVE_TEMPERATURES = (1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, *DOTS)
 BEYOND_USE = 3  # points of a curve that are worse on both sides than T = 1, so that its turn is visible
-BAND_COVERAGES = np.linspace(0, 1, 101)
+LEAST_COVERAGE = 0.05  # that decides the height of a figure
+COVERAGES = np.linspace(0, 1, 101)  # of the mean over runs
 
 
 @dataclass(frozen=True)
@@ -98,25 +100,42 @@ class ClassScores:
     overconfidence: float
 
 
-def reliability(outcomes: Outcomes) -> Reliability:
-    """The reliability diagram of all decisions (many labels: of all classes together)."""
-    number, confidence, accuracy = binned_whole(outcomes.pooled_curve)
-    ends = [clopper_pearson(round(a * n), int(n)) for a, n in zip(accuracy, number, strict=True)]
+def reliability(*runs: Outcomes) -> Reliability:
+    """The reliability diagram of all decisions (many labels: of all classes together).
+
+    Of several runs: in bins of all their decisions, each counted as one run's share, because runs share
+    their images.
+    """
+    number, confidence, accuracy = binned_whole(_curve_of_runs(runs))
+    whole = np.maximum(1.0, number.round())
+    ends = [clopper_pearson(round(a * n), int(n)) for a, n in zip(accuracy, whole, strict=True)]
     return Reliability(
         number=_numbers(number),
         confidence=_numbers(confidence),
         accuracy=_numbers(accuracy),
         low=tuple(low for low, _ in ends),
         high=tuple(high for _, high in ends),
-        band_low=_numbers(binomial_quantile(0.025, number, confidence) / number),
-        band_high=_numbers(binomial_quantile(0.975, number, confidence) / number),
+        band_low=_numbers(binomial_quantile(0.025, whole, confidence) / whole),
+        band_high=_numbers(binomial_quantile(0.975, whole, confidence) / whole),
     )
 
 
-def histogram(outcomes: Outcomes, lowest: float) -> Histogram:
+def _curve_of_runs(runs: Sequence[Outcomes]) -> Curve:
+    """All decisions of some runs as one curve, with the total of one of them."""
+    if len(runs) == 1:
+        return runs[0].pooled_curve
+    confidence = np.concatenate([outcomes.confidence for outcomes in runs])
+    wrong = np.concatenate([~outcomes.correct for outcomes in runs])
+    ranking = Ranking.of(confidence)
+    sums = (np.ones(len(wrong)), wrong.astype(np.float64), confidence)
+    return Curve(*(np.append(0.0, ranking.accumulate(values)) / len(runs) for values in sums))
+
+
+def histogram(lowest: float, *runs: Outcomes) -> Histogram:
     """Confidences from the lowest that is possible (1 / classes) to 1."""
     edges = np.linspace(lowest, 1, HISTOGRAM_BINS + 1)
-    counts, _ = np.histogram(np.clip(outcomes.confidence, lowest, 1), edges)
+    confidence = np.concatenate([each.confidence for each in runs])
+    counts, _ = np.histogram(np.clip(confidence, lowest, 1), edges)
     return Histogram(_numbers(edges), _numbers(counts / max(1, counts.sum())))
 
 
@@ -127,6 +146,11 @@ def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
     risk = curve.errors[knots] / curve.mass[knots]
     coverage = np.append(0.0, curve.mass[knots] / curve.total)
     return RiskCoverage(_numbers(coverage), _numbers(np.append(risk[0], risk)))
+
+
+def highest_risk(coverage: Sequence[float], risk: Sequence[float]) -> float:
+    """The highest of a curve, except at very low coverage, where it is of a few predictions."""
+    return max((y for x, y in zip(coverage, risk, strict=True) if x >= LEAST_COVERAGE), default=0.0)
 
 
 def temperature_curve(
@@ -204,11 +228,38 @@ def _numbers(values: object) -> Numbers:
 
 
 @dataclass(frozen=True)
+class MeanError:
+    """An error rate in the mean over runs, with the exact interval of the mean counts; k and n of all runs.
+
+    Runs share their images, so counts of several runs are no larger sample.
+    """
+
+    value: float
+    low: float
+    high: float
+    k: int
+    n: int
+
+    @staticmethod
+    def of(counts: Sequence[tuple[int, int]]) -> "MeanError":
+        """From k of n in each run; runs without any are left out."""
+        defined = [RunScore(0, k / n, k, n) for k, n in counts if n]
+        if not defined:
+            return MeanError(math.nan, math.nan, math.nan, 0, 0)
+        value = float(np.mean([score.value for score in defined]))
+        mean = mean_count(defined)
+        low, high = (0.0, 1.0) if mean is None else (mean.low, mean.high)
+        k, n = (sum(each[place] for each in counts) for place in (0, 1))
+        return MeanError(value, min(low, value), max(high, value), k, n)
+
+
+@dataclass(frozen=True)
 class ConfidenceBins:
-    """Per bin of confidence (above `edges[i]`, up to `edges[i + 1]`): k wrong of n, with exact intervals."""
+    """Per bin of confidence (above `edges[i]`, up to `edges[i + 1]`): the error rate, over runs."""
 
     edges: tuple[float, ...]
-    errors: tuple[Proportion, ...]
+    errors: tuple[MeanError, ...]
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -227,22 +278,35 @@ def lowest_confidence(predictions: Predictions) -> float:
     return 0.5 if predictions.kind is LabelKind.MANY_LABELS else 1 / predictions.classes
 
 
-def confidence_bins(predictions: Predictions) -> ConfidenceBins:
+def confidence_bins(runs: Sequence[Predictions]) -> ConfidenceBins:
     """The error rate by confidence, in bins that are narrow at high confidence."""
-    lowest = lowest_confidence(predictions)
+    lowest = lowest_confidence(runs[0])
     edges = tuple(edge for edge in CONFIDENCE_EDGES if edge > lowest)
     start = max(edge for edge in CONFIDENCE_EDGES if edge <= lowest)
-    outcomes = predictions.outcomes
-    place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin includes its upper edge
-    n = np.bincount(place, minlength=len(edges)).tolist()
-    k = np.bincount(place[~outcomes.correct], minlength=len(edges)).tolist()
-    errors = tuple(Proportion.of(wrong, count) for wrong, count in zip(k, n, strict=True))
-    return ConfidenceBins((start, *edges), errors)
+    counts = []
+    for outcomes in (run.outcomes for run in runs):
+        place = np.searchsorted(edges[:-1], outcomes.confidence, side="left")  # a bin includes its upper edge
+        n = np.bincount(place, minlength=len(edges)).tolist()
+        k = np.bincount(place[~outcomes.correct], minlength=len(edges)).tolist()
+        counts.append(list(zip(k, n, strict=True)))
+    errors = tuple(MeanError.of(of_bin) for of_bin in zip(*counts, strict=True))
+    return ConfidenceBins((start, *edges), errors, len(runs))
 
 
-def e99_bars(methods: Sequence[MethodRuns]) -> dict[str, dict[str, Proportion]]:
-    """E99 of each method's first run on each side, as k wrong of n above 0.99 confidence."""
-    return {m.name: {side: e99_count(p) for side, p in m.runs[0].sides.items()} for m in methods}
+def e99_bars(methods: Sequence[MethodRuns]) -> dict[str, dict[str, MeanError]]:
+    """E99 of each method on each side."""
+    counts = {m.name: {side: [e99_count(p) for p in runs_on(m, side)] for side in SIDES} for m in methods}
+    return {
+        name: {
+            side: MeanError.of([(each.k, each.n) for each in of_side]) for side, of_side in of_method.items()
+        }
+        for name, of_method in counts.items()
+    }
+
+
+def runs_on(method: MethodRuns, side: str) -> list[Predictions]:
+    """The predictions of every run that was tested on a side."""
+    return [run.sides[side] for run in method.runs if side in run.sides]
 
 
 def single_temperature(calibration: Calibration | None) -> float | None:
@@ -250,41 +314,50 @@ def single_temperature(calibration: Calibration | None) -> float | None:
     return None if calibration is None else calibration.single_temperature
 
 
-def method_curve(run: MethodRun) -> MethodCurve:
-    """The T-curve of a run's uncalibrated predictions, with the calibrated point.
+def method_curve(runs: Sequence[MethodRun]) -> MethodCurve:
+    """The T-curve of the uncalibrated predictions, with the calibrated point; in the mean over runs.
 
     Where the calibration is not a single T, the point is that of the calibrated predictions, which may be
     off the curve (a T for each member, a T that depends on novelty).
     """
-    fitted = single_temperature(run.calibration)
+    fitted = [t for t in (single_temperature(run.calibration) for run in runs) if t is not None]
     temperatures = CURVE_TEMPERATURES
     first, last = temperatures[0], temperatures[-1]
-    if fitted is not None and not first <= fitted <= last:  # extend the curve to the fitted T
-        beyond: list[float] = np.geomspace(first if fitted < first else last, fitted, 8)[1:-1].tolist()
-        temperatures = tuple(sorted({*CURVE_TEMPERATURES, *beyond, fitted}))
-    few = [some_rows(run.before[split]) for split in TEST_SPLITS.values()]
-    x, y = (nll_by_temperature(side, [*temperatures, 1.0 if fitted is None else fitted]) for side in few)
-    calibrated = None
-    if fitted is not None:
-        calibrated = (x[-1], y[-1])
-    elif run.calibration is not None:
-        familiar, unfamiliar = (nll(some_rows(run.sides[side])) for side in SIDES)
-        calibrated = (familiar, unfamiliar)
+    for end, reached in ((first, min(fitted, default=first)), (last, max(fitted, default=last))):
+        if not first <= reached <= last:  # extend the curve to the fitted T
+            beyond: list[float] = np.geomspace(end, reached, 8)[1:-1].tolist()
+            temperatures = tuple(sorted({*temperatures, *beyond, reached}))
+    every = [_run_curve(run, temperatures) for run in runs]
+    x, y = np.mean([curve for curve, _ in every], axis=0).tolist()
+    marks = [mark for _, mark in every if mark is not None]
+    familiar, unfamiliar = np.mean(marks, axis=0).tolist() if marks else (math.nan, math.nan)
     one = temperatures.index(1.0)
     # The curve ends a little after the last T that is fitted, or no worse than T = 1 on either side: what
     # comes later is worse on both, and would make the rest of the figure small.
-    good = [i for i, t in enumerate(temperatures) if x[i] <= x[one] or y[i] <= y[one] or t <= (fitted or 1.0)]
+    needed = max(fitted, default=1.0)
+    good = [i for i, t in enumerate(temperatures) if x[i] <= x[one] or y[i] <= y[one] or t <= needed]
     end = min(len(temperatures), max(good, default=len(temperatures)) + 1 + BEYOND_USE)
+    calibrated = (familiar, unfamiliar) if marks else None
     return MethodCurve(temperatures[:end], tuple(x[:end]), tuple(y[:end]), (x[one], y[one]), calibrated)
 
 
-def risk_curve(outcomes: Outcomes) -> RiskCoverage:
-    """The risk-coverage curve; without points where no label is known."""
-    return risk_coverage(outcomes) if outcomes.total else RiskCoverage((), ())
+def _run_curve(run: MethodRun, temperatures: Numbers) -> tuple[list[list[float]], tuple[float, ...] | None]:
+    """The NLL of both sides at each T; and as calibrated, if the run is."""
+    fitted = single_temperature(run.calibration)
+    few = [some_rows(run.before[split]) for split in TEST_SPLITS.values()]
+    *curve, at_fitted = zip(
+        *(nll_by_temperature(side, [*temperatures, 1.0 if fitted is None else fitted]) for side in few),
+        strict=True,
+    )
+    x_y = [list(values) for values in zip(*curve, strict=True)]
+    if fitted is not None:
+        return x_y, at_fitted
+    if run.calibration is None:
+        return x_y, None
+    return x_y, tuple(nll(some_rows(run.sides[side])) for side in SIDES)
 
 
-def risk_band(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lowest and the highest risk of any run at each of BAND_COVERAGES."""
-    curves = [risk_curve(outcomes) for outcomes in runs if outcomes.total]
-    risks = np.asarray([np.interp(BAND_COVERAGES, curve.coverage, curve.risk) for curve in curves])
-    return risks.min(axis=0), risks.max(axis=0)
+def risk_curves(runs: Sequence[Outcomes]) -> NDArray[np.float64]:
+    """(runs, coverages): the risk of each run at each of COVERAGES; of those with a known label."""
+    curves = [risk_coverage(outcomes) for outcomes in runs if outcomes.total]
+    return np.asarray([np.interp(COVERAGES, curve.coverage, curve.risk) for curve in curves])

@@ -81,6 +81,11 @@ def _names_in_a_file(
         renamed = {scores: f"{scale}s" if _has_lists(table, scores) else scale}
     else:
         columns = list(scores or ())
+        for column in columns:
+            if _has_lists(table, column):
+                raise InputError(
+                    f"column {column!r} holds lists; allowed: its name alone, {scale}s={column!r}"
+                )
         names = class_names or [name.removeprefix(f"{scale}_") for name in columns]
         if len(names) != len(columns):
             raise InputError(f"{len(names)} class names for {len(columns)} columns; must be as many")

@@ -7,6 +7,10 @@ from typing import Any, Protocol
 from surefoot.errors import InputError
 
 IGNORE = -100  # marks a label that is not known
+ONE_HOT = (
+    "note: {}: every row has exactly one label, and each class is scored separately (sigmoid); "
+    "if the classes exclude each other, give the labels as class indices (softmax)"
+)
 
 
 class LabelKind(StrEnum):

@@ -301,16 +301,20 @@ class Predictions:
             class_names=(f"not {name}", name),
         )
 
+    def column(self, name: str) -> pa.ChunkedArray:
+        """The attribute column of that name."""
+        have = [] if self.attributes is None else self.attributes.column_names
+        if name not in have:
+            near = did_you_mean(name, have)
+            raise InputError(f"unknown column {name!r}{near}; have: {', '.join(have) or 'no attributes'}")
+        assert self.attributes is not None
+        return self.attributes[name]
+
     def grouped_by(self, column: str) -> "Predictions":
         """The same predictions with an attribute column as groups."""
         if column == "groups" and self.groups is not None:
             return self
-        have = [] if self.attributes is None else self.attributes.column_names
-        if column not in have:
-            near = did_you_mean(column, have)
-            raise InputError(f"unknown column {column!r}{near}; have: {', '.join(have) or 'no attributes'}")
-        assert self.attributes is not None
-        values = self.attributes[column]
+        values = self.column(column)
         if values.null_count:
             raise InputError(
                 f"column {column!r} is empty in {values.null_count} rows; every row needs a group"

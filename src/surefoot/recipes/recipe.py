@@ -4,6 +4,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -126,7 +127,7 @@ class Recipe:
         plain = {name: str(v) if isinstance(v, StrEnum) else v for name, v in values.items()}
         return plain if variant is None else {**plain, "variant": variant.as_dict()}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A short hash of the values that differ from their defaults."""
         return digest_of(non_default_values(self))
@@ -153,7 +154,7 @@ class Spec:
     recipe: Recipe
     seed: int
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of everything that decides the weights."""
         recipe = non_default_values(self.recipe)

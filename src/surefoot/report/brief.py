@@ -1,18 +1,21 @@
 """The end of a run in the terminal: a short table; of the quickstart, sentences and what to try next."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surefoot.evaluation.compare import DECIDING, HEADLINE
 from surefoot.evaluation.comparison import Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.report.choice import E99, percent_less
+from surefoot.report.choice import E99, percent_less, shown_methods
 from surefoot.report.comparison import STARRED
-from surefoot.report.study import PartReport
 from surefoot.report.tables import Column, Section, Table, TableCell, distinguishing
 from surefoot.text import count_of
 
-MOST_ROWS = 8
+if TYPE_CHECKING:  # which needs this module for its page
+    from surefoot.report.study import PartReport
+
 FEW = 30  # predictions, of which no error rate is given
 FAMILIAR, UNFAMILIAR = SIDES
 ERROR = "label_error"
@@ -21,6 +24,7 @@ SIDES_NOTE = (
     "F: familiar test data, U: unfamiliar; lower is better. E99: the error among predictions with more than "
     "99% confidence."
 )
+IN_REPORT = "in the report."
 BOLD = "Bold: the best, or not significantly worse (t-test over runs, 5%)."
 NEXT = (
     "What to try next:",
@@ -31,20 +35,12 @@ NEXT = (
 )
 
 
-def brief_tables(part: PartReport) -> list[Table]:
-    """A table of at most eight methods: the baseline, and the lowest unfamiliar NLL; oracles are left out.
-
-    None where no method has a run.
-    """
+def brief_tables(part: "PartReport") -> list[Table]:
+    """A table of at most eight methods, with `shown_methods`; none where no method has a run."""
     comparison = part.study.comparison
-    every = [method for method in comparison.methods if method.runs]
-    methods = [method for method in every if not method.oracle]
+    methods = shown_methods(comparison, part.recommended)
     if not methods:
         return []
-    side = UNFAMILIAR if UNFAMILIAR in comparison.sides else FAMILIAR
-    needed = {comparison.baseline, part.recommended}
-    order = sorted(methods, key=lambda m: (m.name not in needed, _mean(m, side, DECIDING)))
-    shown = [method for method in methods if method in order[:MOST_ROWS]]
     added = [(metric.title, metric.name) for metric in comparison.metrics if metric not in HEADLINE]
     places = [
         (name, each, side)
@@ -54,17 +50,26 @@ def brief_tables(part: PartReport) -> list[Table]:
     ]
     rows = tuple(
         (TableCell(method.title), *(_cell(method, side, metric) for _, metric, side in places))
-        for method in shown
+        for method in methods
     )
     columns = [Column("method", align="left")]
     columns += [Column(side[0].upper(), name) for name, _, side in places]
-    left_out = len(every) - len(shown)
-    more = (f"{count_of(left_out, 'more method is', 'more methods are')} in the report.",) if left_out else ()
+    left_out = sum(bool(method.runs) for method in comparison.methods) - len(methods)
+    more = (f"{count_of(left_out, 'more method is', 'more methods are')} {IN_REPORT}",) if left_out else ()
     cells = [cell for row in rows for cell in row]
     marks = {BOLD: any(cell.bold for cell in cells), STARRED: any(cell.star for cell in cells)}
     notes = (SIDES_NOTE, *(note for note, used in marks.items() if used), *more)
     table = Table(f"Methods on {part.context.title}", tuple(columns), (Section(None, rows),), notes)
     return [distinguishing(table)]
+
+
+def first_tables(part: "PartReport") -> list[Table]:
+    """The same for the first screen of the report, which has the title above it and all methods below it."""
+    tables = brief_tables(part)
+    return [
+        replace(table, title="", notes=tuple(note for note in table.notes if not note.endswith(IN_REPORT)))
+        for table in tables
+    ]
 
 
 def _cell(method: MethodRuns, side: str, metric: str) -> TableCell:
@@ -80,7 +85,7 @@ def _mean(method: MethodRuns, side: str, metric: str) -> float:
     return math.inf if cell is None or math.isnan(cell.mean) else cell.mean
 
 
-def brief_verdict(part: PartReport) -> list[str]:
+def brief_verdict(part: "PartReport") -> list[str]:
     """Three sentences: the problem, the best method and its price, and what one network can do.
 
     The verdict of the page where there is no unfamiliar data, or nothing is better than the baseline.
@@ -125,7 +130,7 @@ def _price(method: MethodRuns, single: MethodRuns) -> str:
     return f"; it costs {' and '.join(times)} of one network" if times else ""
 
 
-def next_steps(part: PartReport, folder: Path) -> list[str]:
+def next_steps(part: "PartReport", folder: Path) -> list[str]:
     """Commands for the run in that folder of a store."""
     store = folder.parent.parent
     option = "" if store == Path("runs") else f" --store {store}"

@@ -13,6 +13,8 @@ E99 = "e99"
 GRADIENT = "2 and a gradient"  # inference whose measured time is that of one pass only
 PASSES_OF_A_GRADIENT = 4  # two forward, and one backward that takes as long as two
 TOO_HIGH = 1.1  # times the baseline's familiar NLL
+MOST_SHOWN = 8  # methods in a short table
+NEEDED = ("single-t", "ensemble")  # in a short table, where they were run
 NAMED = 3  # missing networks that a sentence names
 
 
@@ -64,7 +66,7 @@ def _cheapest(
     Of methods that take the same time only the one with the lowest number can be chosen: an uncertain one
     does not win by that.
     """
-    times = {method.name: _time_to_run(method, comparison) for method in able}
+    times = {method.name: time_to_run(method, comparison) for method in able}
     order = sorted(
         able,
         key=lambda method: (
@@ -111,7 +113,7 @@ def _raises_familiar(method: MethodRuns, comparison: Comparison) -> bool:
     return cell.mean > TOO_HIGH * before and (gap is None or gap.low > 0)
 
 
-def _time_to_run(method: MethodRuns, comparison: Comparison) -> float:
+def time_to_run(method: MethodRuns, comparison: Comparison) -> float:
     """Seconds a sample: the least of all methods with the same inference, so that noise does not decide."""
     inference = METHODS.named(method.name).inference
     measured = [
@@ -122,6 +124,26 @@ def _time_to_run(method: MethodRuns, comparison: Comparison) -> float:
     if not measured:
         return math.inf
     return min(measured) * (PASSES_OF_A_GRADIENT if inference == GRADIENT else 1)
+
+
+def shown_methods(
+    comparison: Comparison, recommended: str | None, *, most: int = MOST_SHOWN
+) -> list[MethodRuns]:
+    """The methods of short tables and figures, in the order of the comparison.
+
+    First those that a reader needs (the baseline, the recommended one, one network with T, the ensemble),
+    then those with the lowest NLL; never oracles.
+    """
+    methods = [method for method in comparison.methods if method.runs and not method.oracle]
+    side = SIDES[1] if SIDES[1] in comparison.sides else SIDES[0]
+    needed = (comparison.baseline, recommended, *NEEDED)
+
+    def rank(method: MethodRuns) -> tuple[bool, float]:
+        mean = method.cells[side, DECIDING].mean if (side, DECIDING) in method.cells else math.nan
+        return method.name not in needed, math.inf if math.isnan(mean) else mean
+
+    chosen = sorted(methods, key=rank)[:most]
+    return [method for method in methods if method in chosen]
 
 
 def verdict_of(part: PartStudy, choice: Choice | None) -> list[str]:

@@ -60,7 +60,7 @@ def figure_data(subject: Subject) -> dict[str, Any]:
     data: dict[str, Any] = {
         "reliability": {side: curves.reliability(p.outcomes) for side, p in after.items()},
         "confidence": {
-            side: curves.histogram(p.outcomes, curves.lowest_confidence(p)) for side, p in after.items()
+            side: curves.histogram(curves.lowest_confidence(p), p.outcomes) for side, p in after.items()
         },
         "risk_coverage": {side: curves.risk_coverage(p.outcomes) for side, p in after.items()},
         "classes": {side: curves.class_scores(p) for side, p in after.items()},

@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from surefoot import __version__
 from surefoot.deploy.monitor import Check, novelty_name
@@ -16,6 +16,7 @@ from surefoot.deploy.monitor_text import TITLES, monitor_verdict
 from surefoot.deploy.workflow import Checked
 from surefoot.io import replacing
 from surefoot.pages import template_named
+from surefoot.plots import percent_axes
 from surefoot.predictions.outcomes import Array
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
@@ -152,7 +153,7 @@ def _histogram(name: str, reference: Array, current: Array) -> str:
             line: Any = {"color": COLOURS[style], "linestyle": LINES[style], "linewidth": 2, "label": side}
             axes.stairs(counts / counts.sum(), edges, **line)
         axes.set(xlabel=TITLES[name], ylabel="share of rows")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        percent_axes(axes.yaxis)
         axes.legend(loc="best")
         return svg_of(figure, f"monitor-{name}", f"Histogram of {TITLES[name]}, reference and current")
 
@@ -173,7 +174,7 @@ def _timeline(check: Check, history: Sequence[Mapping[str, Any]]) -> str:
             axes.plot(numbers, values, marker, color=colour, markersize=6, label=label)
         axes.set(xlabel="check", ylabel="estimated accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        percent_axes(axes.yaxis)
         axes.legend(loc="best")
         return svg_of(figure, "monitor-looks", "Estimated accuracy at every check")
 

@@ -26,6 +26,7 @@ from surefoot.plots.curves import (
     histogram,
     lowest_confidence,
     reliability,
+    runs_on,
 )
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import (
@@ -34,12 +35,13 @@ from surefoot.report.style import (
     INK,
     LINES,
     MARKERS,
+    PAGE_WIDTH,
     SMALL,
-    WIDTH,
     Picture,
     check_methods,
     finished,
     key_below,
+    panels,
     percent_ticks,
     plain_text,
     side_cycle,
@@ -48,7 +50,7 @@ from surefoot.tasks.task import Split, Task
 from surefoot.tasks.toy import GRID, load_toy
 from surefoot.text import short_number
 
-ACROSS = 3  # methods side by side in the figure of errors by confidence
+ACROSS = 4  # methods side by side in the figure of errors by confidence
 PAIRS = 2  # and in the reliability diagrams, which have two panels each
 
 Map = NDArray[np.float64]
@@ -65,19 +67,27 @@ LEVELS = 12  # few enough colours that a map stays small, and that a reader can 
 def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
     check_methods(methods)
-    bins = [{side: confidence_bins(p) for side, p in method.runs[0].sides.items()} for method in methods]
+    title = "How often each method is wrong at each confidence, and how many predictions that is."
+    bins = [{side: confidence_bins(runs_on(method, side)) for side in SIDES} for method in methods]
+    every = [error for of_method in bins for of_side in of_method.values() for error in of_side.errors]
+    most = max(p.n for p in every) / min(of_side.runs for of_method in bins for of_side in of_method.values())
+    highest = max((error.high for error in every if error.n), default=1.0)
     rows = -(-len(methods) // ACROSS)
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 1.1 + 2.5 * rows), layout="constrained")
-        grid: Any = figure.subplots(2 * rows, ACROSS, height_ratios=[3, 1] * rows, squeeze=False)
+        figure, grid = panels(
+            title,
+            2.9 * rows,
+            2 * rows,
+            ACROSS,
+            margins=(0.75, 0.15, 0.85),
+            gaps=(0.2, 0.12 if rows == 1 else 0.35),
+            titles=0.2,
+            height_ratios=[3, 1] * rows,
+        )
         for unused in range(len(methods), rows * ACROSS):
             row, column = divmod(unused, ACROSS)
             for axes in (grid[2 * row, column], grid[2 * row + 1, column]):
                 axes.set_axis_off()
-        most = max(p.n for of_method in bins for side_bins in of_method.values() for p in side_bins.errors)
-        highest = max(
-            (p.high for m in bins for side_bins in m.values() for p in side_bins.errors if p.n), default=1.0
-        )
         for index, (method, method_bins) in enumerate(zip(methods, bins, strict=True)):
             row, column = divmod(index, ACROSS)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
@@ -86,48 +96,57 @@ def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
                     values = [p.value for p in first_method.errors]
                     upper.plot(_middles(first_method), values, color=GREY, linewidth=1, linestyle=LINES[side])
             _error_panel(upper, method_bins, first=column == 0, highest=highest)
-            upper.set_title(plain_text(method.label, 30), loc="left", fontsize=9)
+            upper.set_title(plain_text(method.label, 38), loc="left", fontsize=9)
             _count_panel(lower, method_bins, first=column == 0, most=most)
             if index + ACROSS >= len(methods):
                 lower.set_xlabel("confidence")
         first = (
-            [Line2D([], [], color=GREY, linewidth=1, label="the first method")] if len(methods) > 1 else []
+            [Line2D([], [], color=GREY, linewidth=1, label=plain_text(methods[0].label))]
+            if len(methods) > 1
+            else []
         )
         calibrated = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated")
         key_below(figure, [*(_side_key(side) for side in SIDES), calibrated, *first], columns=4)
-        title = "How often each method is wrong at each confidence, and how many predictions that is."
         return finished(figure, "error-by-confidence", title)
 
 
 def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
     check_methods(methods)
+    title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
     rows = -(-len(methods) // PAIRS)
     lowest = min(lowest_confidence(p) for method in methods for p in method.runs[0].sides.values())
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 0.9 + 2.1 * rows), layout="constrained")
-        panels: Any = figure.subplots(rows, 2 * PAIRS, sharex=True, sharey=True, squeeze=False)
-        for axes in panels.flat[2 * len(methods) :]:
+        figure, grid = panels(
+            title,
+            2.3 * rows,
+            rows,
+            2 * PAIRS,
+            margins=(0.65, 0.15, 0.8),
+            gaps=(0.25, 0.5),
+            titles=0.35,
+            sharex=True,
+            sharey=True,
+        )
+        for axes in grid.flat[2 * len(methods) :]:
             axes.set_axis_off()
         for index, method in enumerate(methods):
             for place, side in enumerate(SIDES):
-                axes = panels.flat[2 * index + place]
-                outcomes = method.runs[0].sides[side].outcomes
+                axes = grid.flat[2 * index + place]
+                runs = [predictions.outcomes for predictions in runs_on(method, side)]
                 axes.set_prop_cycle(side_cycle(side))
-                counts = histogram(outcomes, lowest)
-                draw_reliability(axes, reliability(outcomes), counts, side, markersize=4)
+                draw_reliability(axes, reliability(*runs), histogram(lowest, *runs), side, markersize=4)
                 axes.set_yticks([0, 0.5, 1])
                 name = plain_text(method.label, 38) if place == 0 else ""
-                axes.set_title(f"{name}\n{side}, n = {outcomes.total:,.0f}", loc="left", fontsize=8.5)
-        for axes in panels[:, 0]:
+                axes.set_title(f"{name}\n{side}, n = {runs[0].total:,.0f}", loc="left", fontsize=8.5)
+        for axes in grid[:, 0]:
             axes.set_ylabel("accuracy")
         for index in range(max(0, 2 * (len(methods) - PAIRS)), 2 * len(methods)):
-            panels.flat[index].tick_params(labelbottom=True)
-            panels.flat[index].set_xlabel("confidence")
+            grid.flat[index].tick_params(labelbottom=True)
+            grid.flat[index].set_xlabel("confidence")
         band = Patch(color=GREY, alpha=0.3, linewidth=0, label="if calibrated, 95%")
         shares = Patch(color=GREY, alpha=0.4, linewidth=0, label="confidences")
         key_below(figure, [*(_side_key(side) for side in SIDES), band, shares], columns=4)
-        title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
         return finished(figure, "reliability-methods", title)
 
 
@@ -168,10 +187,10 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         axes.set_ylabel("error rate")
 
 
-def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, most: int) -> None:
+def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, most: float) -> None:
     edges = sides["familiar"].edges
     for (side, bins), nudge in zip(sides.items(), (-0.2, 0.2), strict=True):
-        counts = [max(p.n, 0.1) for p in bins.errors]
+        counts = [max(p.n / bins.runs, 0.1) for p in bins.errors]
         draw_strokes(axes, _middles(bins) + nudge, [0.1] * len(counts), counts, COLOURS[side], 4)
     axes.set_yscale("log")
     axes.set(xlim=(0, len(edges) - 1), ylim=(0.5, max(2, 2 * most)))
@@ -219,22 +238,22 @@ def toy_picture(rows: Sequence[ToyRow]) -> Picture:
     for row in rows:
         check_methods(row.methods)
     columns = 1 + max(len(row.methods) for row in rows)
-    size = (WIDTH - 0.9) / columns
+    size = (PAGE_WIDTH - 0.9) / columns
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 0.6 + (size + 0.5) * len(rows)), layout="constrained")
-        panels: Any = figure.subplots(len(rows), columns, squeeze=False)
-        for axes in panels.flat:
+        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + (size + 0.5) * len(rows)), layout="constrained")
+        grid: Any = figure.subplots(len(rows), columns, squeeze=False)
+        for axes in grid.flat:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             axes.patch.set(edgecolor=GREY, linewidth=1.2)
-        for row, of_row in zip(rows, panels, strict=True):
+        for row, of_row in zip(rows, grid, strict=True):
             task = load_toy(row.name, seed=row.seed)
             _truth_panel(of_row[0], task, row.name)
             for axes in of_row[1 + len(row.methods) :]:
                 axes.set_axis_off()
             for axes, method in zip(of_row[1:], row.methods, strict=False):
                 image = _map_panel(axes, task, method)
-        bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
         bar.set_label("NLL at a point, nats")
         title = (
             "Where each method goes wrong in the plane: darker is worse; training points come only from "

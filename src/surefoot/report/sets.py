@@ -31,7 +31,7 @@ def sets_verdict(sets: Sets) -> list[str]:
     scope = "The guarantee does not cover unfamiliar data"
     strange = sets.measured.get("unfamiliar")
     if strange is None:
-        return [*sentences, f"{scope}; measure the coverage there with --unfamiliar FILE."]
+        return [*sentences, f"{scope}; give unfamiliar predictions to measure the coverage there."]
     share = strange.coverage
     found = f"there {share.value:.1%} of the sets contain it ({percent_range(share.low, share.high)})"
     if share.high < sets.coverage:

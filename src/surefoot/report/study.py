@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from surefoot import __version__
 from surefoot.calibrators import save_calibration
 from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
-from surefoot.experiments.run import PartStudy, Study
+from surefoot.experiments.run import PartStudy, Study, read_folder
+from surefoot.experiments.workflow import REPORT_VALUES
 from surefoot.io import all_or_none, make_folder, replacing, toml_text
 from surefoot.pages import template_named
+from surefoot.report.brief import first_tables
 from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
@@ -41,7 +43,7 @@ from surefoot.text import confidence_text
 
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
 
-Figures = list[tuple[Markup, str]]  # SVG and caption
+Figures = dict[str, tuple[Markup, str]]  # SVG and caption by the figure's name
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +98,42 @@ def part_reports(study: Study) -> tuple[PartReport, ...]:
     return tuple(reports)
 
 
+def report_folder(study: Study) -> Path:
+    """Where the report of an experiment that was run belongs: in its folder, if it reports all that was run.
+
+    With other methods or values it has a folder of its own in there, named after them, so that it does not
+    replace the full report.
+    """
+    assert study.folder is not None
+    changed = _changed(study)
+    if not changed:
+        return study.folder
+    texts = (
+        f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in changed.items()
+    )
+    return study.folder / safe_name(f"report {' '.join(texts)}")
+
+
+def _changed(study: Study) -> dict[str, Any]:
+    """The values that the report has and the experiment was not run with."""
+    if study.folder is None:
+        return {}
+    run, _ = read_folder(study.folder)
+    values = {name: getattr(study.experiment, name) for name in REPORT_VALUES}
+    return {name: value for name, value in values.items() if value != getattr(run, name)}
+
+
 @one_thread()
 def write_study(study: Study, folder: Path) -> StudyReport:
     """Write `report.html`, `report.json`, tables, figures and calibrations into a folder."""
     parts = part_reports(study)
     with all_or_none():
-        return _write_report(study.experiment, parts, folder)
+        return _write_report(study, parts, folder)
 
 
-def _write_report(experiment: Experiment, parts: tuple[PartReport, ...], folder: Path) -> StudyReport:
+def _write_report(study: Study, parts: tuple[PartReport, ...], folder: Path) -> StudyReport:
+    experiment = study.experiment
     make_folder(folder)
     figures = {}
     for part in parts:
@@ -116,15 +145,13 @@ def _write_report(experiment: Experiment, parts: tuple[PartReport, ...], folder:
                     file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
                     save_calibration(run.calibration, folder / "calibrations" / file)
         figures[part.name] = _write_figures(part, folder / "figures")
-    # By name where the experiment is built in, else from the resolved file in the report's folder.
-    name = experiment.name if experiment in EXPERIMENTS else "experiment.toml"
     about = {
         "surefoot": __version__,
         "versions": {
             "Python": platform.python_version(),
             **{library: version(library) for library in LIBRARIES},
         },
-        "reproduce": [f"surefoot run {name}"],
+        "reproduce": [_command(study)],
     }
     documents = [
         part_document(part.study, part.name, part.verdict, part.choice, part.groups) for part in parts
@@ -134,6 +161,21 @@ def _write_report(experiment: Experiment, parts: tuple[PartReport, ...], folder:
     for file, text in (("report.json", json.dumps(document, indent=1)), ("report.html", page)):
         _write(folder / file, text.encode())
     return StudyReport(parts, folder / "report.html")
+
+
+def _command(study: Study) -> str:
+    """What writes the report again, in its folder: the run by name where the experiment is built in."""
+    changed = _changed(study)
+    if not changed:
+        return (
+            f"surefoot run {study.experiment.name if study.experiment in EXPERIMENTS else 'experiment.toml'}"
+        )
+    methods = [f"--method {name}" for name in changed.pop("methods", ())]
+    values = [
+        f"--set {name}={','.join(value) if isinstance(value, tuple) else value}"
+        for name, value in changed.items()
+    ]
+    return " ".join(["surefoot report ..", *methods, *values])
 
 
 def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
@@ -152,14 +194,18 @@ def _write_figures(part: PartReport, folder: Path) -> Figures:
     make_folder(folder)
     if part.gallery is not None and part.gallery.png is not None:
         _write(folder / f"{part.name}-gallery.png", part.gallery.png)
-    figures = []
-    for figure in part_figures(part.study, part.name, part.recommended):
-        svg = figure.picture.svg()
+    figures = {}
+    for figure in part_figures(part.study, part.recommended):
+        name, picture = (
+            figure.picture.name,
+            replace(figure.picture, name=f"{part.name}-{figure.picture.name}"),
+        )
+        svg = picture.svg()
         # A file of its own has a white background, and ink that does not depend on a page.
         alone = svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
-        _write(folder / f"{figure.picture.name}.svg", alone.encode())
-        _write(folder / f"{figure.picture.name}.png", figure.picture.png())
-        figures.append((Markup(svg), figure.caption))
+        _write(folder / f"{picture.name}.svg", alone.encode())
+        _write(folder / f"{picture.name}.png", picture.png())
+        figures[name] = (Markup(svg), figure.caption)
     return figures
 
 
@@ -178,6 +224,7 @@ def _page(
         figures=figures,
         configuration=toml_text(experiment.as_dict()),
         to_html=to_html,
+        first_tables=first_tables,
         subgroup_table=subgroup_table,
         fitted_table=fitted_table,
         percent=confidence_text,

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,11 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import MethodRuns
+from surefoot.plots import percent_axes
 
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
@@ -49,12 +48,15 @@ STYLE: Any = {
 SMALL = STYLE | {"font.size": 9, "hatch.linewidth": 0.8, "hatch.color": INK}  # many panels in one figure
 
 WIDTH = 7.2  # inches; 100 of a page's pixels each
-TITLE_LETTERS = 92  # per line of a title
-NAME_LETTERS = 34
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+PAGE_WIDTH = 11.2  # of a figure as wide as the report of a study
+TITLE_LETTERS = 12.4  # in an inch of a title
+TITLE_LINE = 0.19  # inches
+TITLE_SIZE = 10.5
+NAME_LETTERS = 36
+MOST_METHODS = 8  # in a figure: more cannot be distinguished
 # Okabe & Ito without the yellow, which is invisible on white; the page's text colour for their black.
-METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h", ">", "*", "d")
+METHOD_COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
+METHOD_MARKERS = ("o", "s", "D", "v", "P", "<", "p", "h")
 METHOD_LINES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -66,9 +68,8 @@ METHOD_LINES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """The style of a method; its letter is unique even where colour, marker and line repeat."""
+    """The style of a method."""
 
-    letter: str
     colour: str
     marker: str
     line: Any
@@ -107,24 +108,63 @@ class Picture:
             canvas: Any = FigureCanvasAgg(self.figure)
             canvas.draw()
             self.figure.dpi = before
-        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(out, format="PNG", dpi=(dpi, dpi))
+        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(
+            out, format="PNG", dpi=(dpi, dpi), compress_level=3
+        )
         return out.getvalue()
 
 
+def panels(
+    title: str,
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    width: float = PAGE_WIDTH,
+    margins: tuple[float, float, float] = (0.7, 0.15, 0.5),
+    gaps: tuple[float, float] = (0.3, 0.3),
+    titles: float = 0.0,
+    **options: Any,
+) -> tuple[Figure, Any]:
+    """A figure and its rows of axes, so high together, below the title; all in inches.
+
+    `margins` are left, right and bottom, `gaps` those between axes, across and down, `titles` the
+    height of the first axes' own titles.
+
+    The places are given, because computing them takes matplotlib as long as drawing the figure.
+    """
+    (left, right, bottom), (across, down) = margins, gaps
+    top = 0.2 + titles + TITLE_LINE * len(_title_lines(title, width))
+    height += bottom + top
+    figure = Figure(figsize=(width, height))
+    each_across = (width - left - right - across * (columns - 1)) / columns
+    each_down = (height - bottom - top - down * (rows - 1)) / rows
+    places = {
+        "left": left / width,
+        "right": 1 - right / width,
+        "bottom": bottom / height,
+        "top": 1 - top / height,
+    }
+    gridspec = places | {"wspace": across / each_across, "hspace": down / each_down}
+    return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=gridspec, **options)
+
+
 def finished(figure: Figure, name: str, title: str) -> Picture:
-    """Compute the layout of a figure and fix it."""
-    lay_out(figure, title)
+    """The figure under its title; its layout is computed, where it has an engine for that, and fixed."""
+    text, width, height = "\n".join(_title_lines(title, figure.get_figwidth())), *figure.get_size_inches()
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.suptitle(text, x=0.06 / width, y=1 - 0.05 / height, ha="left", va="top", fontsize=TITLE_SIZE)
+        return Picture(name, title, figure)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=TITLE_SIZE)
+    with _drawing(SMALL):
+        engine.execute(figure)
     figure.set_layout_engine("none")
     return Picture(name, title, figure)
 
 
-def lay_out(figure: Figure, title: str) -> None:
-    """Compute the layout under the title, so that labels can be placed next to points."""
-    figure.suptitle(textwrap.fill(title, TITLE_LETTERS), x=0.01, ha="left", fontsize=10.5)
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    with _drawing(SMALL):
-        engine.execute(figure)
+def _title_lines(title: str, width: float) -> list[str]:
+    return textwrap.wrap(title, int(TITLE_LETTERS * width))
 
 
 def svg_of(figure: Figure, name: str, title: str) -> str:
@@ -158,10 +198,9 @@ def plain_text(text: str, most: int = NAME_LETTERS) -> str:
 
 
 def method_styles(count: int) -> tuple[MethodStyle, ...]:
-    """A style for each of so many methods, at most as many as there are letters."""
+    """A style for each of so many methods, at most MOST_METHODS."""
     return tuple(
         MethodStyle(
-            LETTERS[index],
             METHOD_COLOURS[index % len(METHOD_COLOURS)],
             METHOD_MARKERS[index % len(METHOD_MARKERS)],
             METHOD_LINES[index % len(METHOD_LINES)],
@@ -171,9 +210,9 @@ def method_styles(count: int) -> tuple[MethodStyle, ...]:
 
 
 def check_methods(methods: Sequence[MethodRuns]) -> None:
-    """At least one method, not more than there are letters to label them, no name twice."""
-    if not 1 <= len(methods) <= len(LETTERS):
-        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {len(LETTERS)}")
+    """At least one method, not more than a reader can distinguish, no name twice."""
+    if not 1 <= len(methods) <= MOST_METHODS:
+        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {MOST_METHODS}")
     names = [method.name for method in methods]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -198,26 +237,15 @@ def methods_style(count: int) -> Any:
     return SMALL | {"axes.prop_cycle": cycle, "lines.linewidth": 1.6}
 
 
-def line_key(style: MethodStyle, title: str) -> Line2D:
-    """The legend entry of a method's line: its letter first."""
-    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_line)
-
-
-def point_key(style: MethodStyle, title: str) -> Line2D:
-    """The legend entry of a method's point."""
-    return Line2D([], [], label=f"{style.letter}  {plain_text(title)}", **style.of_point)
-
-
 def key_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
     """The legend under all panels."""
-    figure.legend(
-        handles=list(handles), loc="outside lower left", ncols=columns, columnspacing=1.2, handletextpad=0.5
-    )
+    where: Any = "lower left" if figure.get_layout_engine() is None else "outside lower left"
+    figure.legend(handles=list(handles), loc=where, ncols=columns, columnspacing=1.2, handletextpad=0.5)
 
 
 def percent_ticks(axis: Axis) -> None:
     """Shares as percentages, with no more digits than they need."""
-    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+    percent_axes(axis)
 
 
 @contextmanager
@@ -249,37 +277,139 @@ def _drawing(style: Any) -> Iterator[None]:
         yield
 
 
-PLACES = ((9, 0), (-9, 0), (0, 10), (0, -10), (8, 8), (-8, 8), (8, -8), (-8, -8))  # offsets, in points
-DISTANCES = (1, 1.6, 2.2, 3, 4, 6)  # factors by which a label may move away from its point
+LABEL_SIZE = 8.5
+CROWDED = 60  # points from one to the next whose labels are in one column
+LABEL_HEIGHT = 1.3 * LABEL_SIZE
+LETTER_WIDTH = 0.58 * LABEL_SIZE
+DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+DISTANCES = (1, 5)  # points between a label and the mark of its point
+# How far a column of labels is to the right or left of its points, and above or below them, the nearest first
+COLUMN_PLACES = sorted(product(range(14, 500, 14), range(0, 250, 12)), key=lambda place: sum(place))
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Write each label next to its point, at the first place that is free of labels and points.
+def place_labels(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    labels: Sequence[str],
+    *,
+    radii: Sequence[float] | None = None,
+    optional: Sequence[bool] | None = None,
+    colours: Sequence[str] | None = None,
+    avoid: Sequence[tuple[float, float]] = (),
+) -> None:
+    """Write each label next to its point, where it covers no other label or point and is inside the axes.
 
-    Call it after `lay_out`. A label that had to move far gets a thin line.
+    Where there is no such place, labels of neighbouring points go into a column beside them, with thin lines
+    to the points; an `optional` one is left out. Points to `avoid` have no label.  Call it when
+    everything is drawn.
     """
-    taken = [_in_points(axes, point) for point in points]
-    for point, label in zip(points, labels, strict=True):
-        middle = across, up = _in_points(axes, point)
-        others = [other for other in taken if other != middle]
-        free = (
-            (far * x, far * y)
-            for far in DISTANCES
-            for x, y in PLACES
-            if not any(abs(across + far * x - a) < 8 and abs(up + far * y - b) < 9 for a, b in others)
+    radii = radii or [4.0] * len(points)
+    middles = [_in_points(axes, point) for point in points]
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(middles, radii, strict=True)]
+    taken += [(x - 2, y - 2, x + 2, y + 2) for x, y in (_in_points(axes, point) for point in avoid)]
+    edges = _edges(axes)
+    named = [i for i in range(len(points)) if not (optional and optional[i])]
+    boxes = _near(named, middles, radii, labels, taken, edges)
+    left = sorted((i for i in named if i not in boxes), key=lambda i: middles[i][0])
+    gaps = [i for i in range(1, len(left)) if middles[left[i]][0] - middles[left[i - 1]][0] > CROWDED]
+    for start, end in pairwise((0, *gaps, len(left))):
+        crowd = left[start:end]
+        column = _column(
+            [middles[i] for i in crowd], [labels[i] for i in crowd], [*taken, *boxes.values()], edges
         )
-        x, y = next(free, PLACES[0])
-        taken.append((across + x, up + y))
-        _label(axes, point, (x, y), label, far=(x, y) not in PLACES).set_in_layout(False)
+        boxes |= dict(zip(crowd, column, strict=True))
+    others = [i for i in range(len(points)) if i not in named]
+    boxes |= _near(others, middles, radii, labels, [*taken, *boxes.values()], edges)
+    for index, box in boxes.items():
+        is_left = box[2] < middles[index][0]
+        offset = (box[2 if is_left else 0] - middles[index][0], (box[1] + box[3]) / 2 - middles[index][1])
+        colour = INK if colours is None else colours[index]
+        _label(axes, points[index], offset, labels[index], far=index in left, color=colour, is_left=is_left)
 
 
-def label_ends(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+def _near(
+    indices: Sequence[int],
+    middles: Sequence[tuple[float, float]],
+    radii: Sequence[float],
+    labels: Sequence[str],
+    taken: Sequence[Box],
+    edges: Box,
+) -> dict[int, Box]:
+    """The first free place next to its point, of each label that has one."""
+    boxes: dict[int, Box] = {}
+    for index in indices:
+        size = (LETTER_WIDTH * len(labels[index]), LABEL_HEIGHT)
+        places = (
+            _box_near(middles[index], radii[index] + far, where, size)
+            for far in DISTANCES
+            for where in DIRECTIONS
+        )
+        free = next((box for box in places if _is_free(box, [*taken, *boxes.values()], edges)), None)
+        if free is not None:
+            boxes[index] = free
+    return boxes
+
+
+def _column(
+    points: Sequence[tuple[float, float]], labels: Sequence[str], taken: Sequence[Box], edges: Box
+) -> list[Box]:
+    """Boxes of labels under each other, in the order of their points' heights, beside the points."""
+    if not points:
+        return []
+    order = sorted(range(len(points)), key=lambda i: points[i][1])
+    middle = float(np.mean([y for _, y in points]))
+    half, line = LABEL_HEIGHT / 2, LABEL_HEIGHT + 1
+    widths = [LETTER_WIDTH * len(label) for label in labels]
+
+    def boxes(start: float, shift: float) -> list[Box]:
+        heights = [middle + shift + (order.index(i) - (len(order) - 1) / 2) * line for i in range(len(order))]
+        return [(start, y - half, start + w, y + half) for y, w in zip(heights, widths, strict=True)]
+
+    right, left = max(x for x, _ in points), min(x for x, _ in points) - max(widths)
+    columns = (
+        boxes(start, sign * shift)
+        for far, shift in COLUMN_PLACES
+        for start in (right + far, left - far)
+        for sign in (1, -1)
+    )
+    free = (each for each in columns if all(_is_free(box, taken, edges) for box in each))
+    return next(free, boxes(right + COLUMN_PLACES[0][0], 0.0))
+
+
+def _edges(axes: Axes) -> Box:
+    left, bottom, right, top = (float(edge) * 72 / axes.figure.dpi for edge in axes.bbox.extents)
+    return left, bottom, right, top
+
+
+def _is_free(box: Box, taken: Sequence[Box], edges: Box) -> bool:
+    """Whether a box is within the edges and covers none of the others."""
+    inside = edges[0] <= box[0] and edges[1] <= box[1] and box[2] <= edges[2] and box[3] <= edges[3]
+    return inside and not any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+    )
+
+
+def _box_near(
+    middle: tuple[float, float], far: float, where: tuple[int, int], size: tuple[float, float]
+) -> Box:
+    """The box of a label in that direction from a point."""
+    diagonal = 0.7 if all(where) else 1.0
+    x, y = (at + to * (far * diagonal + side / 2) for at, to, side in zip(middle, where, size, strict=True))
+    return x - size[0] / 2, y - size[1] / 2, x + size[0] / 2, y + size[1] / 2
+
+
+def label_ends(
+    axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str], colours: Sequence[str]
+) -> None:
     """Write the labels of lines that end at the right edge in a column next to it, without overlaps."""
     heights = [_in_points(axes, point)[1] for point in points]
-    bottom, top = (edge * 72 / axes.figure.dpi for edge in (axes.bbox.y0, axes.bbox.y1))
+    _, bottom, _, top = _edges(axes)
     order = sorted(range(len(points)), key=lambda i: heights[i])
     for index, place in zip(order, _spread([heights[i] for i in order], bottom, top), strict=True):
-        _label(axes, points[index], (16, place - heights[index]), labels[index], far=True)
+        offset = (12, place - heights[index])
+        _label(axes, points[index], offset, labels[index], far=True, color=colours[index])
 
 
 def _spread(heights: Sequence[float], bottom: float, top: float) -> list[float]:
@@ -296,24 +426,39 @@ def _spread(heights: Sequence[float], bottom: float, top: float) -> list[float]:
 
 
 def _label(
-    axes: Axes, point: tuple[float, float], offset: tuple[float, float], label: str, *, far: bool
-) -> Annotation:
-    """Bold ink near a point, with a thin line to it where it is far."""
-    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
-    return axes.annotate(
+    axes: Axes,
+    point: tuple[float, float],
+    offset: tuple[float, float],
+    label: str,
+    *,
+    far: bool,
+    color: str,
+    is_left: bool = False,
+) -> None:
+    """Text that begins, or ends, at that offset from a point, with a thin line to it where it is far."""
+    line = {
+        "arrowstyle": "-",
+        "color": GREY,
+        "linewidth": 0.6,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "relpos": (0, 0.5),
+    }
+    axes.annotate(
         label,
         point,
         xytext=offset,
         textcoords="offset points",
-        ha="center",
+        ha="right" if is_left else "left",
         va="center",
-        fontsize=9,
-        fontweight="bold",
+        fontsize=LABEL_SIZE,
+        color=color,
         arrowprops=line if far else None,
         annotation_clip=False,
     )
 
 
 def _in_points(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
+    _ = axes.viewLim  # when it is read, matplotlib scales the axes to what was drawn
     x, y = axes.transData.transform(point) * 72 / axes.figure.dpi
     return float(x), float(y)

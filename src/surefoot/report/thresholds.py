@@ -9,20 +9,28 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from surefoot import __version__
 from surefoot.deploy.thresholds import Thresholds, Zone
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.pages import template_named
-from surefoot.plots.curves import risk_coverage
+from surefoot.plots import percent_axes
+from surefoot.plots.curves import highest_risk, risk_coverage
 from surefoot.predictions.predictions import Predictions
-from surefoot.report.style import COLOURS, GREY, INK, LINES, STYLE, svg_of
+from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, svg_of
 from surefoot.report.tables import Table, to_html
 from surefoot.text import count_of, percent_range
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
+CURVE = (
+    "The error among the most confident predictions, as more of them are accepted; the diamond is the chosen "
+    "threshold. At very low coverage the curve is noisy, because there are few rows. "
+)
+BOUNDS = (
+    "Dashes are errors that can be guaranteed for {} further thresholds on familiar data: exact bounds that "
+    "hold simultaneously, and so are higher than that of the chosen threshold."
+)
 SIDES = {"val": "familiar", "unfamiliar": "unfamiliar"}  # the sets that are drawn, and the style of each
 
 
@@ -121,7 +129,7 @@ def _on_familiar_test(chosen: Thresholds, measured: Measured) -> list[str]:
 def _on_unfamiliar(chosen: Thresholds, measured: Measured) -> list[str]:
     scope = "The guarantee does not cover unfamiliar data"
     if "unfamiliar" not in measured:
-        return [f"{scope}; measure the error there with --unfamiliar FILE."]
+        return [f"{scope}; give unfamiliar predictions to measure the error there."]
     target, error = chosen.guarantee.target_error, measured["unfamiliar"]["accept"].error
     if not error.n:
         return [f"{scope}; none of these unfamiliar rows is accepted."]
@@ -174,13 +182,17 @@ def write_thresholds_page(
     path: str | Path,
 ) -> None:
     """Write one self-contained page."""
-    text = template_named("thresholds.html").render(
+    caption = CURVE
+    if chosen.candidates:
+        caption += BOUNDS.format(len(chosen.candidates))
+    text = template_named("result.html").render(
+        title="Confidence thresholds",
         verdict=verdict,
-        table=to_html([table], "measured"),
-        parts=to_html([parts_table(chosen)], "parts") if chosen.parts else "",
+        tables=to_html([table, *([parts_table(chosen)] if chosen.parts else [])], "measured"),
         figure=Markup(_figure(chosen, predictions)),
+        caption=caption,
         sources=sources,
-        candidates=len(chosen.candidates),
+        written="The thresholds file",
         version=__version__,
     )
     with replacing(path) as temporary:
@@ -190,15 +202,15 @@ def write_thresholds_page(
 def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
     """Error against coverage, the bounds that hold together, the target and the chosen threshold."""
     sides = {name: side for name, side in SIDES.items() if name in predictions}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 4.2), layout="constrained")
+    with rc_context(SMALL):
+        figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
         axes = figure.subplots()
         highest = 0.0
         for name, side in sides.items():
             curve = risk_coverage(chosen.prepare(predictions[name]).outcomes)
             style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
             axes.plot(curve.coverage, curve.risk, **style)
-            highest = max(highest, *curve.risk)
+            highest = max(highest, highest_risk(curve.coverage, curve.risk))
         bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
         if bounds:
             axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
@@ -209,7 +221,6 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
                 axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        percent_axes(axes.xaxis, axes.yaxis)
         axes.legend(loc="upper left")
         return svg_of(figure, "thresholds", "Error against coverage, with the chosen threshold")

@@ -34,7 +34,7 @@ from surefoot.report.headline import headline_tables as evaluation_headlines
 from surefoot.report.monitor import monitor_table
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
-from surefoot.report.style import side_style, svg_of
+from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
 from surefoot.report.tables import Table, to_html, to_text
 from surefoot.report.thresholds import rounded_up, thresholds_table, thresholds_verdict
@@ -114,8 +114,8 @@ class View:
         """Write the page and the JSON document."""
         if self.write is not None:
             return self.write(folder)
-        with rc_context(side_style("familiar", "unfamiliar")):
-            figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+        with rc_context(side_style("familiar", "unfamiliar") | {"font.size": 9}):
+            figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
             self.plot(figure.subplots())
             svg = svg_of(figure, "result", self.title)
         page = template_named("result.html").render(
@@ -123,6 +123,9 @@ class View:
             verdict=self.sentences,
             tables=to_html(self.tables, "scores"),
             figure=Markup(svg),
+            caption="",
+            sources={},
+            written="report.json",
             version=__version__,
         )
         document = json.dumps(self.document(), indent=1, allow_nan=False)

@@ -13,7 +13,7 @@ from surefoot.metrics.metric import ONE, Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array, Bools, Curve
 from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Batch, Scaling, class_by_class, sigmoid_outcomes, softmax_outcomes
+from surefoot.streaming.outcomes import Batch, Rescaling, class_by_class, sigmoid_outcomes, softmax_outcomes
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +69,12 @@ class Request:
 
     shape: Shape
     metrics: tuple[Metric, ...]
-    versions: tuple[Scaling | None, ...]
+    versions: tuple[Rescaling | None, ...]
     grids: tuple[Grid, ...]  # one per version
 
     @staticmethod
     def of(
-        shape: Shape, metrics: Sequence[Metric] = (), versions: tuple[Scaling | None, ...] = (None,)
+        shape: Shape, metrics: Sequence[Metric] = (), versions: tuple[Rescaling | None, ...] = (None,)
     ) -> "Request":
         of_kind = tuple(metric.of_kind(shape.kind) for metric in metrics)
         return Request(shape, of_kind, versions, (Grid.of(shape.blocks),) * len(versions))

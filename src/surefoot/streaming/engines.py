@@ -9,12 +9,12 @@ from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from surefoot.errors import InputError
+from surefoot.progress import Tick
 from surefoot.runtime import start_workers
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 from surefoot.streaming.readers import Part, batches
 
-Tick = Callable[[int], None]
 Self = TypeVar("Self")
 
 

@@ -1,12 +1,12 @@
 """Evaluate files larger than memory: one pass, and another only where cells must be finer."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -28,11 +28,15 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.labels import refuse_other_classifier
 from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes
+from surefoot.progress import Tick, Watch, silently
 from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import Accumulator, Request, Shape, Version, accumulate
-from surefoot.streaming.engines import Engine, Threads, Tick
-from surefoot.streaming.outcomes import Scaling
+from surefoot.streaming.engines import Engine, Threads
+from surefoot.streaming.outcomes import Applied, Rescaling, Scaling
 from surefoot.streaming.readers import Part, parts_of, shape_of
+
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
 
 PARTS = 2000  # of the cells, from which resamples are drawn
 DRAWN_AT_ONCE = 50
@@ -182,8 +186,7 @@ def _change(accumulator: Accumulator, metric: Metric, scored: Sequence[SetScores
 
 TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
 PASSES = 4
-
-Watch = Callable[[str, int | None], AbstractContextManager[Tick]]
+IN_MEMORY = "all rows in memory (read_predictions in Python, --no-stream)"
 
 
 @dataclass(frozen=True)
@@ -216,15 +219,20 @@ class Streamed:
     one_hot: tuple[str, ...]  # sides of many labels where every row has exactly one
 
 
-def silently(_doing: str, _total: int | None) -> AbstractContextManager[Tick]:
-    """Show no progress."""
-    return nullcontext(lambda _rows: None)
+def rescaling_of(calibration: "Calibration", shape: Shape) -> Rescaling:
+    """A calibration, to be applied while streaming."""
+    if calibration.needs_novelty:
+        raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: {IN_MEMORY}")
+    calibration.check(shape)
+    if not calibration.temperatures:
+        return Applied(calibration)
+    return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
 
 
 def evaluate_files(
     sources: Mapping[str, Source],
     *,
-    scaling: Scaling | None = None,
+    calibration: "Calibration | None" = None,
     metrics: Sequence[Metric] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -241,7 +249,8 @@ def evaluate_files(
         metrics = [metric for metric in METRICS if metric.can_be_streamed]
     for metric in metrics:
         if not metric.can_be_streamed:
-            raise InputError(f"metric {metric.name!r} cannot be streamed; allowed: --no-stream")
+            raise InputError(f"metric {metric.name!r} cannot be streamed; needed: {IN_MEMORY}")
+    scaling = None if calibration is None else rescaling_of(calibration, sources["familiar"].shape)
     start = monotonic()
     accumulators = {}
     for side, source in sources.items():
@@ -260,7 +269,7 @@ def evaluate_files(
 
 
 def accumulate_source(
-    source: Source, metrics: Sequence[Metric], scaling: Scaling | None, engine: Engine, watch: Watch
+    source: Source, metrics: Sequence[Metric], scaling: Rescaling | None, engine: Engine, watch: Watch
 ) -> Accumulator:
     """A side's sums and cells, in cells so fine that the bound holds, if a few readings can make it so."""
     versions = (None,) if scaling is None else (scaling, None)

@@ -1,6 +1,7 @@
 """Per-decision outcomes in numpy and float64, class by class."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array, Bools
 from surefoot.streaming.cells import Whole
 
+if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -17,6 +21,24 @@ class Scaling:
 
     temperatures: tuple[float, ...]
     averaged_first: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """Any other calibration that needs nothing but a row's logits."""
+
+    calibration: "Calibration"
+
+    def __call__(self, logits: NDArray[np.floating], kind: LabelKind) -> NDArray[np.floating]:
+        """Calibrated logits (members, rows, classes)."""
+        from surefoot.predictions.predictions import Predictions
+
+        calibrated = self.calibration(Predictions.from_logits(logits, None, kind=kind))
+        result: NDArray[np.floating] = calibrated.logits.numpy()
+        return result
+
+
+Rescaling = Scaling | Applied
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +63,11 @@ class BatchOutcomes:
     known: Bools | None = None  # many labels: whether the label is
 
 
-def class_by_class(batch: Batch, rows: slice, kind: LabelKind, scaling: Scaling | None) -> Array:
+def class_by_class(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling | None) -> Array:
     """Averaged and scaled logits (classes, rows) in float64, to be overwritten."""
     logits = batch.logits[:, rows]
+    if isinstance(scaling, Applied):
+        logits, scaling = scaling(logits, kind), None
     if scaling is not None and (len(logits) == 1 or not scaling.averaged_first):
         factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
         logits = logits / factors  # in the type of the file, as a calibration does it in memory

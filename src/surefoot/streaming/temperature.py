@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.calibrators import Calibration, Evidence
+from surefoot.calibrators import Evidence
 from surefoot.calibrators.search import LOOSE, bounds_for, search
 from surefoot.calibrators.temperature import Temperature, at_least_one, fit_temperature, only_labelled
 from surefoot.errors import InputError
@@ -22,11 +22,12 @@ from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.progress import Watch, silently
 from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, Version, labelled
 from surefoot.streaming.cells import Whole
 from surefoot.streaming.engines import Engine, Threads
-from surefoot.streaming.evaluate import Source, Watch, accumulate_source, silently
+from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source
 from surefoot.streaming.outcomes import Batch, Scaling, class_by_class
 from surefoot.streaming.readers import batches
 
@@ -64,20 +65,18 @@ class Reading:
         )
 
 
-def scaling_of(calibration: Calibration, shape: Shape) -> Scaling:
-    """The temperatures of a calibration, to be applied while streaming."""
-    if not calibration.temperatures:
-        raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: --no-stream")
-    calibration.check(shape)
-    return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
+def require_streamable(method: str) -> None:
+    """Refuse a method whose fit needs all rows at once."""
+    if method not in METHODS:
+        have = ", ".join(METHODS)
+        raise InputError(f"method {method!r} cannot be streamed; have: {have}, or {IN_MEMORY}")
 
 
 def fit_files(
     method: str, source: Source, *, engine: Engine | None = None, watch: Watch = silently
 ) -> Temperature:
     """`fit_calibration(..., force=True)` over files: the same T to 1e-6 of it, with the same evidence."""
-    if method not in METHODS:
-        raise InputError(f"method {method!r} cannot be streamed; have: {', '.join(METHODS)}, or --no-stream")
+    require_streamable(method)
     engine = engine or Threads(usable_cores())
     fitted = _fit(source, engine, watch)
     if method == "softening":
