@@ -305,10 +305,11 @@ of {of_rate:.0f} points in the middle of the range, and differences of two detec
 
 {goal_table(study)}
 
-*monitor*: its set of detectors at the study's critical values; what `check_shift` itself detects is further
-below, from few windows. *monitor before*: the set that the first study chose. *BBSD* (Rabanser et al.,
-NeurIPS 2019): the largest Kolmogorov-Smirnov distance of a class's probability. Every detector has the critical value
-that gives exactly 5% false alarms on the same windows; frouros on the first 150 of them.
+*monitor*: its set of detectors at the study's critical values; what `check_shift` itself detects is
+further below, from few windows. *monitor before*: the set that the first study chose. *BBSD* (Rabanser
+et al., NeurIPS 2019): the largest Kolmogorov-Smirnov distance of a class's probability. Every detector
+has the critical value that gives exactly 5% false alarms on the same windows; frouros on the first 150
+of them.
 
 ![Detection by window size](monitor.png)
 
