@@ -420,7 +420,7 @@ def test_bad_models_are_refused_in_a_sentence(model):
         InputError, match="unknown method 'foo'; allowed: temperature, softening, budget, vector"
     ):
         surefoot.calibrate(model, (X, Y), method="foo")
-    with pytest.raises(InputError, match="unknown option of method temperature: 'budget'; have: none"):
+    with pytest.raises(InputError, match="unknown option of method temperature: 'budget'; have: weights"):
         surefoot.calibrate(model, (X, Y), budget=0.05)
     with pytest.raises(InputError, match="budget is 'surplus' without a reference"):
         surefoot.calibrate(model, (X, Y), method="budget", budget="surplus")

@@ -101,8 +101,11 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(photos, tmp_path):
                 os.write(killed, b"x")
                 signal.pause()
 
-        write_embeddings(read_images(folder), colours(), tmp_path / "out.parquet", tick=tick)
-        os._exit(0)
+        try:
+            write_embeddings(read_images(folder), colours(), tmp_path / "out.parquet", tick=tick)
+        finally:
+            os._exit(1)
+    os.close(killed)
     assert os.read(done, 1) == b"x"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
-from surefoot.deploy.make_bundle import _decisions as decisions
+from surefoot.deploy.model_card import _decisions as decisions
 from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,

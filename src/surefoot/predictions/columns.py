@@ -130,7 +130,8 @@ def _other_spelling(names: Sequence[str]) -> str:
         written, underscore, rest = name.partition("_")
         for scale in ("logit", "prob"):
             if written.casefold().startswith(scale) and not is_score(name):
-                return f" (did you mean '{scale}{underscore}{rest}' instead of {name!r}?)"
+                meant = f"{scale}_{rest}" if underscore else f"{scale}s"
+                return f" (did you mean {meant!r} instead of {name!r}?)"
     return ""
 
 

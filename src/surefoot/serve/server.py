@@ -1,9 +1,11 @@
 """The HTTP server: its socket, timeouts and shutdown."""
 
 import asyncio
+import ctypes
 import logging
 import signal
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -19,6 +21,7 @@ BACKLOG = 1024  # connections waiting to be accepted
 DRAIN = 0.5  # seconds at shutdown for a request on a connection without one
 LINGER = 2.0  # seconds for a client to end its side of a connection
 CLOSE = (b"connection", b"close")
+ATTACH_FILTER, RETURN = 26, 0x06  # of Linux: SO_ATTACH_FILTER, BPF_RET
 GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
@@ -145,6 +148,8 @@ class DrainingServer(uvicorn.Server):
         await asyncio.sleep(0)  # for connections that the event loop has accepted and not made yet
         for each in list(self.server_state.connections):
             each.shutdown()
+        for sock in sockets or ():
+            _ignore_new(sock)
         waiting = [connection for sock in sockets or () for connection in _accepted(sock)]
         for server in self.servers:
             server.close()
@@ -159,6 +164,17 @@ class DrainingServer(uvicorn.Server):
         return HeadTimeoutProtocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+
+
+def _ignore_new(sock: socket.socket) -> None:
+    """Let no connection begin between the last that is accepted and the socket's end: it would be reset.
+
+    Linux drops the packets that a filter of one instruction (return 0) gets. The client repeats its first one
+    after a second, and is refused then.
+    """
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, 0))
+    with suppress(OSError):  # another system: the moment is short
+        sock.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(drop)))
 
 
 def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
