@@ -89,14 +89,15 @@ def test_in_worker_processes_and_the_report(folder, printed):
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
 def test_on_ray(folder, printed):
-    run(folder, "ray-runs", "--engine", "ray", "--train-only")
+    run(folder, "ray-runs", "--engine", "ray", "--train-only", "--set", "runs=1")
 
     def logits(store):
         files = sorted((folder / store / "networks").rglob("test_*.npz"))
         return {str(file.relative_to(folder / store)): np.load(file)["logits"].tobytes() for file in files}
 
-    assert len(logits("runs")) == 2 * 4 * 2  # tasks, networks, sides
-    assert logits("ray-runs") == logits("runs")
+    here, on_ray = logits("runs"), logits("ray-runs")
+    assert (len(here), len(on_ray)) == (2 * 4 * 2, 2 * 2 * 2)  # tasks, networks, sides
+    assert on_ray.items() <= here.items()
 
 
 def test_installed_packages_announce_plugins(folder, tmp_path):
