@@ -216,14 +216,20 @@ class _RankedDecisions:
 
 @dataclass(frozen=True, eq=False)
 class _RunningSums:
-    """What curves are made of, (resamples, knots) each; made when a metric reads it."""
+    """What curves are made of, (resamples, knots) each; made when a metric reads it.
+
+    Memory is that of the resamples before, where there are as many: new memory costs more than the sums.
+    """
 
     decisions: _RankedDecisions
     counts: Array
+    memory: dict[str, Array]
 
     @cached_property
     def block_weight(self) -> Array:
-        weight = self.counts.take(self.decisions.block_unit, axis=1)
+        shape = (len(self.counts), len(self.decisions.block_unit))
+        weight = self._memory("weight", shape)
+        np.take(self.counts, self.decisions.block_unit, axis=1, out=weight, mode="clip")
         return weight.reshape(len(weight), -1, BLOCK)
 
     @property
@@ -236,16 +242,16 @@ class _RunningSums:
 
     @cached_property
     def mass(self) -> Array:
-        return self._from_zero(self.weight)
+        return self._from_zero(self.weight, "mass")
 
     @cached_property
     def errors(self) -> Array:
-        return self._from_zero(self.weight * self.decisions.wrong)
+        return self._from_zero(self._weighted(self.decisions.wrong), "errors")
 
     @cached_property
     def residual(self) -> Array:
         """Of confidence less correctness."""
-        return self._from_zero(self.weight * self.decisions.residual)
+        return self._from_zero(self._weighted(self.decisions.residual), "residual")
 
     @cached_property
     def confidence(self) -> Array:
@@ -256,7 +262,7 @@ class _RunningSums:
         """Residuals as `spread_on_grid` gives them, with the other sign."""
         grid, decisions = np.zeros((len(self.weight), SMOOTH_GRID)), self.decisions
         for cells, share in ((decisions.cells, decisions.to_left), (decisions.cells + 1, decisions.to_right)):
-            grid[:, cells] += np.add.reduceat(self.weight * share, decisions.starts, axis=1)
+            grid[:, cells] += np.add.reduceat(self._weighted(share), decisions.starts, axis=1)
         return grid
 
     def residual_at(self, mass: Array) -> Array:
@@ -286,10 +292,21 @@ class _RunningSums:
         inside = np.einsum("rpd,rpd->rp", taken, blocks[block, :, 1])
         return np.asarray(np.take_along_axis(residual, block, axis=1) + inside)
 
-    def _from_zero(self, values: Array) -> Array:
+    def _memory(self, name: str, shape: tuple[int, int]) -> Array:
+        """An array that may hold anything."""
+        if name not in self.memory or self.memory[name].shape != shape:
+            self.memory[name] = np.empty(shape)
+        return self.memory[name]
+
+    def _weighted(self, values: Array) -> Array:
+        """Each decision's value times its weight; until the next call."""
+        return np.multiply(self.weight, values, out=self._memory("weighted", self.weight.shape))
+
+    def _from_zero(self, values: Array, name: str) -> Array:
         """Running sums, read where a run of ties ends."""
         ends = self.decisions.ends
-        sums = np.zeros((len(values), len(ends) + 1))
+        sums = self._memory(name, (len(values), len(ends) + 1))
+        sums[:, 0] = 0
         if len(ends) == values.shape[1]:  # no ties
             np.cumsum(values, axis=1, out=sums[:, 1:])
         else:
@@ -329,9 +346,11 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Ar
     on_grids = {index: metric.of_residuals for index, metric in enumerate(metrics) if metric.of_residuals}
     grids, totals = np.zeros((len(counts), SMOOTH_GRID if on_grids else 0)), np.zeros(len(counts))
     step = max(1, AT_ONCE // max(1, len(decisions.unit)))
+    memory: dict[str, Array] = {}
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
-        sums = _RunningSums(decisions, counts[start : start + step])
+        sums = _RunningSums(decisions, counts[start : start + step], memory)
         totals[start : start + step] = total = sums.totals
+        curves: list[_ResampledCurve] = []
         if on_grids:
             grids[start : start + step] = sums.on_grid
         for of_metric, metric in zip(values[:, start : start + step], metrics, strict=True):
@@ -339,7 +358,7 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Ar
                 with np.errstate(invalid="ignore"):  # NaN where a resample has none of the decisions
                     of_metric[:] = ece_of_edges(sums.residual_at(edges_of(total)), total)
             elif metric.curve is not None:
-                curves = [_ResampledCurve(sums, row) for row in range(len(total))]
+                curves = curves or [_ResampledCurve(sums, row) for row in range(len(total))]
                 of_metric[:] = [metric.curve(curve) if curve.total else NAN for curve in curves]
     for index, of_residuals in on_grids.items():
         values[index] = of_residuals(grids, totals)
