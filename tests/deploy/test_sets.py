@@ -86,3 +86,16 @@ def test_bad_input_is_refused_and_the_command_says_what_is_not_guaranteed(tmp_pa
     assert document["measured"]["val"]["coverage"]["value"] >= 0.9
     done = surefoot("sets", tmp_path / "val.npz", "-o", tmp_path / "s.csv", check=2)
     assert "the sets are JSON" in done.stderr
+
+
+def test_sets_can_be_looked_at(tmp_path):
+    chosen = choose_sets(
+        draw_one_label(300), coverage=0.8, unfamiliar=draw_one_label(200, sharpness=0.2, seed=1)
+    )
+    text = repr(chosen)
+    assert text.startswith("Prediction sets\n")
+    assert "unfamiliar" in text
+    assert len(text.splitlines()) < 40
+    assert "<table" in chosen._repr_html_()
+    assert chosen.to_dict()["measured"]["val"]["coverage"]["n"] == 300
+    assert chosen.save_report(tmp_path / "new").read_text().count("<svg") == 1

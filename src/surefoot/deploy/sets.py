@@ -18,6 +18,7 @@ from surefoot.io import replacing
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
+from surefoot.results import Result
 
 COVERAGE = 0.9
 KIND = "sets"
@@ -41,7 +42,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Sets:
+class Sets(Result):
     """The classes of a row that are at least as probable as the limit, and the most probable one."""
 
     coverage: float
@@ -109,9 +110,9 @@ def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
     )
 
 
-def save_sets(sets: Sets, path: str | Path) -> None:
-    """Write the limit and what was measured."""
-    document: dict[str, Any] = {
+def sets_document(sets: Sets) -> dict[str, Any]:
+    """The limit and what was measured, as plain values."""
+    return {
         "surefoot": __version__,
         "format": FORMAT,
         "kind": KIND,
@@ -123,8 +124,14 @@ def save_sets(sets: Sets, path: str | Path) -> None:
         "measured": {name: asdict(each) for name, each in sets.measured.items() if each.coverage.n},
         "definitions": DEFINITIONS,
     }
+
+
+def save_sets(sets: Sets, path: str | Path) -> None:
+    """Write the limit and what was measured."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(sets_document(sets), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def _probabilities(predictions: Predictions) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy.monitor import Check
 from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
+from surefoot.deploy.sets import Sets, sets_document
 from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
@@ -32,6 +33,7 @@ from surefoot.report.comparison import TableContext
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.headline import headline_tables as evaluation_headlines
 from surefoot.report.monitor import monitor_table
+from surefoot.report.sets import sets_table, sets_verdict
 from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
 from surefoot.report.style import WIDTH, side_style, svg_of
@@ -253,6 +255,37 @@ def _unreachable_view(unreachable: Unreachable) -> View:
     )
 
 
+def _sets_view(sets: Sets) -> View:
+    def rows() -> Iterable[Row]:
+        for data, each in sets.measured.items():
+            coverage = {f"coverage_{end}": value for end, value in asdict(each.coverage).items()}
+            single = {f"single_{end}": value for end, value in asdict(each.single).items()}
+            yield {"data": data, **coverage, "mean_size": each.mean_size, **single}
+
+    def draw(ax: Axes | None) -> Axes:
+        """How many sets contain the true class, with 95% intervals, and what is guaranteed."""
+        axes = plots.given_or_new(ax)
+        shares = {name: each.coverage for name, each in sets.measured.items() if each.coverage.n}
+        for place, share in enumerate(shares.values()):
+            axes.plot([share.low, share.high], [place, place], color="C0", linewidth=1.4)
+            axes.plot(share.value, place, "o", color="C0")
+        axes.axvline(sets.coverage, color="C3", linewidth=1, label="guaranteed on familiar data")
+        axes.set_yticks(range(len(shares)), list(shares))
+        axes.set_ylim(len(shares) - 0.5, -0.5)
+        axes.set_xlabel("sets that contain the true class")
+        axes.legend()
+        return axes
+
+    return View(
+        "Prediction sets",
+        tuple(sets_verdict(sets)),
+        (sets_table(sets),),
+        rows,
+        lambda: sets_document(sets),
+        draw,
+    )
+
+
 def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
     """The measured and the guaranteed error of every candidate, the target, and what was chosen."""
     some = [each for each in chosen.candidates if each.n]
@@ -409,6 +442,7 @@ VIEWS: dict[type, Callable[[Any], View]] = {
     Calibration: _calibration_view,
     Thresholds: _thresholds_view,
     Unreachable: _unreachable_view,
+    Sets: _sets_view,
     Check: _check_view,
     ExperimentChange: _change_view,
     Study: _study_view,
