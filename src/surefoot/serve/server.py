@@ -21,6 +21,7 @@ BACKLOG = 1024  # connections waiting to be accepted
 DRAIN = 0.5  # seconds at shutdown for a request on a connection without one
 LINGER = 2.0  # seconds for a client to end its side of a connection
 CLOSE = (b"connection", b"close")
+TURNS = 5  # of the event loop; it needs three from accepting a connection to telling its protocol
 ATTACH_FILTER, RETURN = 26, 0x06  # of Linux: SO_ATTACH_FILTER, BPF_RET
 GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
@@ -145,17 +146,19 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept what waits, stop listening at once, finish all connections."""
-        await asyncio.sleep(0)  # for connections that the event loop has accepted and not made yet
-        for each in list(self.server_state.connections):
-            each.shutdown()
+        loop = asyncio.get_running_loop()
         for sock in sockets or ():
             _ignore_new(sock)
+            loop.remove_reader(sock.fileno())
+        for _ in range(TURNS):  # until those that the event loop has accepted are connections
+            await asyncio.sleep(0)
+        for each in list(self.server_state.connections):
+            each.shutdown()
         waiting = [connection for sock in sockets or () for connection in _accepted(sock)]
         for server in self.servers:
             server.close()
         for sock in sockets or ():
             sock.close()
-        loop = asyncio.get_running_loop()
         for connection in waiting:
             await loop.connect_accepted_socket(self._protocol, connection)
         await super().shutdown(sockets)
