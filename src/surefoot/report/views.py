@@ -46,7 +46,7 @@ from surefoot.text import count_of, visible
 if TYPE_CHECKING:
     import pandas
 
-MOST_LINES = 39  # of a result as text
+MOST_LINES = 38  # of a result as text, besides one that says what is left out
 LINE = 100  # characters of a sentence per line
 CSS = """
 .surefoot { font-size: 0.9rem; line-height: 1.4; }
