@@ -157,7 +157,7 @@ def overview_picture(
     least = min((time for time in times.values() if math.isfinite(time)), default=1.0)
     ratios = {m.name: min(MOST_AREA, times.get(m.name, math.inf) / least) for m in drawn}
     with rc_context(SMALL):
-        figure, ((axes,),) = panels(title, 3.05, width=HALF_WIDTH, margins=(0.6, 0.1, 0.5))
+        figure, ((axes,),) = panels(title, 3.05, width=HALF_WIDTH, margins=(0.7, 0.1, 0.5))
         axes.set(xscale="log", yscale="log", xlabel="NLL on familiar data", ylabel="NLL on unfamiliar data")
         for method in sorted(drawn, key=lambda m: -ratios[m.name]):
             colour = COLOURS["unfamiliar"] if method.name == recommended else COLOURS["familiar"]
@@ -165,7 +165,7 @@ def overview_picture(
             axes.scatter(*places[method.name], s=AREA * ratios[method.name], edgecolors=INK, **look)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
             axis.set_minor_formatter(NullFormatter())
         axes.margins(0.08, 0.08)
         place_labels(

@@ -2,13 +2,14 @@
 
 import html
 import io
+import math
 import re
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -278,13 +279,12 @@ def _drawing(style: Any) -> Iterator[None]:
 
 
 LABEL_SIZE = 8.5
-CROWDED = 60  # points from one to the next whose labels are in one column
 LABEL_HEIGHT = 1.3 * LABEL_SIZE
 LETTER_WIDTH = 0.58 * LABEL_SIZE
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 DISTANCES = (1, 5)  # points between a label and the mark of its point
-# How far a column of labels is to the right or left of its points, and above or below them, the nearest first
-COLUMN_PLACES = sorted(product(range(14, 500, 14), range(0, 250, 12)), key=lambda place: sum(place))
+# Where a label with a line is, right of its point and above it (or left, or below), the nearest first
+FAR_PLACES = sorted(product(range(8, 400, 8), range(0, 250, 6)), key=lambda place: math.hypot(*place))
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
@@ -301,9 +301,8 @@ def place_labels(
 ) -> None:
     """Write each label next to its point, where it covers no other label or point and is inside the axes.
 
-    Where there is no such place, labels of neighbouring points go into a column beside them, with thin lines
-    to the points; an `optional` one is left out. Points to `avoid` have no label.  Call it when
-    everything is drawn.
+    Where there is no such place, a label is further away, with a thin line to its point; an `optional` one is
+    left out. Points to `avoid` have no label. Call it when everything is drawn.
     """
     radii = radii or [4.0] * len(points)
     middles = [_in_points(axes, point) for point in points]
@@ -312,21 +311,16 @@ def place_labels(
     edges = _edges(axes)
     named = [i for i in range(len(points)) if not (optional and optional[i])]
     boxes = _near(named, middles, radii, labels, taken, edges)
-    left = sorted((i for i in named if i not in boxes), key=lambda i: middles[i][0])
-    gaps = [i for i in range(1, len(left)) if middles[left[i]][0] - middles[left[i - 1]][0] > CROWDED]
-    for start, end in pairwise((0, *gaps, len(left))):
-        crowd = left[start:end]
-        column = _column(
-            [middles[i] for i in crowd], [labels[i] for i in crowd], [*taken, *boxes.values()], edges
-        )
-        boxes |= dict(zip(crowd, column, strict=True))
+    far = sorted((i for i in named if i not in boxes), key=lambda i: middles[i])
+    for index in far:
+        boxes[index] = _far(middles[index], labels[index], taken, list(boxes.values()), edges)
     others = [i for i in range(len(points)) if i not in named]
     boxes |= _near(others, middles, radii, labels, [*taken, *boxes.values()], edges)
     for index, box in boxes.items():
         is_left = box[2] < middles[index][0]
         offset = (box[2 if is_left else 0] - middles[index][0], (box[1] + box[3]) / 2 - middles[index][1])
         colour = INK if colours is None else colours[index]
-        _label(axes, points[index], offset, labels[index], far=index in left, color=colour, is_left=is_left)
+        _label(axes, points[index], offset, labels[index], far=index in far, color=colour, is_left=is_left)
 
 
 def _near(
@@ -352,30 +346,28 @@ def _near(
     return boxes
 
 
-def _column(
-    points: Sequence[tuple[float, float]], labels: Sequence[str], taken: Sequence[Box], edges: Box
-) -> list[Box]:
-    """Boxes of labels under each other, in the order of their points' heights, beside the points."""
-    if not points:
-        return []
-    order = sorted(range(len(points)), key=lambda i: points[i][1])
-    middle = float(np.mean([y for _, y in points]))
-    half, line = LABEL_HEIGHT / 2, LABEL_HEIGHT + 1
-    widths = [LETTER_WIDTH * len(label) for label in labels]
+def _far(
+    point: tuple[float, float], label: str, marks: Sequence[Box], boxes: Sequence[Box], edges: Box
+) -> Box:
+    """The nearest free place from which a line to the point crosses no other label."""
+    x, y = point
+    width, half = LETTER_WIDTH * len(label), LABEL_HEIGHT / 2
+    places = [
+        (start, y + above - half, start + width, y + above + half)
+        for right, up in FAR_PLACES
+        for start in (x + right, x - right - width)
+        for above in (up, -up)
+    ]
+    free = [box for box in places if _is_free(box, [*marks, *boxes], edges)]
+    return next((box for box in free if not _is_crossed(point, box, boxes)), (free or places)[0])
 
-    def boxes(start: float, shift: float) -> list[Box]:
-        heights = [middle + shift + (order.index(i) - (len(order) - 1) / 2) * line for i in range(len(order))]
-        return [(start, y - half, start + w, y + half) for y, w in zip(heights, widths, strict=True)]
 
-    right, left = max(x for x, _ in points), min(x for x, _ in points) - max(widths)
-    columns = (
-        boxes(start, sign * shift)
-        for far, shift in COLUMN_PLACES
-        for start in (right + far, left - far)
-        for sign in (1, -1)
-    )
-    free = (each for each in columns if all(_is_free(box, taken, edges) for box in each))
-    return next(free, boxes(right + COLUMN_PLACES[0][0], 0.0))
+def _is_crossed(point: tuple[float, float], box: Box, others: Sequence[Box]) -> bool:
+    """Whether the line from a point to the nearer end of its label crosses another label."""
+    (x, y), (left, bottom, right, top) = point, box
+    end = (left if left > x else right, (bottom + top) / 2)
+    line = [(x + part * (end[0] - x), y + part * (end[1] - y)) for part in np.linspace(0, 1, 25)]
+    return any(o[0] < at[0] < o[2] and o[1] < at[1] < o[3] for o in others for at in line)
 
 
 def _edges(axes: Axes) -> Box:
@@ -442,7 +434,7 @@ def _label(
         "linewidth": 0.6,
         "shrinkA": 0,
         "shrinkB": 0,
-        "relpos": (0, 0.5),
+        "relpos": (1 if is_left else 0, 0.5),
     }
     axes.annotate(
         label,
