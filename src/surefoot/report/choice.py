@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import SIGNIFICANCE, Comparison, MethodRuns, p_between
+from surefoot.evaluation.comparison import SIGNIFICANCE, Comparison, Mark, MethodRuns, p_between
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.run import PartStudy
@@ -191,6 +191,8 @@ def _reason(choice: Choice, baseline: MethodRuns | None) -> str:
     if choice.chosen is choice.best:
         if choice.runs < 2:
             return f"it has the lowest NLL on {side} data"
+        if choice.chosen.cells[side, DECIDING].mark is Mark.BEST_UNTESTED:
+            return f"it has the lowest NLL on {side} data, with too few runs for a test"
         others = [method.title for method in choice.tied if method is not choice.best]
         also = ""
         if len(others) == 1:
