@@ -2,8 +2,9 @@
 
     python experiments/answers.py [--pages docs/results]
 
-Reads the first table of each task's page and those of recipes.md. Writes answers.svg (as tuned, other
-recipes, and the paper) into the same folder, and the table into its README.md, between two comments.
+Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
+and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods that
+the paper does not have, into its details.md; each between two comments.
 """
 
 import argparse
@@ -33,7 +34,8 @@ ROW = re.compile(
     re.MULTILINE,
 )
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
-BEGIN, END = "<!-- answers: written by experiments/answers.py -->", "<!-- end of answers -->"
+BEGIN, END = "<!-- {}: written by experiments/answers.py -->", "<!-- end of {} -->"
+MORE_METHODS = re.compile(r"^\*\*Not in the paper.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 WORDS = {"yes": "**yes**", "no: negligible difference": "no"}
 PANEL_LETTERS = 34  # of a panel's title
 OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
@@ -78,19 +80,47 @@ def answers_table(pages: Path) -> str:
     return "\n".join(lines)
 
 
+def details_table(pages: Path) -> str:
+    """The same with the numbers: the interval for new groups, and half of that over runs."""
+    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
+    lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
+    for of_question in zip(*ours.values(), strict=True):
+        cells = [
+            f"{WORDS.get(each.word, each.word)}: {each.change:+.1%} [{each.low:+.1%}, {each.high:+.1%}] ±{each.margin:.1%}"
+            for each in of_question
+        ]
+        lines.append(f"| {of_question[0].question} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def more_methods_table(pages: Path) -> str:
+    """Unfamiliar NLL less that of the ensemble of T-scaled networks, of each method not in the paper."""
+    differences: dict[str, dict[str, str]] = {}
+    for task, name in TASKS.items():
+        [table] = MORE_METHODS.findall((pages / f"{name}.md").read_text())
+        for line in table.splitlines()[2:]:
+            method, _, difference, *_ = (cell.strip() for cell in line.strip("|").split(" | "))
+            differences.setdefault(method, {})[task] = difference
+    lines = ["| method | " + " | ".join(TASKS) + " |", "|---|" + "---|" * len(TASKS)]
+    for method, of_tasks in differences.items():
+        lines.append(f"| {method} | " + " | ".join(of_tasks.get(task, "–") for task in TASKS) + " |")
+    return "\n".join(lines)
+
+
 def percent(change: float) -> str:
     """A signed percentage without decimals; 0 has no sign."""
     rounded = round(100 * change)
     return f"{rounded:+d}%" if rounded else "0%"
 
 
-def with_table(text: str, table: str) -> str:
-    """The page with its table replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"README.md has no {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+def with_table(text: str, name: str, table: str) -> str:
+    """The page with its table of that name replaced."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise SystemExit(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def paper_change(text: str, task: str) -> float:
@@ -148,16 +178,21 @@ def draw_answer(axes: Axes, place: float, answer: Answer, style: dict[str, Any])
 
 
 def main() -> None:
-    """Write the figure and the table."""
+    """Write the figure and the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", type=Path, default=Path("docs/results"))
     pages = parser.parse_args().pages
     path = pages / "answers.svg"
     path.write_text(answers_picture(pages).svg())
     print(path)
-    page = pages / "README.md"
-    page.write_text(with_table(page.read_text(), answers_table(pages)))
-    print(page)
+    for page, name, table in (
+        ("README.md", "answers", answers_table),
+        ("details.md", "answers", details_table),
+        ("details.md", "methods", more_methods_table),
+    ):
+        path = pages / page
+        path.write_text(with_table(path.read_text(), name, table(pages)))
+        print(path)
 
 
 if __name__ == "__main__":

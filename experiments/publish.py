@@ -20,10 +20,11 @@ from typing import Any
 
 PLANE_FIGURES = {"toy": "Error regions of each method in the plane, first run"}
 FIGURES = {
+    "overview": "Familiar and unfamiliar NLL of every method, mean of the runs",
     "temperature-curves": "Familiar and unfamiliar NLL as T varies",
-    "e99": "Errors among predictions above 99% confidence, first run",
-    "reliability-methods": "Reliability, first run",
-    "risk-coverage-methods": "Risk and coverage, first run",
+    "e99": "Errors among predictions above 99% confidence, all runs",
+    "reliability-methods": "Reliability, all runs",
+    "risk-coverage-methods": "Risk and coverage, mean of the runs",
 }
 FITTED = ("temperature", "t0", "t1")
 PAGE_METRICS = ("nll", "label_error", "ece", "e99")  # on a method's page
