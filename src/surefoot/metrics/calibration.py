@@ -270,6 +270,8 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
     outcomes = predictions.outcomes
     if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
         curves = iter(outcomes.block_curves)  # resamples share what was sorted for all of them
+    elif outcomes.on_device is not None:
+        curves = iter((outcomes.on_device.curve_at(bin_edges(outcomes.total)),))
     else:
         sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
         curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)

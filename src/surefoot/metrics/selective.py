@@ -18,7 +18,7 @@ def label_error(predictions: HasOutcomes) -> float:
     """
     outcomes = predictions.outcomes
     if outcomes.score is None:
-        return outcomes.mean(~outcomes.correct)
+        return outcomes.mean_of(wrong)
     return 1 - mean_average_precision(outcomes)
 
 
@@ -69,14 +69,13 @@ def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
 def error_above(predictions: HasOutcomes, threshold: float) -> float:
     """Error rate among decisions with confidence > threshold; NaN where there are none."""
     outcomes = predictions.outcomes
-    above = outcomes.counted(is_above(outcomes, threshold).astype(np.float64))
-    total = float(above.sum())
-    return float((above * ~outcomes.correct).sum()) / total if total else NAN
+    total = outcomes.sum_of(partial(is_above, threshold=threshold))
+    return outcomes.sum_of(partial(is_wrong_above, threshold=threshold)) / total if total else NAN
 
 
 def is_above(decisions: Decisions, threshold: float) -> Bools:
     """Whether the confidence is above the threshold."""
-    return np.asarray(decisions.confidence > threshold)
+    return decisions.confidence > threshold
 
 
 def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:

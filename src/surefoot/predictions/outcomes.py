@@ -105,6 +105,7 @@ class Outcomes:
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
+    on_device: "OnDevice | None" = None  # the same decisions in the memory of a GPU
 
     @property
     def outcomes(self) -> "Outcomes":
@@ -118,12 +119,17 @@ class Outcomes:
     def total(self) -> float:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
-    def mean(self, values: Array | Bools) -> float:
-        """Mean over decisions; NaN where there are none."""
+    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
+        """The sum over decisions of a function of their facts, which may be tensors on a GPU."""
+        if self.weight is None and self.on_device is not None:
+            return self.on_device.sum_of(part)
+        values = part(self)
+        return float(values.sum() if self.weight is None else values @ self.weight)
+
+    def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
+        """The mean over decisions; NaN where there are none."""
         total = self.total
-        if not total:
-            return float("nan")
-        return float(values.sum() if self.weight is None else values @ self.weight) / total
+        return self.sum_of(part) / total if total else float("nan")
 
     def reweighted(self, row_weight: Array) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
@@ -161,6 +167,8 @@ class Outcomes:
 
     @cached_property
     def block_rankings(self) -> tuple[Ranking, ...]:
+        if self.on_device is not None:
+            return (self.on_device.ranking(),)
         return tuple(Ranking.of(self.confidence[block]) for block in self.blocks)
 
     @cached_property
@@ -189,6 +197,16 @@ class Outcomes:
         sums = (weight, weight * ~self.correct[block], weight * self.confidence[block])
         mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
         return Curve(mass, errors, confidence)
+
+
+class OnDevice(Protocol):
+    """Decisions of one block in the memory of a GPU."""
+
+    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float: ...
+
+    def ranking(self) -> Ranking: ...
+
+    def curve_at(self, edges: Array) -> Curve: ...
 
 
 class HasOutcomes(Protocol):
