@@ -53,10 +53,18 @@ class Curve:
     def total(self) -> float:
         return float(self.mass[-1])
 
+    @property
+    def total_errors(self) -> float:
+        return float(self.errors[-1])
+
     def residual_at(self, mass: Array) -> Array:
         """Confidence less correctness, summed over so many of the most confident decisions."""
         confidence = np.interp(mass, self.mass, self.confidence)
         return np.asarray(confidence + self.errors_at(mass) - mass)
+
+    def run_ends(self, mass: Array) -> Array:
+        """The mass at the end of the run of ties in which so many of the most confident decisions end."""
+        return np.asarray(self.mass[np.searchsorted(self.mass, mass)])
 
     def errors_at(self, mass: Array) -> Array:
         """Errors among so many of the most confident decisions."""
@@ -131,9 +139,9 @@ class Outcomes:
         total = self.total
         return self.sum_of(part) / total if total else float("nan")
 
-    def reweighted(self, row_weight: Array) -> "Outcomes":
+    def reweighted(self, row_weight: Array | NDArray[np.uint8]) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
-        again = replace(self, weight=row_weight[self.row])
+        again = replace(self, weight=row_weight[self.row].astype(np.float64, copy=False))
         # Rankings are shared with the resample; cached properties are in __dict__, also of a frozen class.
         again.__dict__.update(
             block_rankings=self.block_rankings,
