@@ -58,9 +58,9 @@ def test_every_method_is_named_in_a_page(method):
     assert any(f"`{method.name}`" in page.read_text() for page in METHOD_PAGES)
 
 
-def test_the_table_of_methods_has_their_order_and_costs():
-    rows = re.findall(r"^\| \[`([\w-]+)`\].*\| (.+) \| (.+) \|$", METHOD_TABLE, flags=re.MULTILINE)
-    assert rows == [(method.name, method.training, method.inference) for method in METHODS]
+def test_the_table_of_methods_has_every_page():
+    pages = re.findall(r"^\| \[.+?\]\(([\w-]+)\.md\)", METHOD_TABLE, flags=re.MULTILINE)
+    assert sorted(pages) == sorted(page.stem for page in METHOD_PAGES)
 
 
 @pytest.mark.parametrize("name", sorted(typer.main.get_command(app).commands))
