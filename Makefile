@@ -32,7 +32,7 @@ benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 
 .PHONY: docs
 docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 mutants: .venv/dev ## change the source a little, 60 times, and see whether the tests notice; ARGS="--area store --seed 3"
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
