@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # every process that a test starts would compile the package again
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
