@@ -3,10 +3,8 @@
 One page per metric, method, calibrator and task; the API by module; the options of each command.
 """
 
-import csv
 import inspect
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -24,6 +22,7 @@ from mkdocs.structure.pages import Page
 import surefoot
 from surefoot.calibrators import CALIBRATORS, DEFINITIONS, Calibrator
 from surefoot.cli.app import app
+from surefoot.evaluation.comparison import mean_scores
 from surefoot.experiments.experiment import EXPERIMENTS
 from surefoot.experiments.methods import METHODS, Method, calibrated_rows
 from surefoot.metrics import METRICS, Metric
@@ -258,20 +257,15 @@ def _scores(task: str, method: str) -> list[str]:
     means = published(task)
     cells = []
     for metric in ("nll", "label_error", "ece", "e99"):
-        sides = [means.get((method, metric, side)) for side in ("familiar", "unfamiliar")]
+        sides = [means.get((method, side, metric)) for side in ("familiar", "unfamiliar")]
         cells.append(" / ".join(f"{value:.3f}" for value in sides if value is not None))
     return cells
 
 
 @cache
 def published(task: str) -> dict[tuple[str, str, str], float]:
-    """The mean over runs of each method, metric and side."""
-    values = defaultdict(list)
-    with (DOCS / "results" / f"{task}-scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["value"]:  # empty: undefined in that run
-                values[row["method"], row["metric"], row["side"]].append(float(row["value"]))
-    return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
+    """The mean over runs of each method, side and metric."""
+    return mean_scores(DOCS / "results" / f"{task}-scores.csv")
 
 
 # the API

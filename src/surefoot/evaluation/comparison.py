@@ -354,6 +354,17 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
     return scores
 
 
+def mean_scores(path: str | Path) -> dict[tuple[str, str, str], float]:
+    """The mean over runs of each method, side and metric of a `scores.csv`, where it is defined."""
+    means = {}
+    for method, places in read_scores(path).items():
+        for (side, metric), scores in places.items():
+            values = [score.value for score in scores if not math.isnan(score.value)]
+            if values:
+                means[method, side, metric] = math.fsum(values) / len(values)
+    return means
+
+
 def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:
     if len(line) != len(SCORES_HEADER):
         raise ValueError(f"{len(line)} values; needed: {len(SCORES_HEADER)}")
