@@ -124,7 +124,7 @@ def _print(fitted: "Calibration") -> None:
             nll, ece = fitted.evidence.nll_held_out, fitted.evidence.ece_held_out
             echo(f"on rows left out of the fit: NLL {nll:.4f}, ECE {ece:.4f}")
     for remark in fitted.notes():
-        echo(f"note: {remark}", err=True)
+        echo("note: " + remark.replace("force=True", "--force"), err=True)
 
 
 def budget_of(text: str | None) -> float | str | None:
