@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.stats import norm
 
 from surefoot import read_predictions
@@ -25,10 +26,10 @@ SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 SHARES = {"100%": 1.0, "30%": 0.3, "10%": 0.1}  # of unfamiliar rows
 KINDS = ("familiar", *SHARES, "label shift", "other mix")
 DECIDING: tuple[Cell, ...] = ((25, "100%"), (100, "100%"), (200, "30%"), (500, "10%"))
-SPLITS, WINDOWS = 24, 25  # splits of the familiar rows; windows of each cell and split
+SPLITS, WINDOWS = 12, 25  # splits of the familiar rows; windows of each cell and split
 FAMILIAR_WINDOWS = 100  # of each size and split, for the critical values
 TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
-CLASSIFIED = 200  # rows at most in a window for the domain classifier, which is slow
+CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
 
 ONE_SIDED = ("confidence", "confidence tail", "energy", "energy tail")
 SUM, LABELS, LOGITS = "sum", "labels", "whitened logits"
@@ -284,23 +285,30 @@ def windows(
 def statistics(found: Columns, data: Numbers, reference: Array, rows: Array) -> dict[str, Array]:
     """Every detector's statistic for each window; larger is more evidence of a shift."""
     count, size = rows.shape
-    share = np.zeros((count, data.n))
-    np.add.at(share, (np.arange(count)[:, None], rows), 1 / size)
-    share[:, reference] -= 1 / len(reference)
-    values = {name: share @ each for name, each in found.one.items()}
+    share = csr_array((np.full(rows.size, 1 / size), rows.ravel(), np.arange(0, rows.size + 1, size)),
+                      shape=(count, data.n))  # fmt: skip
+
+    def changes(each: Array) -> Array:
+        """Of the mean, for each window."""
+        change: Array = share @ each - each[reference].mean(axis=0)
+        return change
+
+    values = {name: changes(each) for name, each in found.one.items()}
     for name in data.scores:
         values[f"{name}, two-sided"] = np.abs(values[name])
     for name, each in found.several.items():
-        change = share @ each
+        change = changes(each)
         values[name] = np.abs(change).max(axis=1) if name == "classes" else (change**2).sum(axis=1)
     step = np.arange(size + 1) / size
     for name, ranks in found.distributions.items():
         ordered = np.sort(ranks[rows], axis=1)
         apart = np.maximum(np.abs(ordered - step[1:, None]), np.abs(ordered - step[:-1, None]))
         values[name] = apart.max(axis=(1, 2))
-    if data.features is not None and size <= CLASSIFIED:
+    if data.features is not None and size in CLASSIFIED:
         known = [_scattered(data.features[part]) for part in (reference[::2], reference[1::2])]
-        values["domain classifier"] = np.array([_classifier(known, data.features[each]) for each in rows])
+        values["domain classifier"] = np.array(
+            [_classifier(known, data.features[each]) for each in rows[:WINDOWS]]
+        )
     return values
 
 
