@@ -34,7 +34,7 @@ CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which i
 ONE_SIDED = ("confidence", "confidence tail", "energy", "energy tail")
 SUM, LABELS, LOGITS = "sum", "labels", "whitened logits"
 FEATURES = ("whitened features", "whitened features, ridge 1", "whitened features, within classes")
-RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus")
+RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", "Fisher of smallest")
 SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
 
 
@@ -394,6 +394,10 @@ def set_name(rule: str, third: str | None) -> str:
 def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own: dict[str, Array]) -> Array:
     """A combination of p-values, larger is more evidence; `own` are those of the familiar windows."""
     unfamiliar = LABELS if many else SUM
+    if rule == "Fisher of smallest" and not many:
+        unfamiliar = "smallest"
+        values, null = (-np.min([each[key] for key in ONE_SIDED if key in each], axis=0) for each in (p, own))
+        p, own = (each | {unfamiliar: _p_values(null, found)} for each, found in ((p, values), (own, null)))
     weights = {"MMD": 0.125, "classes": 0.125}
     if third == LOGITS:
         del weights["MMD"]
@@ -403,7 +407,11 @@ def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own
     elif third is None:
         weights |= {unfamiliar: 1.0}
     else:
-        weights |= {"both": 1.0} if rule in ("squares", "Fisher") else {unfamiliar: 1.0, third: 1.0}
+        weights |= (
+            {"both": 1.0}
+            if rule in ("squares", "Fisher", "Fisher of smallest")
+            else {unfamiliar: 1.0, third: 1.0}
+        )
         if rule != "sum":
             weights |= {"both": 1.0}
             values, null = (_both(rule, each[unfamiliar], each[third]) for each in (p, own))
