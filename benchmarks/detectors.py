@@ -32,9 +32,11 @@ TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
 CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
 
 ONE_SIDED = ("confidence", "confidence tail", "energy", "energy tail")
-SUM, LABELS, LOGITS = "sum", "labels", "whitened logits"
+SUM, LABELS, LOGITS = "sum", "labels and energy", "whitened logits"
+BEFORE = "before"  # the set of the second round
 FEATURES = ("whitened features", "whitened features, ridge 1", "whitened features, within classes")
-RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", "Fisher of smallest")
+CHOSEN_RULE = "Fisher of smallest"  # for one label; for many labels today's
+RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", CHOSEN_RULE, BEFORE)
 SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
 
 
@@ -224,6 +226,8 @@ def columns(data: Numbers, reference: Array) -> Columns:
         unsure = 1 - np.maximum(data.probs, 1 - data.probs)
         each = [tails(ranks_in(u[reference], u), len(reference)) for u in unsure.T]
         one["labels"] = ranks_in(np.mean(each, axis=0)[reference], np.mean(each, axis=0))
+        parts = (one["labels"], one["energy"])
+        one["labels and energy"] = np.sum([part / part[reference].std() for part in parts], axis=0)
     expected = np.maximum(chosen[reference].mean(axis=0), 1 / len(reference))
     names = [name for name in ONE_SIDED if name in one]
     one[SUM] = sum(one[name] / one[name][reference].std() for name in names)
@@ -393,8 +397,12 @@ def set_name(rule: str, third: str | None) -> str:
 
 def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own: dict[str, Array]) -> Array:
     """A combination of p-values, larger is more evidence; `own` are those of the familiar windows."""
+    if rule == CHOSEN_RULE and many:
+        rule = "today"
     unfamiliar = LABELS if many else SUM
-    if rule == "Fisher of smallest" and not many:
+    if rule == BEFORE:
+        rule, unfamiliar = "today", "labels" if many else SUM
+    if rule == CHOSEN_RULE:
         unfamiliar = "smallest"
         values, null = (-np.min([each[key] for key in ONE_SIDED if key in each], axis=0) for each in (p, own))
         p, own = (each | {unfamiliar: _p_values(null, found)} for each, found in ((p, values), (own, null)))
@@ -402,15 +410,13 @@ def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own
     if third == LOGITS:
         del weights["MMD"]
     if rule in ("today", "features 1"):
-        weights |= dict.fromkeys((LABELS,) if many else ONE_SIDED, 1.0)
+        weights |= dict.fromkeys((unfamiliar,) if many else ONE_SIDED, 1.0)
         weights |= {} if third is None else {third: 0.25 if rule == "today" else 1.0}
     elif third is None:
         weights |= {unfamiliar: 1.0}
     else:
         weights |= (
-            {"both": 1.0}
-            if rule in ("squares", "Fisher", "Fisher of smallest")
-            else {unfamiliar: 1.0, third: 1.0}
+            {"both": 1.0} if rule in ("squares", "Fisher", CHOSEN_RULE) else {unfamiliar: 1.0, third: 1.0}
         )
         if rule != "sum":
             weights |= {"both": 1.0}
