@@ -1,18 +1,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # every process that a test starts would compile the package again
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart cpu package test explore check format benchmark mutants fuzz browser clean
+.PHONY: help quickstart cpu package test explore test-recipes check format benchmark mutants fuzz browser clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 quickstart: .venv/core ## compare the paper's methods on photographs that are in the package; two minutes
 	$(BIN)/surefoot run quickstart
 
 test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-recipes: .venv-recipes/installed ## run every example with the real package; none is skipped
+	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py
 
 explore: .venv/dev ## look for new counterexamples to the property tests, other ones each time
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m hypothesis
@@ -32,7 +36,7 @@ benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
 
 .PHONY: docs
 docs: .venv/docs ## build the documentation as a site, in site/; a broken link is an error
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 mutants: .venv/dev ## change the source a little, 60 times, and see whether the tests notice; ARGS="--area store --seed 3"
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
@@ -76,5 +80,10 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
+.venv-recipes/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-recipes
+	.venv-recipes/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,recipes]'
+	@touch $@
+
 clean: ## remove environments and caches; the networks in runs/ stay
-	rm -rf site .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site .venv .venv-peers .venv-recipes .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,6 +7,9 @@ best of each counts. On a busy machine wall time says little, so the processor t
 the processes it starts, is compared with that of torch's import in the same run. A goal is in seconds on two
 idle cores, where torch's import takes 1.3 s: it is met if the ratio is at most the goal over 1.3.
 
+Python keeps compiled code, as for an installed package, also where PYTHONDONTWRITEBYTECODE is set here:
+without it every command would compile the package again.
+
 `report` and `compare` need a store with a run of quickstart; without --store they are left out. --write
 replaces benchmarks/results/latency.md.
 """
@@ -43,6 +46,8 @@ QUICK = {
     "evaluate familiar.npz unfamiliar.npz": 2.5,
 }
 OF_A_RUN = {
+    "ls runs --store {store}": 0.5,
+    "show quickstart --store {store}": 0.5,
     "report quickstart --store {store}": 8.0,
     "compare quickstart quickstart --store {store}": 8.0,
 }
@@ -60,7 +65,8 @@ def cost(code: str, words: list[str], folder: Path) -> Cost:
     """Run a program once. Its exit code may be 2: a refusal is a command, too."""
     start, before = time.perf_counter(), os.times()
     command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     if done.returncode not in (0, 2):
         sys.exit(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.decode()}")
     after = os.times()

@@ -1,6 +1,7 @@
 """XGBoost or LightGBM: the raw scores of boosted trees are logits; calibrate them, and choose a threshold.
 
-python examples/boosted_trees.py xgboost        (needs: pip install xgboost; or lightgbm, for both)
+python examples/boosted_trees.py xgboost        (needs: pip install xgboost)
+python examples/boosted_trees.py lightgbm       (needs: pip install lightgbm)
 """
 
 import sys

@@ -3,8 +3,8 @@
     python experiments/answers.py [--pages docs/results]
 
 Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
-and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods that
-the paper does not have, into its details.md; each between two comments.
+and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods
+that the paper does not have, into its details.md; each between two comments.
 """
 
 import argparse
@@ -86,7 +86,8 @@ def details_table(pages: Path) -> str:
     lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
     for of_question in zip(*ours.values(), strict=True):
         cells = [
-            f"{WORDS.get(each.word, each.word)}: {each.change:+.1%} [{each.low:+.1%}, {each.high:+.1%}] ±{each.margin:.1%}"
+            f"{WORDS.get(each.word, each.word)}: {each.change:+.1%} [{each.low:+.1%}, {each.high:+.1%}] "
+            f"±{each.margin:.1%}"
             for each in of_question
         ]
         lines.append(f"| {of_question[0].question} | " + " | ".join(cells) + " |")
@@ -103,7 +104,9 @@ def more_methods_table(pages: Path) -> str:
             differences.setdefault(method, {})[task] = difference
     lines = ["| method | " + " | ".join(TASKS) + " |", "|---|" + "---|" * len(TASKS)]
     for method, of_tasks in differences.items():
-        lines.append(f"| {method} | " + " | ".join(of_tasks.get(task, "–") for task in TASKS) + " |")
+        lines.append(
+            f"| {method} | " + " | ".join(of_tasks.get(task, "\N{EN DASH}") for task in TASKS) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -141,7 +144,7 @@ def answers_picture(pages: Path) -> Picture:
     }
     questions = [answer.question for answer in ours["gender"]]
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 4.9), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
         panels: Any = figure.subplots(2, 3, sharey=True)
         for axes, question in zip(panels.flat, questions, strict=True):
             draw_panel(axes, question, ours, others)

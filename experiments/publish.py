@@ -4,19 +4,21 @@
     python experiments/publish.py STORE/experiments/cat-dog --methods docs/methods
     python experiments/publish.py --other-recipes STORE/experiments/NAME ...
 
-Each folder is that of an experiment after `surefoot report`. `--methods` writes the scores of one task into
-the tables of the methods' pages. `--other-recipes` writes one page, recipes.md, with the answers to the
-paper's questions and the methods not in the paper. No photograph is copied: the terms of some data sets do
-not allow it.
+Each folder is that of an experiment after `surefoot report`. `--methods` writes the scores of one task, and
+the changes on all published ones, into the tables of the methods' pages. `--other-recipes` writes one page,
+recipes.md, with the answers to the paper's questions and the methods not in the paper. No photograph is
+copied: the terms of some data sets do not allow it.
 """
 
 import argparse
 import csv
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from surefoot.evaluation.comparison import mean_scores
 
 PLANE_FIGURES = {"toy": "Error regions of each method in the plane, first run"}
 FIGURES = {
@@ -32,6 +34,8 @@ SIDES = ("familiar", "unfamiliar")
 FROM_SINGLE = ("from_baseline", "from_baseline_low", "from_baseline_high")
 MINUS = "\N{MINUS SIGN}"
 HEAD = "| method | runs | NLL | error | ECE | E99 | from single |"
+CHANGES_HEAD = "| unfamiliar NLL, change from `single-t` to | gender | cat-dog | animals | objects |"
+CHANGES_OF = ("gender-utkface", "cat-dog", "animals64", "objects96")
 AFTER_THE_QUESTIONS = "**Table 1."
 
 
@@ -81,17 +85,28 @@ def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:
 
 
 def fill_methods(summary: Path, folder: Path) -> list[Path]:
-    """Update the rows of the methods' own tables; the pages that have such a table."""
+    """Update the scores on the methods' pages; the pages that have some."""
     with summary.open(newline="") as file:
         cells = {(row["method"], row["metric"], row["side"]): row for row in csv.DictReader(file)}
+    return fill(folder, HEAD, lambda method: method_row(method, cells))
+
+
+def fill_changes(results: Path, folder: Path) -> list[Path]:
+    """Update the changes on the methods' pages from the published scores; the pages that have some."""
+    means = [mean_scores(results / f"{task}-scores.csv") for task in CHANGES_OF]
+    return fill(folder, CHANGES_HEAD, lambda method: changes_row(method, means))
+
+
+def fill(folder: Path, head: str, row_of: Callable[[str], str]) -> list[Path]:
+    """Write each method's row again in the tables with this header; the pages that have such a table."""
     filled = []
     for page in sorted(folder.glob("*.md")):
         lines, inside = page.read_text().split("\n"), False
         for place, line in enumerate(lines):
-            inside = line == HEAD or (inside and line.startswith("|"))
+            inside = line == head or (inside and line.startswith("|"))
             if inside and line.startswith("| `"):
-                lines[place] = method_row(line.split("`")[1], cells)
-        if HEAD in lines:
+                lines[place] = row_of(line.split("`")[1])
+        if head in lines:
             page.write_text("\n".join(lines))
             filled.append(page)
     return filled
@@ -105,6 +120,13 @@ def method_row(method: str, cells: dict[tuple[str, str, str], dict[str, str]]) -
     change = [float(unfamiliar[name]) for name in FROM_SINGLE if unfamiliar[name]]
     difference = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*change).replace("-", MINUS) if change else ""
     return f"| `{method}` | {unfamiliar['runs']} | {scores} | {difference} |"
+
+
+def changes_row(method: str, means: list[dict[tuple[str, str, str], float]]) -> str:
+    """By how much a method's unfamiliar NLL differs from that of `single-t`, on each task."""
+    of, base = (method, "unfamiliar", "nll"), ("single-t", "unfamiliar", "nll")
+    changes = [round(100 * (each[of] / each[base] - 1)) for each in means]
+    return f"| `{method}` | {' | '.join(f'{change:+d}%' if change else '0%' for change in changes)} |"
 
 
 def other_recipes(folders: list[Path], out: Path) -> Path:
@@ -153,6 +175,7 @@ def main() -> None:
             if chosen.methods:
                 summary = folder / "tables" / f"{part['name']}-summary.csv"
                 print(*fill_methods(summary, chosen.methods), sep="\n")
+                print(*fill_changes(chosen.out, chosen.methods), sep="\n")
 
 
 if __name__ == "__main__":

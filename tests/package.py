@@ -120,7 +120,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(EXTRAS) == set(optional) - {"dev", "docs"}, f"extras: {sorted(optional)}"
+    assert set(EXTRAS) == set(optional) - {"dev", "docs", "recipes"}, f"extras: {sorted(optional)}"
     with tempfile.TemporaryDirectory(prefix="surefoot-package-") as scratch:
         wheel, sdist = build(Path(scratch, "builder"))
         for number, python in enumerate(given.python or [sys.executable]):

@@ -10,6 +10,7 @@ import pytest
 from matplotlib import pyplot
 
 from surefoot import metrics
+from tests.optional import optional
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -21,7 +22,7 @@ def example(monkeypatch):
 
     def load(name, *packages):
         for package in packages:
-            pytest.importorskip(package, reason=f"examples/{name}.py needs the package {package}")
+            optional(package)
         return importlib.import_module(name).main
 
     return load
@@ -94,8 +95,8 @@ result = surefoot.evaluate(surefoot.scan_predictions("drawn.parquet"), metrics=[
 
 @pytest.mark.filterwarnings("ignore")  # of Jupyter
 def test_progress_in_a_notebook_is_one_line_that_is_empty_in_the_end(tmp_path):
-    client = pytest.importorskip("nbclient", reason="progress in a notebook needs the package nbclient")
-    pytest.importorskip("ipykernel", reason="progress in a notebook needs the package ipykernel")
+    client = optional("nbclient")
+    optional("ipykernel")
     cell = {"cell_type": "code", "id": "c", "metadata": {}, "outputs": [], "source": PROGRESS}
     document = {
         "cells": [{**cell, "execution_count": None}],

@@ -3,10 +3,9 @@
 One page per metric, method, calibrator and task; the API by module; the options of each command.
 """
 
-import csv
 import inspect
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -18,12 +17,14 @@ from typing import Any
 import click
 import typer
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import surefoot
 from surefoot.calibrators import CALIBRATORS, DEFINITIONS, Calibrator
 from surefoot.cli.app import app
+from surefoot.evaluation.comparison import mean_scores
 from surefoot.experiments.experiment import EXPERIMENTS
 from surefoot.experiments.methods import METHODS, Method, calibrated_rows
 from surefoot.metrics import METRICS, Metric
@@ -50,6 +51,7 @@ API = {
     "experiments": "Experiments",
     "extend": "Extending",
 }
+ELSEWHERE = {"evaluate": "evaluation", "fit_calibration": "calibrators"}  # defined where files are streamed
 EXTENDING = {"Metric", "Calibrator", "Method", "TaskEntry", "Variant", "Calibration", "register"}
 MODULES = {"metrics": "Metrics", "plots": "Plots", "sklearn": "scikit-learn"}
 
@@ -60,6 +62,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for uri, text in pages.items():
         if files.get_file_from_path(uri) is None:
             files.append(File.generated(config, uri, content=text))
+    places = Counter(file.dest_uri for file in files)
+    if twice := [place for place, count in places.items() if count > 1]:
+        raise PluginError(f"two pages are written to {', '.join(twice)}; allowed: one")
     have = [*pages, *sorted(file.src_uri for file in files if file.src_uri not in pages)]
     config.nav = _expanded(config.nav, have)
     return files
@@ -79,7 +84,7 @@ def generated() -> Iterator[tuple[str, str]]:
         yield f"commands/{name}.md", f"# surefoot {name}\n\n{inspect.cleandoc(command.help or '')}\n"
     yield from _listed("metrics", "Metrics", METRICS, metric_page, "formula", "reference")
     yield from _listed("calibrators", "Calibrators", CALIBRATORS, calibrator_page, "formula", "reference")
-    yield from _listed("tasks", "Built-in tasks", TASKS, task_page, "description")
+    yield from _listed("built-in-tasks", "Built-in tasks", TASKS, task_page, "description")
     yield from _listed("methods/names", "Methods by name", METHODS, method_page, "formula", "reference")
     yield from api_pages()
 
@@ -92,7 +97,7 @@ def _listed(
         (f"[{each.title}]({each.name}.md)", f"`{each.name}`", *(_cell(getattr(each, c)) for c in columns))
         for each in entries
     ]
-    listing = folder.rpartition("/")[2] if folder != "methods/names" else "methods"
+    listing = {"methods/names": "methods", "built-in-tasks": "tasks"}.get(folder, folder)
     text = f"`surefoot ls {listing}` prints this list. "
     text += "[Add your own](../extending.md)." if "/" not in folder else "[Compared](../README.md)."
     yield f"{folder}/index.md", f"# {title}\n\n{text}\n\n{table(('', 'name', *columns), rows)}"
@@ -258,20 +263,15 @@ def _scores(task: str, method: str) -> list[str]:
     means = published(task)
     cells = []
     for metric in ("nll", "label_error", "ece", "e99"):
-        sides = [means.get((method, metric, side)) for side in ("familiar", "unfamiliar")]
+        sides = [means.get((method, side, metric)) for side in ("familiar", "unfamiliar")]
         cells.append(" / ".join(f"{value:.3f}" for value in sides if value is not None))
     return cells
 
 
 @cache
 def published(task: str) -> dict[tuple[str, str, str], float]:
-    """The mean over runs of each method, metric and side."""
-    values = defaultdict(list)
-    with (DOCS / "results" / f"{task}-scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["value"]:  # empty: undefined in that run
-                values[row["method"], row["metric"], row["side"]].append(float(row["value"]))
-    return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
+    """The mean over runs of each method, side and metric."""
+    return mean_scores(DOCS / "results" / f"{task}-scores.csv")
 
 
 # the API
@@ -285,7 +285,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
         home = getattr(value, "__module__", None)
         if isinstance(value, ModuleType) or home is None or not (callable(value) or inspect.isclass(value)):
             continue
-        part = home.split(".")[1]
+        part = ELSEWHERE.get(name, home.split(".")[1])
         names["extend" if name in EXTENDING else part if part in API else "predictions"].append(name)
     rows = []
     for part, title in API.items():

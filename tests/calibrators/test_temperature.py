@@ -268,6 +268,7 @@ def test_a_temperature_that_the_data_say_nothing_about_is_not_used(tmp_path):
     assert plain.high > 100 * plain.low
     assert (fitted.temperature, fitted.declined) == (1, plain.temperature)
     assert "the fitted T = 3.64 was not used, as its 95% interval is " in fitted.remarks()[0]
+    assert fitted.remarks()[0].endswith("use more validation data, or force=True to use it")
     assert torch.equal(fitted(few).logits, few.logits)
     assert fit_calibration("temperature", few, force=True).temperature == plain.temperature
     assert fit_calibration("member-temperatures", few).temperatures == (1,)

@@ -173,4 +173,5 @@ def test_an_uncertain_temperature_is_used_by_force_only(here, tmp_path):
     done = here("calibrate", val, "-o", file)
     assert done.stdout.startswith("T = 1, because the fitted T = 3.641 (95% interval ")
     assert "note: the fitted T = 3.64 was not used" in done.stderr
+    assert "use more validation data, or --force to use it" in " ".join(done.stderr.split())
     assert here("calibrate", val, "-o", file, "--force").stdout.startswith("T = 3.641 (95% interval ")

@@ -7,6 +7,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,13 +69,17 @@ def forking():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a store `runs` that has one run without any network."""
+    """A folder with a store `runs` that has one run without any network, and one with its report."""
     folder = tmp_path_factory.mktemp("fast")
     experiment = resolved(experiment_named("quickstart"))
     plans = plans_for(experiment)
     store = Store(folder / "runs")
     open_folder(experiment, plans, store)
     store.request([plan.spec(job) for plan in plans for job in plan.jobs()])
+    shutil.copytree(folder / "runs", folder / "reported")
+    fitted = [{"parameters": None}, {"parameters": {"T": [2.5]}}, {"parameters": {"T": [3.0]}}]
+    document = {"parts": [{"name": "pets", "methods": [{"name": "single-t", "fitted": fitted}]}]}
+    (folder / "reported/experiments/quickstart/report.json").write_text(json.dumps(document))
     return folder
 
 
@@ -114,6 +119,7 @@ FAST = {
     "show ensemble --as method": "networks to train",
     "show quickstart --as experiment": "[parts.recipe]",
     "show quickstart --as run": "0 done",
+    "show quickstart --as run --store reported": "2.5, 3",
     "data show animals": "ImageNet",
     "data check toy": "no problems",
 }

@@ -6,7 +6,14 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from surefoot.deploy.features import projected
+from surefoot.predictions.labels import LabelKind
+from surefoot.training.data import task_inputs
+from surefoot.variants.build import TaskContext
+from tests.report.studies import small_task, trained
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 
@@ -95,3 +102,31 @@ def test_wrong_words_are_refused(session, tmp_path, capsys, words, message):
         chosen(session, tmp_path, *words)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_features_of_stored_networks_are_those_of_their_last_layer(session, tmp_path, monkeypatch, capsys):
+    import features
+    import torch
+
+    made = trained(tmp_path / "runs", methods=("single",))
+    task = small_task(LabelKind.ONE_LABEL, groups=True)
+    monkeypatch.setattr(features, "HERE", tmp_path)
+    monkeypatch.setattr(features, "task_named", lambda *_, **__: task)
+    (tmp_path / "gender.toml").write_text('task = "toy"\n')
+    words = ["--packs", str(tmp_path), "--store", str(made.store.root), "--networks", "1", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["features.py", *words, "gender"])
+    features.main()
+    assert '"networks": 1' in capsys.readouterr().out
+    features.main()
+    assert '"networks": 0' in capsys.readouterr().out
+
+    ((spec,), *_) = made.plan.methods[0].runs
+    inputs = task_inputs(task, spec.recipe, cache=tmp_path)
+    network = TaskContext(task, inputs, torch.device("cpu")).restored(spec, made.store.weights(spec))
+    with np.load(made.store.folder(spec) / features.FEATURES) as stored:
+        for split in ("test_familiar", "test_unfamiliar"):
+            points = torch.from_numpy(np.asarray(task.splits[split].inputs)).float()
+            expected = projected([network.features(points).detach()]).numpy()
+            np.testing.assert_allclose(stored[split], expected, rtol=2e-3, atol=2e-3)
+    packed = [str(path.relative_to(made.store.root)) for path in session.results(made.store.root)]
+    assert sum(path.endswith(features.FEATURES) for path in packed) == 1

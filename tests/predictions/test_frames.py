@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from surefoot import InputError, Predictions, read_predictions
+from tests.optional import optional
 
 NAMES = ("cat", "dog", "ant")
 RNG = np.random.default_rng(0)
@@ -32,11 +33,11 @@ def assert_same(found, expected=EXPECTED):
 
 
 def polars(table):
-    return pytest.importorskip("polars").from_pandas(table.reset_index(drop=True))
+    return optional("polars").from_pandas(table.reset_index(drop=True))
 
 
 def dataset(table):
-    return pytest.importorskip("datasets").Dataset.from_pandas(table, preserve_index=False)
+    return optional("datasets").Dataset.from_pandas(table, preserve_index=False)
 
 
 @pytest.mark.parametrize("made", [lambda t: t, pa.Table.from_pandas, polars, dataset])

@@ -149,7 +149,7 @@ class Temperature(SingleTemperature):
             why = "every label is predicted correctly" if self.separable else f"its 95% interval is {reach}"
             remarks.append(
                 f"the fitted T = {self.declined:.3g} was not used, as {why} (n = {self.n}): the predictions "
-                "are not changed; use more validation data, or force=True (--force) to use it"
+                "are not changed; use more validation data, or force=True to use it"
             )
             return remarks
         elif self.declined is not None:

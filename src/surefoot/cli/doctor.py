@@ -99,7 +99,7 @@ def _processor() -> Finding:
         import torch
     except Exception:  # noqa: BLE001 (reported among the libraries)
         return Finding("processor", PROBLEM, "torch cannot be imported", "see torch above")
-    cores = f"{usable_cores()} CPU cores, {torch.get_num_threads()} threads of torch"
+    cores = f"{usable_cores()} CPU cores, torch uses {torch.get_num_threads()} at a time"
     if torch.cuda.is_available():
         gpus = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return Finding("processor", OK, f"{gpus}; {cores}")

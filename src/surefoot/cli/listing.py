@@ -210,8 +210,9 @@ def _show_run(name: str, store: "Store") -> None:
     folder = run_folder(store, name)
     experiment, plans = read_folder(folder)
     typer.echo(toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run"), nl=False)
-    if any((folder / "calibrations").glob("*.json")):
-        print_tables([_fitted(folder)])
+    report = folder / "report.json"
+    if report.is_file() and (fitted := _fitted(report)) is not None:
+        print_tables([fitted])
     own_store = Store.containing(folder)  # not `store` where the run was given by its path
     missing = sum(len(undone(plan, own_store)) for plan in plans)
     planned = sum(len(plan.jobs()) for plan in plans)
@@ -221,17 +222,22 @@ def _show_run(name: str, store: "Store") -> None:
     echo(f"report: {page if page.is_file() else none}")
 
 
-def _fitted(folder: Path) -> "Table":
+def _fitted(report: Path) -> "Table | None":
     """The parameters fitted by the last report: a row per task and method, a value per run."""
-    from surefoot.calibrators import load_calibration
+    from surefoot.io import read_json
     from surefoot.report.tables import Table
 
-    values: dict[tuple[str, str], list[float]] = {}
-    for file in sorted((folder / "calibrations").glob("*.json")):
-        of = file.stem.rpartition("-run")[0]
-        for name, numbers in load_calibration(file).parameters().items():
-            values.setdefault((of, name), []).extend(numbers)
-    rows = tuple((of, name, ", ".join(f"{n:.4g}" for n in all_)) for (of, name), all_ in values.items())
-    return Table.of_text(
-        "Fitted parameters, a value per run", ("task and method", "parameter", "values"), rows
-    )
+    document = read_json(report, "a report")
+    values: dict[tuple[str, str], list[str]] = {}
+    try:
+        for part in document["parts"]:
+            for method in part["methods"]:
+                for run in method["fitted"]:
+                    for name, numbers in (run.get("parameters") or {}).items():  # older reports have none
+                        of = (f"{part['name']}-{method['name']}", name)
+                        values.setdefault(of, []).extend(f"{number:.4g}" for number in numbers)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{report} is not a report: missing or wrong {error}") from error
+    rows = tuple((*of, ", ".join(numbers)) for of, numbers in values.items())
+    header = ("task and method", "parameter", "values")
+    return Table.of_text("Fitted parameters, a value per run", header, rows) if rows else None

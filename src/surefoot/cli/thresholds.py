@@ -138,8 +138,8 @@ def _note_rows(val: "Predictions", calibration: "Calibration | None") -> None:
     """The same rows are accepted whatever the temperature of two classes; otherwise they must be others."""
     if calibration is not None and (val.classes > 2 or calibration.single_temperature is None):
         echo(
-            "note: the guarantee holds only if the calibration was fitted on other rows than these, "
-            "as --split fits a temperature",
+            "note: the guarantee holds only if the calibration was fitted on other rows than these; "
+            "--split fits a temperature on a part of them",
             err=True,
         )
 

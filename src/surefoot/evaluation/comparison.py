@@ -67,7 +67,7 @@ class Difference:
     independent: int = 0  # groups, or images without groups, that were resampled
     runs: tuple[tuple[int, ...], ...] = ()  # of each method, that are in a pair
     over_runs: StandardError = UNKNOWN  # unknown where neither method has two networks
-    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over images
+    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over rows
     p: float = NAN  # of the sign-flip test over groups; NaN where it was not made
 
     @property
@@ -352,6 +352,17 @@ def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:
         seen.add((method, place, score.run))
         scores.setdefault(method, {}).setdefault(place, []).append(score)
     return scores
+
+
+def mean_scores(path: str | Path) -> dict[tuple[str, str, str], float]:
+    """The mean over runs of each method, side and metric of a `scores.csv`, where it is defined."""
+    means = {}
+    for method, places in read_scores(path).items():
+        for (side, metric), scores in places.items():
+            values = [score.value for score in scores if not math.isnan(score.value)]
+            if values:
+                means[method, side, metric] = math.fsum(values) / len(values)
+    return means
 
 
 def _parsed(line: Sequence[str]) -> tuple[str, Place, RunScore]:

@@ -20,7 +20,6 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
-from surefoot.runtime import one_thread
 from surefoot.store.store import Store
 
 BEFORE, AFTER = "before", "after"
@@ -188,7 +187,6 @@ def open_run(folder: Path) -> Opened:
     return Opened(folder, *read_folder(folder), Store.containing(folder))
 
 
-@one_thread()
 def experiment_change(before: Opened, after: Opened, *, resamples: int) -> ExperimentChange:
     """Read both, fit, score, and resample what they share; no training, no data."""
     names = {*before.experiment.metrics, *after.experiment.metrics}

@@ -231,6 +231,7 @@ def _method_document(method: MethodRuns, comparison: Comparison) -> dict[str, An
             {
                 "run": run.run,
                 "calibration": None if run.calibration is None else calibration_document(run.calibration),
+                "parameters": None if run.calibration is None else run.calibration.parameters(),
                 "novelty_auroc": None if run.novelty_auroc is None else number(run.novelty_auroc),
             }
             for run in method.runs
