@@ -57,8 +57,10 @@ class DeviceFacts:
         at_edges = doubts[torch.from_numpy(last).to(doubts.device)]
         ties = [torch.searchsorted(doubts, at_edges, right=right) for right in (False, True)]
         knots = torch.cat([*ties, ties[0].new_full((1,), len(order))])
-        sums = torch.stack([(~self.correct)[order].to(torch.float64), -doubts]).cumsum(dim=1)
-        at_knots = torch.where(knots > 0, sums[:, (knots - 1).clamp(min=0)], 0.0)
+        # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
+        sums = [(~self.correct)[order].cumsum(0), doubts.neg().cumsum(0)]
+        before = (knots - 1).clamp(min=0)
+        at_knots = torch.stack([torch.where(knots > 0, each[before].to(torch.float64), 0.0) for each in sums])
         mass, errors, confidence = torch.cat([knots.unsqueeze(0), at_knots]).cpu().numpy()
         mass, first = np.unique(np.append(0.0, mass), return_index=True)
         return Curve(mass, np.append(0.0, errors)[first], np.append(0.0, confidence)[first])
