@@ -76,23 +76,24 @@ def _toml_bytes(text, rng):
     lines = text.splitlines()
     values = ["9" * 400, "-1", "nan", "inf", "1e400", "true", '""', "[]", "{}", "1979-05-27", "0x" + "f" * 300, '"\\u0000"',
               "[[1]]", '"\x1b[31m"', "0.5", "1_000", "[1, 2]", '"x"', "{ at_least = nan }", "{ equals = 1, in = [] }",
-              "{ in = [1979-05-27, 'a', 1.5] }", "{ missing = 3 }", '"..\\u002f"', "07:32:00", "-0.0", "[" * 500, "9223372036854775808"]  # fmt: skip
+              "{ in = [1979-05-27, 'a', 1.5] }", "{ missing = 3 }", '"..\\u002f"', "07:32:00", "-0.0", "[" * 500, "9223372036854775808",
+              "{ a" + ".a" * 60_000 + " = 1 }"]  # fmt: skip
     for _ in range(int(rng.choice([1, 1, 2, 4]))):
         places = [i for i, line in enumerate(lines) if "=" in line] or [0]
         at = int(rng.choice(places))
-        key = lines[at].partition("=")[0]
+        key, value = lines[at].partition("=")[0], values[int(rng.integers(len(values)))]
         roll = rng.random()
         if roll < 0.65:
-            lines[at] = f"{key}= {rng.choice(values)}"
+            lines[at] = f"{key}= {value}"
         elif roll < 0.75:
             del lines[at]
         elif roll < 0.85:
             lines.insert(
                 at,
-                f"{rng.choice(['seed', 'x', 'name', 'val', 'groups', 'plugins', 'runs'])} = {rng.choice(values)}",
+                f"{rng.choice(['seed', 'x', 'name', 'val', 'groups', 'plugins', 'runs'])} = {value}",
             )
         else:
-            lines[at] = f"{str(rng.choice(inputs.NASTY))!r} = {rng.choice(values)}"
+            lines[at] = f"{str(rng.choice(inputs.NASTY))!r} = {value}"
         if not lines:
             lines = [""]
     data = "\n".join(lines).encode("utf-8", "surrogatepass")
