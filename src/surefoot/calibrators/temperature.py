@@ -10,7 +10,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, positive
+from surefoot.calibrators.calibration import (
+    Calibration,
+    evidence_from,
+    facts_from,
+    positive,
+    require_predictions,
+)
 from surefoot.calibrators.search import best_scale, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
@@ -309,6 +315,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
+    require_predictions(val=val)
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
@@ -336,6 +343,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
 
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models."""
+    require_predictions(val=val)
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from surefoot.errors import InputError, did_you_mean, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, refuse_unknown, require_instance
 from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -201,7 +201,9 @@ class Predictions:
         >>> Predictions.from_batches(([[z, 0.0]], [0]) for z in (1.0, 2.0))
         Predictions(one_label, members=1, n=2, classes=2)
         """
-        logits, labels = [], []
+        require_instance("batches", batches, Iterable, hint=" of (logits, labels)")
+        logits: list[NDArray[Any]] = []
+        labels: list[NDArray[Any]] = []
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
@@ -209,6 +211,11 @@ class Predictions:
             scores, truth = as_floats("logits", _as_numpy(batch[0])), np.asarray(_as_numpy(batch[1]))
             if len(scores) != len(truth):
                 raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
+            if logits and scores.shape[1:] != logits[0].shape[1:]:
+                first, other = (each.shape[1:] for each in (logits[0], scores))
+                raise InputError(
+                    f"a row of logits has shape {first} in the first batch and {other} in another"
+                )
             logits.append(scores)
             labels.append(truth)
         if not logits:
@@ -224,7 +231,7 @@ class Predictions:
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
         if logits is None or labels is None:
             missing = "predictions" if logits is None else "label_ids"
-            raise InputError(f"a {type(output).__name__} without {missing}; needed: a PredictionOutput")
+            raise InputError(f"{type(output).__name__} has no {missing}; needed: a PredictionOutput")
         return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property
