@@ -63,7 +63,7 @@ class Uncalibrated:
 def accuracy_networks(store: Path, task: str, half: str) -> list[tuple[str, Network]]:
     """Single networks and ensembles of five seeds of a recipe."""
     tens, others = recipes(store, task)
-    seeds = slice(0, 5) if half == "choose" else slice(5, 10)
+    seeds = slice(0, 5) if half == "choose" else slice(9, 14)
     families = [[load(folder, half) for folder in recipe[seeds]] for recipe in tens]
     found = [("single", network) for family in families for network in family]
     found += [("single", load(recipe[0], half)) for recipe in others] if half == "confirm" else []

@@ -25,7 +25,7 @@ ROWS = (
     ("beta", "surefoot_beta", "netcal BetaCalibration", "netcal_beta"),
     ("isotonic", "surefoot_isotonic", "scikit-learn IsotonicRegression", "sklearn_isotonic"),
     ("isotonic", "surefoot_isotonic", "netcal IsotonicRegression", "netcal_isotonic"),
-    ("histogram", "surefoot_histogram", "netcal HistogramBinning", "netcal_histogram"),
+    ("histogram", "surefoot_histogram", "netcal HistogramBinning, equal widths", "netcal_histogram"),
 )
 ESTIMATORS = (
     ("temperature", "surefoot_estimator_temperature", "temperature", "sklearn_estimator_temperature"),
@@ -36,12 +36,13 @@ ESTIMATORS = (
 ABOUT = """# Calibrators compared with other libraries
 
 {rows:,} rows of logits with T = {right}: the first half is fitted, and the NLL is that of the second.
-Times are CPU seconds (user and system, one thread) of fit and application. Our runs and the peer's
-alternate, and the best counts. A peer for two classes is used on each class against the others. Fits are
-not regularised unless it says cross-validated: then ours chooses the regularisation among 11 by five
-folds, 56 fits in all, and is compared with probmetrics' SVS and SMS, which have a fixed one.
-probmetrics' Dirichlet calibration needs a package that is not installed: ours is compared with its
-matrix scaling, which has as many parameters."""
+Times are CPU seconds (user and system, one thread) of fit and application, from logits to
+probabilities. Our runs and the peer's alternate, and the best counts. A peer for two classes is used on
+each class against the others. Fits are not regularised unless it says cross-validated: then ours chooses
+the regularisation among 11 by five folds, 56 fits in all, and is compared with probmetrics' SVS and SMS,
+which have a fixed one. probmetrics' Dirichlet calibration needs a package that is not installed: ours is
+compared with its matrix scaling, which has as many parameters. Our histogram has bins of equal numbers of
+rows, for which rows are sorted; netcal's have equal widths."""
 
 
 def compared(folder: Path, rows: tuple[tuple[str, str, str, str], ...]) -> list[str]:

@@ -1,7 +1,7 @@
 """Calibrators: each is fitted on the first half of the rows; the job returns the NLL of the other half."""
 
 import numpy as np
-from scipy.special import log_softmax
+from scipy.special import softmax
 
 
 def _halves(data):
@@ -68,10 +68,10 @@ def _one_vs_rest(fit):
 
     def contestant(data):
         logits, labels, others, truth = _halves(data)
-        probs, new = np.exp(log_softmax(logits, axis=1)), np.exp(log_softmax(others, axis=1))
-        columns = [1] if probs.shape[1] == 2 else range(probs.shape[1])
+        columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
 
         def job():
+            probs, new = softmax(logits, axis=1), softmax(others, axis=1)
             each = np.stack([fit(probs[:, k], labels == k, new[:, k]) for k in columns], axis=1)
             if each.shape[1] == 1:
                 each = np.concatenate([1 - each, each], axis=1)

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.stats import norm
 
 from surefoot import read_predictions
 from surefoot.deploy.monitor import energies
@@ -24,27 +26,18 @@ SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 SHARES = {"100%": 1.0, "30%": 0.3, "10%": 0.1}  # of unfamiliar rows
 KINDS = ("familiar", *SHARES, "label shift", "other mix")
 DECIDING: tuple[Cell, ...] = ((25, "100%"), (100, "100%"), (200, "30%"), (500, "10%"))
-SPLITS, WINDOWS = 24, 25  # splits of the familiar rows; windows of each cell and split
+SPLITS, WINDOWS = 12, 25  # splits of the familiar rows; windows of each cell and split
+FAMILIAR_WINDOWS = 100  # of each size and split, for the critical values
 TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
-CLASSIFIED = 200  # rows at most in a window for the domain classifier, which is slow
+CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
 
 ONE_SIDED = ("confidence", "confidence tail", "energy", "energy tail")
-TODAY = dict.fromkeys(ONE_SIDED, 1.0) | {"MMD": 0.25, "MMD of features": 0.25}
-EIGHTHS = {"MMD": 0.125, "classes": 0.125}
-CLASSES = TODAY | EIGHTHS
-LABELS = {"labels": 1.0, **EIGHTHS}
-# The weight of each detector: its p-value is divided by it. For one label, and for many labels.
-SETS: dict[str, tuple[dict[str, float], dict[str, float]]] = {
-    "two KS tests (first version)": (dict.fromkeys(("confidence KS", "energy KS"), 1.0),) * 2,
-    "today": (TODAY, TODAY),
-    "classes": (CLASSES, CLASSES),
-    "labels": (CLASSES, LABELS),
-    "labels, energy": (CLASSES, LABELS | {"energy": 1.0}),
-    "labels, whitened": (
-        {("whitened features" if k == "MMD of features" else k): v for k, v in CLASSES.items()},
-        LABELS,
-    ),
-}
+SUM, LABELS, LOGITS = "sum", "labels and energy", "whitened logits"
+BEFORE = "before"  # the set of the second round
+FEATURES = ("whitened features", "whitened features, ridge 1", "whitened features, within classes")
+CHOSEN_RULE = "Fisher of smallest"  # for one label; for many labels today's
+RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", CHOSEN_RULE, BEFORE)
+SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,35 +52,43 @@ class Network:
 
 
 def recipes(store: Path, task: str) -> tuple[list[list[Path]], list[list[Path]]]:
-    """The networks' folders of the recipes with ten seeds, and of the others (ablations)."""
+    """The networks' folders of the recipes with ten or more seeds, and of the others (ablations)."""
     found = [
         sorted(path.parent for path in recipe.glob("seed*/test_unfamiliar.npz"))
         for recipe in sorted((store / "networks" / task).iterdir())
     ]
-    return [each for each in found if len(each) == 10], [each for each in found if 0 < len(each) < 10]
+    return [each for each in found if len(each) >= 10], [each for each in found if 0 < len(each) < 10]
 
 
 def of_half(unfamiliar: Predictions, half: str) -> Predictions:
+    return unfamiliar.take(of_half_rows(unfamiliar, half))
+
+
+def of_half_rows(unfamiliar: Predictions, half: str) -> Array:
     """The rows of the groups at even places choose, the others confirm; without groups, every other row."""
     place = np.arange(unfamiliar.n)
     if unfamiliar.groups is not None:
         place = np.unique(unfamiliar.groups, return_inverse=True)[1]
-    return unfamiliar.take(np.flatnonzero(place % 2 == HALVES.index(half)))
+    return np.flatnonzero(place % 2 == HALVES.index(half))
 
 
 def load(folder: Path, half: str) -> Network:
     val, familiar, unfamiliar = (
         read_predictions(folder / f"{split}.npz") for split in ("val", "test_familiar", "test_unfamiliar")
     )
-    return Network(folder.parts[-3], familiar, of_half(unfamiliar, half), val)
+    chosen = of_half_rows(unfamiliar, half)
+    stored = folder / "features.npz"
+    features = None
+    if stored.is_file():
+        with np.load(stored) as arrays:
+            sides = arrays["test_familiar"], arrays["test_unfamiliar"][chosen]
+            features = np.concatenate(sides).astype(float)
+    return Network(folder.parts[-3], familiar, unfamiliar.take(chosen), val, features)
 
 
 def networks(store: Path, task: str, half: str) -> list[Network]:
-    tens, others = recipes(store, task)
-    seeds = (0, 1) if half == "choose" else (5, 6)
-    folders = [recipe[seed] for recipe in tens for seed in seeds]
-    folders += [recipe[0] for recipe in others[:2]] if half == "confirm" else []
-    return [load(folder, half) for folder in folders]
+    tens, _ = recipes(store, task)
+    return [load(recipe[seed], half) for recipe in tens for seed in SEEDS[half]]
 
 
 @cache
@@ -112,8 +113,7 @@ def pets() -> tuple[Predictions, Predictions, Array, Array]:
 
 def embedded(half: str) -> Network:
     familiar, unfamiliar, inside, outside = pets()
-    place = np.unique(unfamiliar.groups, return_inverse=True)[1]
-    rows = np.flatnonzero(place % 2 == HALVES.index(half))
+    rows = of_half_rows(unfamiliar, half)
     return Network("pets", familiar, unfamiliar.take(rows), None, np.concatenate([inside, outside[rows]]))
 
 
@@ -184,6 +184,25 @@ def neighbour_ranks(features: Array, reference: Array) -> Array:
     return ranks - ranks[rest].mean() + ranks[reference].mean()
 
 
+def whitened(values: Array, reference: Array, ridge: float) -> Array:
+    """In units of the reference's covariance, with a ridge in units of the mean variance."""
+    spread = np.atleast_2d(np.cov(values[reference].T))
+    spread = spread + ridge * np.trace(spread) / len(spread) * np.eye(len(spread))
+    shifted: Array = values - values[reference].mean(axis=0)
+    return shifted @ np.linalg.cholesky(np.linalg.inv(spread))
+
+
+def within_classes(data: Numbers, reference: Array) -> Array:
+    """Features less the reference's mean of the same predicted class."""
+    assert data.features is not None
+    predicted = data.probs.argmax(axis=1)
+    found = data.features.copy()
+    for each in np.unique(predicted[reference]):
+        known = reference[predicted[reference] == each]
+        found[predicted == each] -= data.features[known].mean(axis=0)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Numbers of each row, for one reference: means compared one by one, as vectors, and by KS."""
@@ -207,19 +226,25 @@ def columns(data: Numbers, reference: Array) -> Columns:
         unsure = 1 - np.maximum(data.probs, 1 - data.probs)
         each = [tails(ranks_in(u[reference], u), len(reference)) for u in unsure.T]
         one["labels"] = ranks_in(np.mean(each, axis=0)[reference], np.mean(each, axis=0))
+        parts = (one["labels"], one["energy"])
+        one["labels and energy"] = np.sum([part / part[reference].std() for part in parts], axis=0)
     expected = np.maximum(chosen[reference].mean(axis=0), 1 / len(reference))
+    names = [name for name in ONE_SIDED if name in one]
+    one[SUM] = sum(one[name] / one[name][reference].std() for name in names)
     several = {
         "MMD": fourier(scaled, scaled[reference]),
         "classes": by_class / (by_class[reference].std(axis=0) + 1e-9),
         "class counts (chi-square)": chosen / np.sqrt(expected),
         "entropy, t": data.scores["entropy"][:, None],
+        LOGITS: whitened(data.logits, reference, 0.1),
     }
     if data.features is not None:
-        shifted = data.features - data.features[reference].mean(axis=0)
-        spread = np.cov(data.features[reference].T)
-        ridge = 0.1 * np.trace(spread) / len(spread) * np.eye(len(spread))
-        several["whitened features"] = shifted @ np.linalg.cholesky(np.linalg.inv(spread + ridge))
-        deviation = shifted / data.features[reference].std(axis=0)
+        several[FEATURES[0]] = whitened(data.features, reference, 0.1)
+        several[FEATURES[1]] = whitened(data.features, reference, 1.0)
+        several[FEATURES[2]] = several[FEATURES[1]]
+        if not data.many:
+            several[FEATURES[2]] = whitened(within_classes(data, reference), reference, 1.0)
+        deviation = data.features / data.features[reference].std(axis=0)
         several["MMD of features"] = fourier(deviation, deviation[reference])
         one["kNN of features"] = neighbour_ranks(deviation, reference)
     single = {f"{name} KS": one[name][:, None] for name in data.scores if name != "entropy"}
@@ -247,7 +272,7 @@ def windows(
             k = round(SHARES.get(kind, 0) * size)
             if k > strange or (kind == "other mix" and groups is None):
                 continue
-            rows = np.empty((count, size), dtype=int)
+            rows = np.empty((FAMILIAR_WINDOWS if kind == "familiar" else count, size), dtype=int)
             for row in rows:
                 if kind == "label shift":
                     row[:] = rng.choice(pool, size, p=weight / weight.sum())
@@ -264,35 +289,52 @@ def windows(
 def statistics(found: Columns, data: Numbers, reference: Array, rows: Array) -> dict[str, Array]:
     """Every detector's statistic for each window; larger is more evidence of a shift."""
     count, size = rows.shape
-    share = np.zeros((count, data.n))
-    np.add.at(share, (np.arange(count)[:, None], rows), 1 / size)
-    share[:, reference] -= 1 / len(reference)
-    values = {name: share @ each for name, each in found.one.items()}
+    share = csr_array((np.full(rows.size, 1 / size), rows.ravel(), np.arange(0, rows.size + 1, size)),
+                      shape=(count, data.n))  # fmt: skip
+
+    def changes(each: Array) -> Array:
+        """Of the mean, for each window."""
+        change: Array = share @ each - each[reference].mean(axis=0)
+        return change
+
+    values = {name: changes(each) for name, each in found.one.items()}
     for name in data.scores:
         values[f"{name}, two-sided"] = np.abs(values[name])
     for name, each in found.several.items():
-        change = share @ each
+        change = changes(each)
         values[name] = np.abs(change).max(axis=1) if name == "classes" else (change**2).sum(axis=1)
     step = np.arange(size + 1) / size
     for name, ranks in found.distributions.items():
         ordered = np.sort(ranks[rows], axis=1)
         apart = np.maximum(np.abs(ordered - step[1:, None]), np.abs(ordered - step[:-1, None]))
         values[name] = apart.max(axis=(1, 2))
-    if data.features is not None and size <= CLASSIFIED:
-        known = data.features[reference]
-        values["domain classifier"] = np.array([_classifier(known, data.features[each]) for each in rows])
+    if data.features is not None and size in CLASSIFIED:
+        known = [_scattered(data.features[part]) for part in (reference[::2], reference[1::2])]
+        values["domain classifier"] = np.array(
+            [_classifier(known, data.features[each]) for each in rows[:WINDOWS]]
+        )
     return values
 
 
-def _classifier(reference: Array, window: Array) -> float:
+Scattered = tuple[Array, Array, Array]
+
+
+def _scattered(rows: Array) -> Scattered:
+    """Rows, their mean, and the sum of the squares around it."""
+    mean = rows.mean(axis=0)
+    centred = rows - mean
+    return rows, mean, centred.T @ centred
+
+
+def _classifier(reference: Sequence[Scattered], window: Array) -> float:
     """The area under the ROC curve of two linear discriminants, each on the rows it was not fitted on."""
-    parts = [(reference[::2], window[::2]), (reference[1::2], window[1::2])]
+    parts = list(zip(reference, (_scattered(window[::2]), _scattered(window[1::2])), strict=True))
     areas = []
     for (a, b), (c, d) in (parts, parts[::-1]):
-        spread = (np.cov(a.T) * len(a) + np.cov(b.T) * len(b)) / (len(a) + len(b))
-        ridge = 0.1 * np.trace(spread) / len(spread) * np.eye(len(spread))
-        direction = np.linalg.solve(spread + ridge, b.mean(axis=0) - a.mean(axis=0))
-        areas.append(ranks_in(c @ direction, d @ direction).mean())
+        spread = (a[2] + b[2]) / (len(a[0]) + len(b[0]))
+        spread += 0.1 * np.trace(spread) / len(spread) * np.eye(len(spread))
+        direction = np.linalg.solve(spread, b[1] - a[1])
+        areas.append(ranks_in(c[0] @ direction, d[0] @ direction).mean())
     return float(np.mean(areas))
 
 
@@ -341,13 +383,55 @@ def rates(drawn: list[Drawn]) -> dict[Cell, dict[str, float]]:
 def _rates(found: dict[str, Array], null: dict[str, Array], many: bool) -> dict[str, float]:
     p, own = ({name: _p_values(null[name], each[name]) for name in found} for each in (found, null))
     detected = {name: rate(values, null[name]) for name, values in found.items()}
-    for name, weights in SETS.items():
-        smallest, under_null = (
-            -np.min([each[key] / weight for key, weight in weights[many].items() if key in each], axis=0)
-            for each in (p, own)
-        )
-        detected[f"set: {name}"] = rate(smallest, under_null)
+    for rule in RULES:
+        for third in (*FEATURES, LOGITS, None):
+            if third is None or third in found:
+                values, under_null = (_evidence(rule, third, many, each, own) for each in (p, own))
+                detected[set_name(rule, third)] = rate(values, under_null)
     return detected
+
+
+def set_name(rule: str, third: str | None) -> str:
+    return f"set: {rule}, {third or 'outputs only'}"
+
+
+def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own: dict[str, Array]) -> Array:
+    """A combination of p-values, larger is more evidence; `own` are those of the familiar windows."""
+    if rule == CHOSEN_RULE and many:
+        rule = "today"
+    unfamiliar = LABELS if many else SUM
+    if rule == BEFORE:
+        rule, unfamiliar = "today", "labels" if many else SUM
+    if rule == CHOSEN_RULE:
+        unfamiliar = "smallest"
+        values, null = (-np.min([each[key] for key in ONE_SIDED if key in each], axis=0) for each in (p, own))
+        p, own = (each | {unfamiliar: _p_values(null, found)} for each, found in ((p, values), (own, null)))
+    weights = {"MMD": 0.125, "classes": 0.125}
+    if third == LOGITS:
+        del weights["MMD"]
+    if rule in ("today", "features 1"):
+        weights |= dict.fromkeys((unfamiliar,) if many else ONE_SIDED, 1.0)
+        weights |= {} if third is None else {third: 0.25 if rule == "today" else 1.0}
+    elif third is None:
+        weights |= {unfamiliar: 1.0}
+    else:
+        weights |= (
+            {"both": 1.0} if rule in ("squares", "Fisher", CHOSEN_RULE) else {unfamiliar: 1.0, third: 1.0}
+        )
+        if rule != "sum":
+            weights |= {"both": 1.0}
+            values, null = (_both(rule, each[unfamiliar], each[third]) for each in (p, own))
+            p = p | {"both": _p_values(null, values)}
+    smallest: Array = np.min([p[key] / weight for key, weight in weights.items() if key in p], axis=0)
+    return -smallest
+
+
+def _both(rule: str, a: Array, b: Array) -> Array:
+    if rule == "squares":
+        total: Array = np.maximum(norm.isf(a), 0) ** 2 + np.maximum(norm.isf(b), 0) ** 2
+        return total
+    logs: Array = -np.log(a) - np.log(b)
+    return logs
 
 
 def _p_values(null: Array, values: Array) -> Array:

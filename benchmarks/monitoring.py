@@ -135,12 +135,13 @@ def for_peers(drawn: list[Drawn], folder: Path, task: str) -> dict[str, Cell]:
         confidence, logits = -each.data.scores["confidence"], each.data.logits
         name = f"detect-{task}-{each.cell[0]}-{each.cell[1].strip('%')}-{number}.npz"
         names[name] = each.cell
+        some = each.rows[: detectors.WINDOWS]
         np.savez(
             folder / name,
             reference=confidence[each.reference],
-            windows=confidence[each.rows],
+            windows=confidence[some],
             reference_logits=logits[each.reference],
-            windows_logits=logits[each.rows],
+            windows_logits=logits[some],
         )
     return names
 

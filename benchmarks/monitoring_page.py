@@ -4,9 +4,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
 
+import detectors
 import numpy as np
 from accuracy import CBPE, KINDS, Estimate, bias, error
-from detectors import DECIDING, SHARES, SIZES, SPLITS, WINDOWS, Cell
+from detectors import (
+    CHOSEN_RULE,
+    DECIDING,
+    FEATURES,
+    HALVES,
+    LOGITS,
+    RULES,
+    SHARES,
+    SIZES,
+    SPLITS,
+    WINDOWS,
+    Cell,
+    set_name,
+)
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from spending import CHECKS, HISTORIES, POWERS, SOON, STARTS, TODAY
@@ -15,7 +29,10 @@ from surefoot.intervals import Proportion
 from surefoot.report.style import METHOD_COLOURS, STYLE
 
 Power = dict[str, dict[Cell, dict[str, float]]]  # task, cell, detector
-CHOSEN = "set: labels, whitened"
+BEFORE = set_name(detectors.BEFORE, FEATURES[0])
+CHOSEN = set_name(CHOSEN_RULE, FEATURES[0])
+WITHOUT = set_name(CHOSEN_RULE, None)  # files without features
+CLASSIFIER = "domain classifier"
 GOAL = ((25, "100%"), (200, "30%"))
 DEFAULT = "difference of confidences, falls times 3"
 DEFAULTS = ((DEFAULT, "T"), (DEFAULT, "no T"), (CBPE, "no T"))
@@ -50,12 +67,16 @@ def proportion(found: Proportion | None) -> str:
     )
 
 
-def singles(cell: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in cell.items() if not name.startswith("set: ")}
+def singles(cell: dict[str, float], *, features: bool = True) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in cell.items()
+        if not name.startswith("set: ") and (features or not ("features" in name or name == CLASSIFIER))
+    }
 
 
-def best(cell: dict[str, float]) -> tuple[str, float]:
-    found = singles(cell)
+def best(cell: dict[str, float], *, features: bool = True) -> tuple[str, float]:
+    found = singles(cell, features=features)
     name = max(found, key=lambda each: found[each])
     return name, found[name]
 
@@ -78,10 +99,10 @@ def monte_carlo_errors(study: Study) -> tuple[float, float]:
     return of_rate, of_gap
 
 
-def gaps(power: Power) -> list[tuple[float, str, Cell]]:
-    """The monitor less the best single detector, in points, smallest first; unfamiliar rows only."""
+def gaps(power: Power, name: str = CHOSEN, *, features: bool = True) -> list[tuple[float, str, Cell]]:
+    """A set less the best single detector, in points, smallest first; unfamiliar rows only."""
     return sorted(
-        (100 * (each[CHOSEN] - best(each)[1]), task, cell)
+        (100 * (each[name] - best(each, features=features)[1]), task, cell)
         for task, cells in power.items()
         for cell, each in cells.items()
         if cell[1] in SHARES
@@ -98,10 +119,11 @@ def goal_table(study: Study) -> str:
             peer = max(peers, key=lambda key: peers[key]) if peers else ""
             lines.append([
                 f"{cell[0]} rows, {cell[1]} unfamiliar: {task}", f"**{percent(each[CHOSEN])}**",
-                f"{percent(value)} ({name})", percent(each["set: today"]), percent(each["BBSD"]),
+                f"{percent(value)} ({name})", percent(each[WITHOUT]), percent(each[BEFORE]),
+                percent(each["BBSD"]),
                 f"{percent(peers[peer])} ({peer})" if peer else "",
             ])  # fmt: skip
-    header = ["", "monitor", "best single detector", "monitor before", "BBSD", "best of frouros"]
+    header = ["", "monitor", "best single detector", "without features", "before", "BBSD", "best of frouros"]
     return table(header, lines)
 
 
@@ -115,8 +137,8 @@ def detectors_table(study: Study) -> str:
         for name in each
     )
     lines = []
-    for name in sorted(names, key=lambda each: (each.startswith("set: "), each)):
-        line = [f"**{name}**" if name == CHOSEN else name]
+    for name in sorted(each for each in names if not each.startswith("set: ")):
+        line = [name]
         for half in ("choose", "confirm"):
             for cell in DECIDING:
                 found = [
@@ -127,7 +149,32 @@ def detectors_table(study: Study) -> str:
                 line.append(f"{percent(np.mean(found))}{_tasks(found)}" if found else "")
         lines.append(line)
     header = [f"{half}: {n} rows, {kind}" for half in ("choose", "confirm") for n, kind in DECIDING]
-    return table(["detector or set", *header], lines)
+    return table(["detector", *header], lines)
+
+
+def rules_table(study: Study) -> str:
+    """Every rule: the mean power over deciding cells and tasks, and the largest gap, of each half."""
+    lines = []
+    for third in (*FEATURES, LOGITS, None):
+        features = third in FEATURES
+        for rule in RULES:
+            name = set_name(rule, third)
+            line = [name.removeprefix("set: ")]
+            for half in HALVES:
+                power = study.power[half]
+                cells = [
+                    [of_task[cell][name] for of_task in power.values() if cell in of_task]
+                    for cell in DECIDING
+                ]
+                found = gaps(power, name, features=features)
+                line.append(f"{100 * np.mean([np.mean(each) for each in cells]):.1f}")
+                line.append(f"{max(0.0, -found[0][0]):.0f}")
+                line.append(f"{sum(gap < -5 for gap, _, _ in found)} of {len(found)}")
+            lines.append([f"**{each}**" for each in line] if name in (CHOSEN, WITHOUT) else line)
+    header = [
+        f"{half}: {what}" for half in HALVES for what in ("mean power", "largest gap", "gaps above 5 points")
+    ]
+    return table(["rule, detector in the features' place", *header], lines)
 
 
 def _tasks(found: list[float]) -> str:

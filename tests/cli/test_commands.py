@@ -103,6 +103,13 @@ def test_evaluate_prints_the_verdict_and_then_eight_metrics_in_80_columns(files,
     assert rows[0][3] == "(+0.00)"  # a temperature changes no label
 
 
+@pytest.mark.parametrize(("mistakes", "said"), [(0, "0 are wrong"), (1, "1 is wrong"), (2, "2 are wrong")])
+def test_the_verdict_counts_confident_mistakes_in_words_that_fit(mistakes, said, tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.tile([9.0, 0.0], (20, 1)), labels=np.arange(20) < mistakes)
+    printed = " ".join(surefoot("evaluate", *[tmp_path / "p.npz"] * 2, "--resamples", 0).stdout.split())
+    assert f"Of 20 unfamiliar predictions with more than 99% confidence, {said} (" in printed
+
+
 def test_many_labels_have_the_mean_average_precision_instead_of_the_accuracy(files):
     rows = rows_of(surefoot("evaluate", files / "many.npz", "--resamples", 0).stdout)
     assert [row[0] for row in rows[:8]] == ["Mean AP, %", *EIGHT[1:]]

@@ -230,7 +230,7 @@ def test_differences_are_shown_with_their_intervals():
     best = best_difference_table(comparison, GENDER)
     assert row(best, "T-scaled")[0] == TableCell("best")
     assert row(best, "Single")[0].text == f"{-gap.value:+.4f}"
-    assert best.notes[0].startswith("Paired bootstrap over images")
+    assert best.notes[0].startswith("Paired bootstrap over rows")
     assert [table.number for table in comparison_tables(comparison, GENDER)] == [1, 2, 3, 4, None, None, None]
 
 

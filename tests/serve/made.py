@@ -47,10 +47,10 @@ class Served:
 
 
 @contextmanager
-def served(bundle, *options, environment=()):
-    """`surefoot serve` on a free port."""
+def served(bundle, *options, code=warm.SUREFOOT, environment=()):
+    """`surefoot serve` on a free port; `code` is what starts it."""
     words = ["serve", bundle, "--port", 0, "--device", "cpu", *options]
-    with warm.Process(warm.SUREFOOT, words, environment=dict(environment)) as process:
+    with warm.Process(code, words, environment=dict(environment)) as process:
         try:
             line = process.stdout.readline()
             found = re.search(r"on (http://\S+) ", line)

@@ -23,7 +23,7 @@ NOT_SERVED = (
 def refusal(method="POST", hosts=("a",), names=("models.example",), **headers):
     given = [(b"host", each.encode("latin-1")) for each in hosts]
     given += [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    found = Hosts.of(*names).refusal(method, given)
+    found = Hosts.of("127.0.0.1", *names).refusal(method, given)
     return None if found is None else found.status
 
 
@@ -34,6 +34,9 @@ def test_hosts(method):
     assert refusal(method, ()) is None, "a client of HTTP/1.0, which is no browser"
     assert refusal(method, ("a", "evil.example")) == 421
     assert refusal(method, ("evil.example",), names=("*",)) is None
+    named = Hosts.of("Models.example.")
+    assert named.refusal(method, [(b"host", b"models.example:8000")]) is None
+    assert named.refusal(method, [(b"host", b"evil.example")]) is not None
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,9 @@ def test_a_server_refuses_other_hosts_and_origins(server):
     assert asked(server, "POST", "/predict", host="models.example", **image)[0] == 200
     own = f"http://127.0.0.1:{server.port}"
     assert asked(server, "POST", "/predict", origin=own, **image)[0] == 200
+    assert asked(server, "POST", "/predict", origin="http://127.0.0.1:1", **image)[0] == 403, (
+        "another program"
+    )
     assert asked(server, "POST", "/predict", **image)[0] == 200
 
 

@@ -84,21 +84,24 @@ def test_a_narrow_band_is_read_again_until_the_bound_holds(tmp_path):
 
 
 def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
-    """The first thread reads p0, and would read p2 and p4; it waits there unless it was told to stop before."""
+    """One thread has read p0 and would read p2 and p4; it waits there until the other has failed with p5."""
     source = written(tmp_path, [*DRAWN["one label"], draw_one_label(50, 7)])
-    stop, begun, told = Event(), [], []
+    stop, waiting, begun, told = Event(), Event(), [], []
 
     def patiently(part, shape):
         begun.append(part)
+        if part == source.parts[5]:
+            waiting.wait(60)
         yield from reading.batches(part, shape)
         if part == source.parts[0]:
+            waiting.set()
             told.append(stop.wait(60))
 
     monkeypatch.setattr(local, "Event", lambda: stop)
     monkeypatch.setattr(local, "batches", patiently)
     with pytest.raises(InputError, match=r"classes differ: other files 4, .*p5\.parquet 7"):
         evaluate_files({"familiar": source}, engine=Threads(2))
-    assert all(told)
+    assert told == [True]
     assert source.parts[4] not in begun
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from scipy.special import expit
 
 from surefoot.predictions.outcomes import Array
 
@@ -122,7 +121,6 @@ class Problem:
     weights: Array  # (1, n), or (classes, n) for sigmoids with ignored labels; they decide the units
     exclusive: bool
     penalty: Penalty | None = None
-    free: Array | None = None  # like the parameters: 0 where one stays as it is
 
     def with_penalty(self, strength: float) -> "Problem":
         """With another strength."""
@@ -140,10 +138,10 @@ class Problem:
         """The weighted NLL of each row (1, n), or of each label (classes, n); probabilities in `out`."""
         scores = self.design.scores(parameters, np.empty_like(self.targets) if out is None else out)
         if not self.exclusive:
-            each: Array = np.logaddexp(0, scores)
+            each, probabilities = softplus(scores)
             each -= self.targets * scores
             each *= self.weights
-            expit(scores, out=scores)
+            scores[:] = probabilities
             return each
         scores -= scores.max(axis=0)
         true = np.einsum("kn,kn->n", self.targets, scores)
@@ -160,7 +158,7 @@ class Problem:
         result = self.design.adjoint(out)
         if self.penalty is not None:
             result += self.penalty.gradient(parameters)
-        return self._free(result)
+        return result
 
     def curvature(self, probabilities: Array, weighted: Array, direction: Array, out: Array) -> Array:
         """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights."""
@@ -171,15 +169,28 @@ class Problem:
         result = self.design.adjoint(moved)
         if self.penalty is not None:
             result += self.penalty.gradient(direction)
-        return self._free(result)
+        return result
 
     def diagonal(self, variances: Array) -> Array:
         """Of the Hessian; the variances are p (1 - p) times the weights."""
         result = self.design.squared_adjoint(variances)
         return result if self.penalty is None else result + self.penalty.diagonal()
 
-    def _free(self, values: Array) -> Array:
-        return values if self.free is None else values * self.free
+
+def softplus(scores: Array) -> tuple[Array, Array]:
+    """log(1 + exp(s)) and sigmoid(s), both from one exponential.
+
+    >>> softplus(np.array([0.0, 800.0, -800.0]))
+    (array([6.93147181e-01, 8.00000000e+02, 0.00000000e+00]), array([0.5, 1. , 0. ]))
+    """
+    small = np.abs(scores)
+    np.negative(small, out=small)
+    np.exp(small, out=small)
+    probabilities = np.where(scores >= 0, 1, small)
+    probabilities /= 1 + small
+    np.log1p(small, out=small)
+    small += np.maximum(scores, 0)
+    return small, probabilities
 
 
 def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Array:

@@ -16,11 +16,12 @@ from torch.nn import functional as F
 
 from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
-from surefoot.calibrators.logistic import Problem, Separate, minimised
+from surefoot.calibrators.curves import Curves
+from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.temperature import FittedModule, weighted_rows
 from surefoot.errors import require_whole
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 
 BINS = 10
@@ -207,23 +208,27 @@ OfPieces = TypeVar("OfPieces", bound=Pieces)
 
 
 class OneVsRestModule(FittedModule):
-    """Logits (n, classes) to log odds of each curve, through the curve, and back."""
+    """Logits (n, classes) to log odds of each curve (curves, n), through the curve, and back."""
 
     def __init__(self, kind: LabelKind, classes: int) -> None:
         super().__init__()
         self.kind, self.classes = kind, classes
 
     def curve(self, log_odds: Tensor) -> Tensor:
-        """Calibrated log odds (n, curves)."""
+        """Calibrated log odds (curves, n)."""
         raise NotImplementedError
 
+    def log_probabilities(self, log_odds: Tensor) -> Tensor:
+        """Of each curve, (curves, n)."""
+        return -F.softplus(-self.curve(log_odds))
+
     def forward(self, logits: Tensor) -> Tensor:
-        calibrated = self.curve(log_odds(logits, self.kind))
+        given = log_odds(logits, self.kind)
         if self.kind is LabelKind.MANY_LABELS:
-            return calibrated
+            return self.curve(given).T
         if self.classes == 2:
-            return torch.cat([torch.zeros_like(calibrated), calibrated], dim=1)
-        return -F.softplus(-calibrated)
+            return F.pad(self.curve(given), (0, 0, 1, 0)).T
+        return self.log_probabilities(given).T
 
 
 class LogisticModule(OneVsRestModule):
@@ -236,7 +241,7 @@ class LogisticModule(OneVsRestModule):
         self.register_buffer("parameters_of_curves", curves)
 
     def curve(self, log_odds: Tensor) -> Tensor:
-        above, below, intercept = self.parameters_of_curves.to(log_odds)
+        above, below, intercept = self.parameters_of_curves.to(log_odds).unsqueeze(2)
         # s = log p - log(1 - p), so that equal slopes give slope * s exactly, however large s is.
         calibrated: Tensor = below * log_odds + (above - below) * -F.softplus(-log_odds) + intercept
         return calibrated
@@ -262,49 +267,53 @@ class PiecesModule(OneVsRestModule):
             filled = [list(curve) + [curve[-1]] * (most - len(curve)) for curve in curves]
             self.register_buffer(name, torch.tensor(filled, dtype=dtype))
 
+    def shares(self, log_odds: Tensor) -> Tensor:
+        """The calibrated probability of each curve's class (curves, n)."""
+        return _interpolated(log_odds, self.scores.to(log_odds), self.probabilities.to(log_odds))
+
     def curve(self, log_odds: Tensor) -> Tensor:
-        scores, probabilities = self.scores.to(log_odds), self.probabilities.to(log_odds)
-        columns = [
-            _interpolated(log_odds[:, k], scores[k], probabilities[k]) for k in range(len(self.scores))
-        ]
-        shares = torch.stack(columns, dim=1)
+        shares = self.shares(log_odds)
         return torch.log(shares) - torch.log1p(-shares)
+
+    def log_probabilities(self, log_odds: Tensor) -> Tensor:
+        return torch.log(self.shares(log_odds))
 
 
 def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
-    """As numpy.interp; where two points have the same score, the second is that of the score itself."""
+    """As numpy.interp, curve by curve; of two points with the same score, the second is that of the score."""
     if torch.compiler.is_compiling():
         # Comparisons instead of a search, which ONNX does not have.
-        passed = (values.unsqueeze(1) >= scores.unsqueeze(0)).to(torch.int64).sum(dim=1)
+        counts = [(row.unsqueeze(1) >= own).sum(dim=1) for row, own in zip(values, scores, strict=True)]
+        passed = torch.stack(counts)
     else:
-        passed = torch.searchsorted(scores, values.contiguous(), right=True)
-    right = passed.clamp(1, len(scores) - 1)
-    low, high = scores[right - 1], scores[right]
-    span = high - low
-    share = ((values - low) / torch.where(span > 0, span, torch.ones_like(span))).clamp(0, 1)
-    share = torch.where(span > 0, share, torch.ones_like(share))
-    return probabilities[right - 1] * (1 - share) + probabilities[right] * share
+        passed = torch.searchsorted(scores, values, right=True)
+    left = (passed - 1).clamp(min=0)
+    spans, rises = scores.diff(dim=1), probabilities.diff(dim=1)
+    is_step = spans < torch.finfo(spans.dtype).tiny
+    slopes = F.pad(torch.where(is_step, 0, rises / torch.where(is_step, 1, spans)), (0, 1))
+    beyond = (values - scores.gather(1, left)).clamp(min=0)
+    return probabilities.gather(1, left) + beyond * slopes.gather(1, left)
 
 
 def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
-    """Of each curve's class against all others: (n, classes), or (n, 1) of two classes.
+    """Of each curve's class against all others: (classes, n), or (1, n) of two classes.
 
     log p_k - log(1 - p_k) = z_k - logsumexp of the others; computed without cancellation.
 
-    >>> log_odds(torch.tensor([[0.0, 40.0, 0.0]]), LabelKind.ONE_LABEL)
+    >>> log_odds(torch.tensor([[0.0, 40.0, 0.0]]), LabelKind.ONE_LABEL).T
     tensor([[-40.0000,  39.3069, -40.0000]])
     """
     if kind is LabelKind.MANY_LABELS:
-        return logits
+        return logits.T.contiguous()
     if logits.shape[1] == 2:
-        return logits[:, 1:] - logits[:, :1]
-    below = logits - logits.amax(dim=1, keepdim=True)
+        return (logits[:, 1] - logits[:, 0]).unsqueeze(0)
+    below = logits.T.contiguous()
+    below = below - below.amax(dim=0)
     weights = below.exp()
-    total = weights.sum(dim=1, keepdim=True)
-    is_top = torch.nn.functional.one_hot(below.argmax(dim=1), logits.shape[1]).to(torch.bool)
-    others = torch.where(is_top, torch.full_like(below, -torch.inf), below).logsumexp(dim=1, keepdim=True)
-    rest = torch.where(is_top, others, torch.log((total - weights).clamp(min=0.5)))
-    return below - rest
+    found = below - torch.log((weights.sum(dim=0) - weights).clamp(min=0.5))  # of all but the largest logit
+    largest = logits.argmax(dim=1).unsqueeze(0)
+    others = below.scatter(0, largest, -torch.inf).logsumexp(dim=0, keepdim=True)
+    return found.scatter(0, largest, -others)
 
 
 def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
@@ -325,7 +334,7 @@ def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) 
 
     With Platt's targets, as `fit_platt_scaling`.
     """
-    return _fit_logistic(BetaCalibration, val, weights, lambda s: [-np.logaddexp(0, -s), np.logaddexp(0, s)])
+    return _fit_logistic(BetaCalibration, val, weights, lambda s: [-softplus(-s)[0], softplus(s)[0]])
 
 
 def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
@@ -338,7 +347,8 @@ def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = No
 
     def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
         fitted = isotonic_regression(positives / mass, weights=mass)
-        ends = np.unique(np.concatenate([fitted.blocks[:-1], fitted.blocks[1:] - 1]))
+        ends = np.stack([fitted.blocks[:-1], fitted.blocks[1:] - 1], axis=1).ravel()
+        ends = ends[np.diff(ends, prepend=-1) > 0]  # a block of one score has one end
         return scores[ends], fitted.x[ends]
 
     return _fit_pieces(IsotonicCalibration, val, weights, points)
@@ -365,27 +375,26 @@ def fit_histogram_calibration(
     return _fit_pieces(HistogramCalibration, val, weights, points)
 
 
-def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Array, Array]:
-    """The labelled rows, and of each curve log odds, targets 0 or 1, and weights: (curves, n)."""
+def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Bools, Array]:
+    """The labelled rows, and of each curve log odds, which are of its class, and weights: (curves, n)."""
     labelled, counts = weighted_rows(val, weights)
-    found = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
-    scores, labels = np.array(found.T, order="C"), np.ascontiguousarray(labelled.labels.numpy().T)
+    scores = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
+    labels = labelled.labels.numpy().T
     if labelled.kind is LabelKind.MANY_LABELS:
-        return labelled, scores, (labels == 1).astype(np.float64), counts * (labels >= 0)
+        return labelled, scores, np.ascontiguousarray(labels == 1), counts * (labels >= 0)
     of_curve = np.array([1]) if len(scores) == 1 else np.arange(labelled.classes)
-    targets = (labels == of_curve[:, None]).astype(np.float64)
-    return labelled, scores, targets, np.broadcast_to(counts, targets.shape)
+    positive = labels == of_curve[:, None]
+    return labelled, scores, positive, np.broadcast_to(counts, positive.shape)
 
 
-def _facts(labelled: Predictions, targets: Array, rows: Array) -> dict[str, Any]:
+def _facts(labelled: Predictions, positive: Bools, rows: Array) -> dict[str, Any]:
     known = rows > 0
-    positives = (targets * known).sum(axis=1)
-    fewest = int(np.minimum(positives, known.sum(axis=1) - positives).min())
+    positives, all_known = (np.count_nonzero(each, axis=1) for each in (positive & known, known))
     return {
         "n": labelled.n,
         "label_kind": labelled.kind,
         "classes": labelled.classes,
-        "fewest": fewest,
+        "fewest": int(np.minimum(positives, all_known - positives).min()),
     }
 
 
@@ -396,39 +405,37 @@ def _fit_logistic(
     features: Callable[[Array], list[Array]],
 ) -> Logistic:
     """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
-    labelled, scores, targets, rows = _data(val, weights)
-    positives, total = (targets * rows).sum(axis=1), rows.sum(axis=1)
+    labelled, scores, positive, rows = _data(val, weights)
+    positives, total = (rows * positive).sum(axis=1), rows.sum(axis=1)
     above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
-    smoothed = np.where(targets == 1, above[:, None], below[:, None])
     columns = np.stack(features(scores))
-    units = np.maximum(np.sqrt(np.square(columns).mean(axis=2)), 1e-30)
-    design = Separate(columns / units[:, :, None])
-    problem = Problem(design, smoothed, rows / np.maximum(total, 1e-300)[:, None], exclusive=False)
-    start = np.zeros(design.shape)
+    units = np.maximum(np.sqrt(np.vecdot(columns, columns) / columns.shape[2]), 1e-30)
+    columns /= units[:, :, None]
+    targets = np.where(positive, above[:, None], below[:, None])
+    curves = Curves.of(columns, targets, rows / np.maximum(total, 1e-300)[:, None])
+    start = np.zeros((len(scores), len(columns) + 1))
     start[:, -1] = np.log((positives + 1) / (total - positives + 1))
-    found = minimised(problem, start)
+    found = curves.minimised(start)
     if len(columns) == 2:
-        found = _with_slopes_not_negative(problem, start, found)
+        found = _with_slopes_not_negative(curves, start, found)
     slopes = [found[:, place] / unit for place, unit in enumerate(units)]
     return kind(
         slopes_above=tuple(slopes[0].tolist()),
         slopes_below=tuple(slopes[-1].tolist()),
         intercepts=tuple(found[:, -1].tolist()),
-        **_facts(labelled, targets, rows),
+        **_facts(labelled, positive, rows),
     )
 
 
-def _with_slopes_not_negative(problem: Problem, start: Array, found: Array) -> Array:
+def _with_slopes_not_negative(curves: Curves, start: Array, found: Array) -> Array:
     """The best parameters whose slopes are of 0 or more: where they are not, one of them or both are 0."""
     wrong = (found[:, :-1] < 0).any(axis=1)
     if not wrong.any():
         return found
     best, least = found.copy(), np.where(wrong, np.inf, -np.inf)
     for free in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 1.0]):
-        mask = np.tile(free, (len(found), 1))
-        fixed = Problem(problem.design, problem.targets, problem.weights, exclusive=False, free=mask)
-        candidate = minimised(fixed, start)
-        losses = fixed.losses(candidate).sum(axis=1)
+        candidate = curves.minimised(start, np.tile(free, (len(found), 1)))
+        losses = curves.losses(candidate)
         better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
         best[better], least[better] = candidate[better], losses[better]
     return best
@@ -441,21 +448,27 @@ def _fit_pieces(
     points: Callable[[Array, Array, Array], tuple[Array, Array]],
 ) -> OfPieces:
     """The points of each curve, from its different scores with their weight and that of its positives."""
-    labelled, scores, targets, rows = _data(val, weights)
+    labelled, scores, positive, rows = _data(val, weights)
     curves = []
-    for score, target, weight in zip(scores, targets, rows, strict=True):
-        known = weight > 0
-        if not known.any():  # no label of this class is known: the curve changes nothing it could know of
+    for score, is_positive, weight in zip(scores, positive, rows, strict=True):
+        order = np.argsort(score)
+        order = order[weight[order] > 0]
+        if not len(order):  # no label of this class is known: the curve changes nothing it could know of
             curves.append((np.array([0.0]), np.array([0.5])))
             continue
-        unique, place = np.unique(score[known], return_inverse=True)
-        mass: Array = np.bincount(place, weight[known]).astype(np.float64)
-        positives: Array = np.bincount(place, weight[known] * target[known]).astype(np.float64)
-        x, y = points(unique, mass, positives)
+        ordered, mass = score[order], weight[order]
+        firsts = np.flatnonzero(np.diff(ordered, prepend=-np.inf))
+        positives = mass * is_positive[order]
+        if len(firsts) < len(order):  # rows with the same score are one
+            ordered, mass, positives = (
+                ordered[firsts],
+                *(np.add.reduceat(each, firsts) for each in (mass, positives)),
+            )
+        x, y = points(ordered, mass, positives)
         least = 1 / (float(mass.sum()) + 2)
         curves.append((x, np.clip(y, least, 1 - least)))
     return kind(
         scores=tuple(tuple(x.tolist()) for x, _ in curves),
         probabilities=tuple(tuple(y.tolist()) for _, y in curves),
-        **_facts(labelled, targets, rows),
+        **_facts(labelled, positive, rows),
     )

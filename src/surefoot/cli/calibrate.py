@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefoot.cli.inputs import (
-    ADDRESS,
-    ENGINE,
-    STREAM,
-    WORKERS,
+    Address,
+    Engine,
     EngineName,
+    Stream,
+    Workers,
     is_streamed,
     read_all,
     read_or_scan,
@@ -75,10 +75,10 @@ def calibrate(
     weights: Weights = None,
     force: Force = False,
     group_by: GroupBy = None,
-    stream: Annotated[bool | None, STREAM] = None,
-    engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
-    address: Annotated[str | None, ADDRESS] = None,
-    workers: Annotated[int | None, WORKERS] = None,
+    stream: Stream = None,
+    engine: Engine = EngineName.LOCAL,
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     refuse_missing(val, reference)

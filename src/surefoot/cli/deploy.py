@@ -373,8 +373,8 @@ def serve(
         predictor = Predictor(loaded, rule, where, allow_unseen=allow_unseen, verdict=verdict)
         app = build_app(predictor, limits, Hosts.of(host, *(allow_host or ())), watch)
         sock = listen(host, port)
-    echo(f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)")
-    if run_server(app, sock, limits):
+    started = f"serving {loaded.name} on {url_of(sock)} (Ctrl-C stops it)"
+    if run_server(app, sock, limits, announce=lambda: echo(started)):
         echo("stopped; all requests were answered", err=True)
     else:
         echo("stopped at once; requests in progress were refused with 503", err=True)

@@ -13,11 +13,11 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    ADDRESS,
-    ENGINE,
-    STREAM,
-    WORKERS,
+    Address,
+    Engine,
     EngineName,
+    Stream,
+    Workers,
     is_streamed,
     read_or_scan,
     refuse_missing,
@@ -29,6 +29,7 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
+    from surefoot.calibrators import Calibration
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
     from surefoot.report.summary import Summary
@@ -152,10 +153,10 @@ def evaluate(
         int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
     ] = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    stream: Annotated[bool | None, STREAM] = None,
-    engine: Annotated[EngineName, ENGINE] = EngineName.LOCAL,
-    address: Annotated[str | None, ADDRESS] = None,
-    workers: Annotated[int | None, WORKERS] = None,
+    stream: Stream = None,
+    engine: Engine = EngineName.LOCAL,
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Measure how reliable the confidence is on familiar and unfamiliar predictions, with intervals.
 
@@ -192,7 +193,6 @@ def evaluate(
         seed=seed,
         progress=progress_shown(),
     )
-    failed = [condition for condition in conditions if condition.holds(evaluation)]
     from surefoot.report.summary import summarize
 
     summary = summarize(evaluation)
@@ -201,13 +201,25 @@ def evaluate(
     else:
         _print(summary, output_format)
     if report is not None:
-        from surefoot.cli.terminal import busy
-        from surefoot.report.evaluation import Subject, write_report
+        _write_report(summary, fitted, paths, report)
+    _fail_if(conditions, evaluation)
 
-        sources = {side: path_text(path) for side, path in paths.items()}
-        with busy("drawing the report"):
-            page = write_report(Subject(summary, evaluation.predictions, fitted, sources), report)
-        echo_written(f"report: {page}")
+
+def _write_report(
+    summary: "Summary", fitted: "Calibration | None", paths: dict[str, Path], folder: Path
+) -> None:
+    from surefoot.cli.terminal import busy
+    from surefoot.report.evaluation import Subject, write_report
+
+    sources = {side: path_text(path) for side, path in paths.items()}
+    with busy("drawing the report"):
+        page = write_report(Subject(summary, summary.evaluation.predictions, fitted, sources), folder)
+    echo_written(f"report: {page}")
+
+
+def _fail_if(conditions: list[Condition], evaluation: "Evaluation") -> None:
+    """Say which conditions are true, and exit with 1 if any is."""
+    failed = [condition for condition in conditions if condition.holds(evaluation)]
     for condition in conditions:
         value = condition.value(evaluation)
         if condition in failed:

@@ -25,14 +25,31 @@ StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.
 Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
-STREAM = typer.Option(
-    "--stream/--no-stream",
-    help="Read in batches; the default for several files, or one above 256 MiB.",
-    show_default=False,
-)
-ENGINE = typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
-ADDRESS = typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
-WORKERS = typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
+
+class EngineName(StrEnum):
+    """What reads streamed files."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Read in batches; the default for several files, or one above 256 MiB.",
+        show_default=False,
+    ),
+]
+Engine = Annotated[
+    EngineName, typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
+]
+Address = Annotated[
+    str | None, typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
+]
 
 
 def refuse_missing(*paths: Path | None) -> None:
@@ -127,13 +144,6 @@ def read_all(paths: Sequence[Path], group_by: str | None) -> "Predictions":
                 name = attribute.replace("_", " ")
                 raise InputError(f"{path}: {name} are {value}, in {paths[0]} {first}; must be equal")
     return parts[0] if len(parts) == 1 else concatenated(parts)
-
-
-class EngineName(StrEnum):
-    """What reads streamed files."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def is_streamed(

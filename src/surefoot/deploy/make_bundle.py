@@ -48,6 +48,11 @@ FIRST_LAYERS = {
     "residual-mlp": "first.weight",
 }
 CHANNELS = 3  # images are decoded to red, green and blue
+NO_REFERENCE = (
+    "the bundle of a Bayesian method ({method}) has no reference, because it draws its samples once and so "
+    "predicts a little differently from the stored test predictions; make a reference from familiar images "
+    "with 'surefoot predict', and compare with 'surefoot monitor'"
+)
 SEED = 23  # of the half of the test samples that the limit of novelty comes from
 
 
@@ -285,8 +290,8 @@ def _with_novelty(selected: MethodRun, split: Split, novelty: Novelty) -> Predic
 
 def _reference(chosen: Chosen, selected: MethodRun, novelty: Novelty, path: Path) -> dict[str, Any]:
     """Write the reference of `serve`; how many rows it has, or why there is none."""
-    if (remark := remark_on_predictions(chosen)) is not None:
-        return {"rows": 0, "reason": remark}
+    if remark_on_predictions(chosen) is not None:
+        return {"rows": 0, "reason": NO_REFERENCE.format(method=chosen.planned.method.name)}
     predictions = _with_novelty(selected, Split.TEST_FAMILIAR, novelty)
     return {"rows": write_reference(replace(predictions, class_names=chosen.plan.class_names), path)}
 

@@ -439,7 +439,7 @@ def difference(
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
     Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval
-    over images is from so many `independent` groups or images.
+    over rows is from so many `independent` groups or rows.
     """
     if other is None or other == name:
         return None

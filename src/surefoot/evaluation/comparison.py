@@ -67,7 +67,7 @@ class Difference:
     independent: int = 0  # groups, or images without groups, that were resampled
     runs: tuple[tuple[int, ...], ...] = ()  # of each method, that are in a pair
     over_runs: StandardError = UNKNOWN  # unknown where neither method has two networks
-    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over images
+    within: StandardError = UNKNOWN  # for these groups; unknown where the metric is not a mean over rows
     p: float = NAN  # of the sign-flip test over groups; NaN where it was not made
 
     @property

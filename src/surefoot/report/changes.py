@@ -81,7 +81,7 @@ def _interval_notes(task: TaskChange) -> list[str]:
         if any(change.side == side and not change.paired for change in changes)
     ]
     clear = sum(change.clear for change in changes)
-    counted = f"{clear} of {len(changes)} differences (*) have a 95% interval over images that excludes 0."
+    counted = f"{clear} of {len(changes)} differences (*) have a 95% interval over rows that excludes 0."
     one_run = max(change.runs for change in changes) < 2
     caution = " There is one run, so variation between training runs is unknown." if one_run else ""
     return [*notes, f"{task.task}: {counted}{caution}"]

@@ -41,8 +41,8 @@ SHARPENED = (
     "leaves them without T then, and so do we."
 )
 DIFFERENCE = (
-    "Paired bootstrap over images (whole groups of them where there are groups), 95% intervals: for new "
-    "images or groups, with the same networks. Bold: the interval excludes 0."
+    "Paired bootstrap over rows (whole groups of them where there are groups), 95% intervals: for new "
+    "rows or groups, with the same networks. Bold: the interval excludes 0."
 )
 
 CellOf = Callable[[MethodRuns, Metric, str], TableCell]
@@ -170,7 +170,7 @@ def difference_table(comparison: Comparison, context: TableContext) -> Table:
         return difference_cell(method.cells[side, metric.name].from_baseline)
 
     baseline = comparison.baseline and comparison.method(comparison.baseline).title
-    title = f"Difference from {baseline}, paired bootstrap over images: {context.title}"
+    title = f"Difference from {baseline}, paired bootstrap over rows: {context.title}"
     return _table(comparison, title, ERRORS, comparison.methods if baseline else (), cell)
 
 
@@ -182,7 +182,7 @@ def best_difference_table(comparison: Comparison, context: TableContext) -> Tabl
         is_best = scores.from_best is None and not math.isnan(scores.mean)
         return TableCell("best") if is_best else difference_cell(scores.from_best)
 
-    title = f"Difference from the best of each column, paired bootstrap over images: {context.title}"
+    title = f"Difference from the best of each column, paired bootstrap over rows: {context.title}"
     return _table(comparison, title, ERRORS, comparison.methods, cell)
 
 

@@ -29,12 +29,12 @@ QUESTION_COLUMNS = (
     *(Column(name) for name in ("Less by", "In the paper", "These groups", "Sign flips")),
 )
 ANSWERS = (
-    "In brackets: the 95% interval for new groups of images, by the paired bootstrap over groups (over "
-    "images where there are no groups); bold where it excludes 0. Over runs: half the 95% interval for other "
+    "In brackets: the 95% interval for new groups, by the paired bootstrap over groups (for new rows, over "
+    "rows, where there are no groups); bold where it excludes 0. Over runs: half the 95% interval for other "
     "networks of the same recipes; an ensemble's is from its leave-one-out ensembles; a dash means that it "
     "is unknown. The answer is for new groups and other networks: both variances added, with Satterthwaite's "
     "degrees of freedom. Negligible: that interval lies within 0.5% of the number without the method. These "
-    "groups: half the 95% interval for other images of the same groups. Sign flips: p of the sign-flip test "
+    "groups: half the 95% interval for other rows of the same groups. Sign flips: p of the sign-flip test "
     "over groups."
 )
 FEWEST_GROUPS = 6  # with fewer the sign-flip test cannot reach 5%
@@ -77,7 +77,7 @@ def question_tables(comparison: Comparison, context: TableContext) -> list[Table
 
 
 def answer(question: Question, gap: Difference, without: float) -> str:
-    """The answer by the intervals over images and over runs; `without` is the other method's number."""
+    """The answer by the intervals over rows and over runs; `without` is the other method's number."""
     low, high = gap.ends
     if math.isnan(low):
         return INCONCLUSIVE

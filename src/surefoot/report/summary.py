@@ -169,7 +169,7 @@ def _side_sentence(side: str, scores: SetScores) -> str:
 
 def _confident_sentence(side: str, scores: SetScores) -> str:
     e99 = scores.metrics.get("e99")
-    if e99 is None or not e99.n:
+    if e99 is None or e99.k is None or not e99.n:
         return ""
     if e99.low > ALLOWED:
         comparison = "above"
@@ -177,8 +177,9 @@ def _confident_sentence(side: str, scores: SetScores) -> str:
         comparison = "below"
     else:
         comparison = "not significantly different from"
+    wrong = count_of(e99.k, "is wrong", "are wrong")
     return (
-        f"Of {count_of(e99.n, f'{side} prediction')} with more than 99% confidence, {e99.k:,} are wrong "
+        f"Of {count_of(e99.n, f'{side} prediction')} with more than 99% confidence, {wrong} "
         f"({e99.value:.1%}, 95% interval {percent_range(e99.low, e99.high)}): {comparison} "
         "the limit of 1% for a calibrated model."
     )

@@ -144,7 +144,8 @@ def _on_unfamiliar(chosen: Thresholds, measured: Measured) -> list[str]:
 
 def _wrong_of(error: Proportion) -> str:
     ends = percent_range(error.low, error.high)
-    return f"{error.k:,} of {count_of(error.n, 'accepted prediction')} are wrong ({error.value:.1%}, {ends})"
+    wrong = "is wrong" if error.k == 1 else "are wrong"
+    return f"{error.k:,} of {count_of(error.n, 'accepted prediction')} {wrong} ({error.value:.1%}, {ends})"
 
 
 def rounded_up(bound: float) -> str:

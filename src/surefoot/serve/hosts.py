@@ -21,14 +21,19 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Hosts:
-    """The host names that are served in addition to addresses and local names; `*` for all."""
+    """The host names that are served in addition to addresses and local names.
 
-    names: frozenset[str]
+    A page of an `allowed` one, on any port, may also send POST requests; `*` allows all. A page of the host
+    at which the server `listens` needs the port of the request, too: other ports are other programs.
+    """
+
+    allowed: frozenset[str]
+    listens: str
 
     @staticmethod
-    def of(*names: str) -> "Hosts":
+    def of(listens: str, *allowed: str) -> "Hosts":
         """From names in any case, with or without a trailing dot."""
-        return Hosts(frozenset(name.lower().rstrip(".") for name in names))
+        return Hosts(frozenset(_normal(name) for name in allowed), _normal(listens))
 
     def refusal(self, method: str, headers: Headers) -> RefusedError | None:
         """Why a request is refused; None where it is not."""
@@ -52,7 +57,7 @@ class Hosts:
         if name is None:
             return False
         local = "." not in name or name.endswith(".localhost") or _is_address(name)
-        return local or name in self.names or ANY in self.names
+        return local or name == self.listens or name in self.allowed or ANY in self.allowed
 
     def _refused_origin(self, hosts: list[str], origins: list[str], sites: list[str]) -> RefusedError | None:
         """Programs send none of these headers; what a browser sends in them, a page cannot change."""
@@ -77,13 +82,17 @@ class Hosts:
         if parts.scheme not in ("http", "https") or not parts.netloc:  # 'null' as well
             return False
         own = [host.lower() for host in hosts]
-        return parts.netloc in own or _name(parts.netloc) in self.names or ANY in self.names
+        return parts.netloc in own or _name(parts.netloc) in self.allowed or ANY in self.allowed
+
+
+def _normal(name: str) -> str:
+    return name.lower().rstrip(".")
 
 
 def _name(authority: str) -> str | None:
     """The host in `host:port`, without a trailing dot; None where it is malformed."""
     match = AUTHORITY.fullmatch(authority.lower())
-    return None if match is None else match["name"].rstrip(".") or None
+    return None if match is None else _normal(match["name"]) or None
 
 
 def _is_address(name: str) -> bool:

@@ -6,8 +6,8 @@ import logging
 import signal
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -18,11 +18,16 @@ from surefoot.errors import InputError
 from surefoot.serve.limits import Limits
 
 BACKLOG = 1024  # connections waiting to be accepted
-DRAIN = 0.5  # seconds at shutdown for a request on a connection without one
+DRAIN = 0.5  # seconds at shutdown for a connection to be made, and again for a request on one without
 LINGER = 2.0  # seconds for a client to end its side of a connection
 CLOSE = (b"connection", b"close")
-TURNS = 5  # of the event loop; it needs three from accepting a connection to telling its protocol
-ATTACH_FILTER, RETURN = 26, 0x06  # of Linux: SO_ATTACH_FILTER, BPF_RET
+ATTACH_FILTER = 26  # SO_ATTACH_FILTER of Linux
+DROP_SYN = (  # BPF: (code, jump if true, jump if false, value)
+    (0x30, 0, 0, 13),  # load the byte of the TCP header that has the flags
+    (0x45, 0, 1, 0x02),  # SYN?
+    (0x06, 0, 0, 0),  # yes: drop the packet
+    (0x06, 0, 0, 0xFFFFFFFF),  # no: let it pass
+)
 GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
@@ -142,51 +147,53 @@ class HeadTimeoutProtocol(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that also answers the clients whose connections it has not accepted yet at shutdown."""
+    """A server that resets no connection at shutdown, and ends without an error on SIGTERM and Ctrl-C."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.announce = announce
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on signals; uvicorn's own raises them again at the end, as if it had failed."""
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def main_loop(self) -> None:
+        """Serve, from when signals are captured until one arrives."""
+        self.announce()
+        await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept what waits, stop listening at once, finish all connections."""
-        loop = asyncio.get_running_loop()
+        """Let no connection begin, accept those that have begun, then stop listening and finish them all.
+
+        When a listening socket closes, the kernel resets each connection that is not accepted, and each whose
+        handshake is not complete. So it closes only after both have had `DRAIN` seconds.
+        """
         for sock in sockets or ():
             _ignore_new(sock)
-            loop.remove_reader(sock.fileno())
-        for _ in range(TURNS):  # until those that the event loop has accepted are connections
-            await asyncio.sleep(0)
         for each in list(self.server_state.connections):
             each.shutdown()
-        waiting = [connection for sock in sockets or () for connection in _accepted(sock)]
-        for server in self.servers:
-            server.close()
-        for sock in sockets or ():
-            sock.close()
-        for connection in waiting:
-            await loop.connect_accepted_socket(self._protocol, connection)
+        await asyncio.sleep(DRAIN)
         await super().shutdown(sockets)
-
-    def _protocol(self) -> HeadTimeoutProtocol:
-        return HeadTimeoutProtocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
 
 def _ignore_new(sock: socket.socket) -> None:
-    """Let no connection begin between the last that is accepted and the socket's end: it would be reset.
+    """Let the kernel drop the packets that begin a connection (SYN), but not those that complete one.
 
-    Linux drops the packets that a filter of one instruction (return 0) gets. The client repeats its first one
-    after a second, and is refused then.
+    A client repeats its packet after a second, and is refused then. Systems other than Linux have no filter:
+    there, a connection that begins in the moment in which the socket closes is reset.
     """
-    drop = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, 0))
-    with suppress(OSError):  # another system: the moment is short
-        sock.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(drop)))
-
-
-def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
-    """The connections that wait to be accepted; the socket does not block."""
-    while True:
-        try:
-            yield sock.accept()[0]
-        except OSError:
-            return
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in DROP_SYN))
+    with suppress(OSError):
+        address = ctypes.addressof(program)
+        sock.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", len(DROP_SYN), address))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -213,9 +220,10 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
+def run_server(app: ASGIApp, sock: socket.socket, limits: Limits, announce: Callable[[], None]) -> bool:
     """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
 
+    `announce` is called when requests are answered and signals are handled.
     Returns whether they were finished: a second Ctrl-C does not wait for them.
     """
     config = uvicorn.Config(
@@ -232,12 +240,6 @@ def run_server(app: ASGIApp, sock: socket.socket, limits: Limits) -> bool:
         timeout_graceful_shutdown=int(2 * limits.timeout + GRACE),
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # invalid forms are reported to the client
-    # uvicorn raises the signal again at the end, which would end this process as if it had failed.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    server = DrainingServer(config)
-    try:
-        server.run(sockets=[sock])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    server = DrainingServer(config, announce)
+    server.run(sockets=[sock])
     return not server.force_exit

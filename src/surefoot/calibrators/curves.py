@@ -1,0 +1,101 @@
+"""Logistic curves, many at once: sigmoid(w f + b) with a few features and parameters each.
+
+Newton's method with the exact Hessian of each curve. Arrays of rows are (curves, n).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.calibrators.logistic import EXACT, HALVINGS, ROUNDING, STEPS, SUFFICIENT, softplus
+from surefoot.predictions.outcomes import Array
+
+PART = 8  # one of this many rows is fitted first, and all rows from there
+ENOUGH = 1000  # rows in that part; with fewer, all rows are fitted from the start
+ROUGH = 1e-4
+RIDGE = 1e-10  # of the Hessian's diagonal: features that are equal for all rows leave it without an inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """sum of weights * NLL of each curve, for targets between 0 and 1."""
+
+    features: Array  # (features, curves, n)
+    weights: Array  # (curves, n)
+    weighted_targets: Array  # (curves, n)
+
+    @classmethod
+    def of(cls, features: Array, targets: Array, weights: Array) -> "Curves":
+        """From targets as they are."""
+        return cls(features, weights, weights * targets)
+
+    def every(self, step: int) -> "Curves":
+        """One of `step` rows."""
+        parts = (self.features, self.weights, self.weighted_targets)
+        return Curves(*(np.ascontiguousarray(each[..., ::step]) for each in parts))
+
+    def minimised(self, start: Array, free: Array | None = None) -> Array:
+        """The parameters (curves, features + 1), the intercept last; those that are not `free` stay."""
+        free = np.ones_like(start) if free is None else free
+        if self.weights.shape[1] >= PART * ENOUGH:
+            start = self.every(PART)._newton(start, free, ROUGH)
+        return self._newton(start, free, EXACT)
+
+    def losses(self, parameters: Array) -> Array:
+        """The weighted NLL of each curve, (curves,)."""
+        return self._evaluated(parameters, self._linear())[0]
+
+    def _linear(self) -> Array:
+        """The weighted targets times the features: the part of the NLL that is linear in the parameters."""
+        return self._moments(self.weighted_targets)
+
+    def _moments(self, rows: Array) -> Array:
+        return np.stack([*(np.vecdot(rows, feature) for feature in self.features), rows.sum(axis=1)], axis=1)
+
+    def _evaluated(self, parameters: Array, linear: Array) -> tuple[Array, Array]:
+        """The NLL of each curve, and the probabilities."""
+        scores = self.features[0] * parameters[:, :1]
+        for feature, slopes in zip(self.features[1:], parameters.T[1:], strict=False):
+            scores += feature * slopes[:, None]
+        scores += parameters[:, -1:]
+        grown, probabilities = softplus(scores)
+        return np.vecdot(self.weights, grown) - np.vecdot(linear, parameters), probabilities
+
+    def _newton(self, at: Array, free: Array, tolerance: float) -> Array:
+        """Newton's steps, those of each curve halved until its value falls enough."""
+        linear = self._linear()
+        values, probabilities = self._evaluated(at, linear)
+        for _ in range(STEPS):
+            weighted = self.weights * probabilities
+            gradients = (self._moments(weighted) - linear) * free
+            if np.abs(gradients).max() <= tolerance:
+                break
+            np.subtract(1, probabilities, out=probabilities)
+            weighted *= probabilities
+            steps = -np.linalg.solve(self._hessians(weighted, free), gradients[:, :, None])[:, :, 0]
+            slopes = np.vecdot(gradients, steps)
+            visible = -slopes > ROUNDING * np.abs(values)  # else a shorter step is not worth trying
+            scale = np.ones(len(at))
+            for _ in range(HALVINGS):
+                found, probabilities = self._evaluated(at + scale[:, None] * steps, linear)
+                rising = visible & (found > values + SUFFICIENT * scale * slopes)
+                if not rising.any():
+                    break
+                scale[rising] /= 2
+            at = at + scale[:, None] * steps
+            if not (found < values).any():
+                break
+            values = found
+        return at
+
+    def _hessians(self, variances: Array, free: Array) -> Array:
+        """Of each curve, (curves, parameters, parameters); the variances are p (1 - p) times the weights."""
+        rows = [self._moments(variances * feature) for feature in self.features]
+        total = variances.sum(axis=1)
+        last = np.column_stack([*(row[:, -1] for row in rows), total])
+        hessians: Array = np.stack([*rows, last], axis=1) * free[:, :, None] * free[:, None, :]
+        places = np.arange(free.shape[1])
+        hessians[:, places, places] = hessians[:, places, places] * (1 + RIDGE) + np.where(
+            free > 0, 1e-300, 1
+        )
+        return hessians
