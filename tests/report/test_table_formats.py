@@ -170,6 +170,12 @@ def test_bold_stays_only_where_it_distinguishes():
         "NLL familiar: more than half of the methods are the best or not significantly worse, so none is marked.",
     )
     assert distinguishing(replace(table, notes=())) == replace(table, notes=())
+    rows = tuple((*cells("m", "1"), TableCell("0.1", bold=True)) for _ in range(3))
+    table = distinguishing(Table("", (*METHOD, SIDES[0]), (Section(None, rows),), ("Bold: best.", "a note")))
+    assert table.notes == (
+        "a note",
+        "More than half of the methods are the best or not significantly worse, so none is marked.",
+    ), "no legend of a mark that is not there"
 
 
 def test_terminal_reads_no_name_as_a_style():

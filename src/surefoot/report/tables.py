@@ -119,7 +119,7 @@ LATEX_SPECIAL = (
 )
 NARROW = 5  # columns that fit into one column of a two-column paper
 LINE = 80  # characters of a sentence in plain text
-UNMARKED = "{}: more than half of the methods are the best or not significantly worse, so none is marked."
+UNMARKED = "more than half of the methods are the best or not significantly worse, so none is marked."
 
 
 def distinguishing(table: Table) -> Table:
@@ -135,8 +135,11 @@ def distinguishing(table: Table) -> Table:
         replace(section, rows=tuple(_without_bold(row, common) for row in section.rows))
         for section in table.sections
     )
-    note = UNMARKED.format(", ".join(table.columns[index].heading for index in common))
-    return replace(table, sections=sections, notes=(*table.notes, note))
+    if not any(cell.bold for section in sections for row in section.rows for cell in row):
+        notes = tuple(note for note in table.notes if not note.startswith("Bold: "))
+        return replace(table, sections=sections, notes=(*notes, UNMARKED[0].upper() + UNMARKED[1:]))
+    names = ", ".join(table.columns[index].heading for index in common)
+    return replace(table, sections=sections, notes=(*table.notes, f"{names}: {UNMARKED}"))
 
 
 def _without_bold(row: Row, columns: Sequence[int]) -> Row:
