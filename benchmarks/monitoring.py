@@ -22,6 +22,7 @@ import detectors
 import monitoring_page
 import numpy as np
 import spending
+import two_detectors
 from detectors import ALPHA, DECIDING, HALVES, TASKS, Cell, Drawn
 
 from surefoot import fit_temperature
@@ -35,7 +36,7 @@ CHECKED: tuple[Cell, ...] = (
 CHECKS = 20  # of a history
 REPEATED = ("cat-dog",)  # with OTHER_SEED, for the Monte Carlo error
 OTHER_SEED = 11
-PEER_SPLITS = 6  # of each task, of 25 windows
+PEER_SPLITS = 2  # of each task, of 25 windows
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ class Sample:
     """How much is drawn."""
 
     splits: int = detectors.SPLITS
-    checked: int = 36  # windows of a task and deciding cell that the monitor itself checks
-    others: int = 12  # of the other cells
-    histories: int = 2  # of each task
+    choosing: int = detectors.SPLITS // 2  # splits of the choosing half
+    checked: int = 24  # windows of a task and deciding cell that the monitor itself checks
+    others: int = 8  # of the other cells
+    histories: int = 1  # of each task
 
 
 def members(store: Path, task: str, half: str) -> list[detectors.Network]:
@@ -208,7 +210,8 @@ def of_task(store: Path, peers: str | None, sample: Sample, task: str) -> OfTask
     power = {}
     for half in HALVES:
         networks = members(store, task, half)
-        drawn = list(detectors.draws(networks, HALVES.index(half), sample.splits))
+        splits = sample.choosing if half == "choose" else sample.splits
+        drawn = list(detectors.draws(networks, HALVES.index(half), splits))
         power[half] = detectors.rates(drawn)
     repeated = None
     if task in REPEATED:
@@ -246,6 +249,7 @@ def study(store: Path, peers: str | None, sample: Sample, workers: int) -> monit
         spent,
         estimates,
         time.process_time() + sum(each.seconds for each in results.values()),
+        two_detectors.simulate(),
     )
 
 
@@ -257,7 +261,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repetitions, to try the script")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    sample = Sample(4, 4, 4, 1) if given.quick else Sample()
+    sample = Sample(4, 4, 4, 4, 1) if given.quick else Sample()
     found = study(given.store, given.peers, sample, given.workers)
     text = monitoring_page.page(found)
     if given.write:
