@@ -258,6 +258,7 @@ def windows(
     rng: np.random.Generator,
     sizes: Sequence[int] = SIZES,
     count: int = WINDOWS,
+    familiar: int = FAMILIAR_WINDOWS,
 ) -> Iterator[tuple[Cell, Array]]:
     """Cells, and the rows (count, size) of its windows, for the cells that the data suffice for."""
     labels = network.familiar.labels.numpy()
@@ -272,7 +273,7 @@ def windows(
             k = round(SHARES.get(kind, 0) * size)
             if k > strange or (kind == "other mix" and groups is None):
                 continue
-            rows = np.empty((FAMILIAR_WINDOWS if kind == "familiar" else count, size), dtype=int)
+            rows = np.empty((familiar if kind == "familiar" else count, size), dtype=int)
             for row in rows:
                 if kind == "label shift":
                     row[:] = rng.choice(pool, size, p=weight / weight.sum())
