@@ -408,7 +408,14 @@ class _ResampledCurve(Curve):
     def total_errors(self) -> float:
         return float(self.error_steps[3, -1:].sum())
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether summing everything takes less time than finding out what is needed."""
+        return len(self.__dict__["sums"].decisions.unit) <= AT_ONCE
+
     def errors_at(self, mass: Array) -> Array:
+        if self._is_short:
+            return super().errors_at(mass)
         ends = self.error_steps[1]
         if not len(ends):
             return np.zeros_like(mass)
@@ -420,8 +427,10 @@ class _ResampledCurve(Curve):
         return np.asarray(self.__dict__["sums"].run_at(self.__dict__["row"], mass)[1])
 
     def residual_at(self, mass: Array) -> Array:
-        row = self.__dict__["row"]
-        return np.asarray(self.__dict__["sums"].residual_at(mass[None], slice(row, row + 1))[0])
+        sums, row = self.__dict__["sums"], self.__dict__["row"]
+        if self._is_short:
+            return np.asarray(np.interp(mass, self.mass, sums.residual[row]))
+        return np.asarray(sums.residual_at(mass[None], slice(row, row + 1))[0])
 
 
 def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Counts) -> Array:
