@@ -157,7 +157,9 @@ def bundles_damaged(place, rng):
     picture = pictures[int(rng.integers(len(pictures)))]
     image = place / f"picture{picture.suffix}"
     image.write_bytes(picture.read_bytes())
+    recovery = ("again", "unknown network", "is not one this version reads")  # by a plugin, a newer version
     if rng.random() < 0.35:
+        recovery = ()
         image.write_bytes(damaged(image.read_bytes(), rng))
     elif path.suffix == ".json" and rng.random() < 0.7:
         path.write_bytes(_document_bytes(json.loads(path.read_text()), rng))
@@ -166,7 +168,7 @@ def bundles_damaged(place, rng):
     out = place / f"o{rng.choice(['.csv', '.parquet'])}"
     words = ("predict", folder, image, "-o", out, "--device", "cpu")
     words += ("--probabilities",) if rng.random() < 0.5 else ()
-    yield Step(words, ANY, may_fail=may_fail(words), writes=(out,))
+    yield Step(words, ANY, may_fail=may_fail(words), writes=(out,), says=recovery)
 
 
 def stores_damaged(place, rng):
@@ -194,4 +196,4 @@ def stores_damaged(place, rng):
         ("predictions", "tiny", "single", "-o", place / "out", *options),
         ("bundle", "tiny", "single", "-o", place / "out", "--resamples", 0, *options),
     ][int(rng.integers(8))]
-    yield Step(words, ANY, may_fail=may_fail(words), writes=None)
+    yield Step(words, ANY, may_fail=may_fail(words), writes=None, says=("again", "remove"))

@@ -23,6 +23,7 @@ class Step:
     may_fail: bool = False  # exit code 1 is an answer, such as an alarm
     writes: tuple | None = ()  # outputs; None is anything
     caches: tuple = ()  # outputs that a refusal may leave, too
+    says: tuple = ()  # a refusal has one of these, such as how to recover
 
 
 def may_fail(words):

@@ -100,6 +100,8 @@ class Worker:
             fail("wrong exit", f"exit code {code}, allowed {sorted(allowed)}: {err[-300:]}")
         if refused and (problem := _unclear(err)):
             fail("unclear refusal", problem)
+        if refused and step.says and not any(words in err for words in step.says):
+            fail("unclear refusal", f"none of {step.says}: {err[-300:]!r}")
         for name in _changed(before, _snapshot(folder)):
             outputs = step.caches if refused else step.writes
             if outputs is not None and not any(_is_below(folder / name, output) for output in outputs):

@@ -1,7 +1,8 @@
 """Bundles: a method's networks with their calibration and preprocessing, read from a folder."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -266,14 +267,19 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
 def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     kind, shape = LabelKind(about["kind"]), tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
+    prepared = about["preprocessing"]
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{WEIGHTS} cannot be read: {error}") from error
+        raise InputError(f"{WEIGHTS} cannot be read: {error}; {AGAIN}") from error
+    with _or_again():
+        recipes = [recipe_from(each["recipe"]) for each in about["networks"]]
+        preprocessing = None if prepared is None else preprocessing_from(prepared)
+        encoding = encoding_from(about["features"]) if about.get("features") is not None else None
     with importing_from(folder):
         networks = [
             restored_network(
-                recipe_from(each["recipe"]),
+                recipe,
                 {
                     name.removeprefix(f"members.{i}."): t
                     for name, t in weights.items()
@@ -285,7 +291,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
                 key=str(each["key"]),
                 allow_code=allow_code,
             )
-            for i, each in enumerate(about["networks"])
+            for i, (each, recipe) in enumerate(zip(about["networks"], recipes, strict=True))
         ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
@@ -295,14 +301,12 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
             assert isinstance(network, FixedSamples)
             network.scaling = calibration.module()
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
-    prepared = about["preprocessing"]
     if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
         raise InputError(
-            f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels"
+            f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels; {AGAIN}"
         )
-    encoding = encoding_from(about["features"]) if about.get("features") is not None else None
     if encoding is not None and shape != (encoding.width,):
-        raise InputError(f"input has shape {shape}, and the features make {encoding.width} numbers")
+        raise InputError(f"input has shape {shape}, and the features make {encoding.width} numbers; {AGAIN}")
     thresholds = None
     if THRESHOLDS in about["files"]:
         thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
@@ -312,7 +316,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         kind=kind,
         class_names=names,
         shape=shape,
-        preprocessing=None if prepared is None else preprocessing_from(prepared),
+        preprocessing=preprocessing,
         networks=nn.ModuleList(networks).eval(),
         calibration=calibration,
         novelty=Novelty(fitted["novelty"]["score"], None if scale is None else Scale(**scale)),
@@ -321,7 +325,8 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         encoding=encoding,
         reference=reference,
     )
-    _check_parts(bundle)
+    with _or_again():
+        _check_parts(bundle)
     return bundle
 
 
@@ -348,7 +353,7 @@ def _check_parts(bundle: Bundle) -> None:
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
     reference = bundle.reference
     if reference is not None and (reference.kind, reference.class_names) != (bundle.kind, bundle.class_names):
-        raise InputError(f"{REFERENCE} has predictions of another classifier; {AGAIN}")
+        raise InputError(f"{REFERENCE} has predictions of another classifier")
     logits_score(novelty.score)
     if novelty.scale is not None and not -math.inf < novelty.scale.low <= novelty.scale.high < math.inf:
         raise InputError(f"novelty is scaled by {novelty.scale}; allowed: numbers, low at most as high")
@@ -365,7 +370,9 @@ def _check_outputs(bundle: Bundle) -> None:
     if recorded is None:
         return
     if math.prod(bundle.shape) > LARGEST_INPUT:
-        raise InputError(f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers")
+        raise InputError(
+            f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers; {AGAIN}"
+        )
     expected = torch.tensor(recorded, dtype=torch.float64)
     if expected.shape != (FIXED_ROWS, len(bundle.class_names)):
         raise InputError(f"{BUNDLE} has fixed_probabilities of another shape than its classes; {AGAIN}")
@@ -400,7 +407,7 @@ def restored_network(
         network.load_state_dict(dict(weights))
     except (RuntimeError, MemoryError) as error:  # also for networks that are far too large
         reason = " ".join(str(error).split())[:LONGEST]
-        raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}") from error
+        raise InputError(f"the weights do not fit network {recipe.network!r}: {reason}; {AGAIN}") from error
     for parameter in network.parameters():
         parameter.requires_grad = False
     return variant_of(recipe).deployed(network, kind, key)
@@ -410,7 +417,7 @@ def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
         if name not in known and not is_source(name):
-            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
+            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle; {AGAIN}")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
     for file in (folder / SOURCE).rglob("*"):
@@ -422,7 +429,17 @@ def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:
-    document = read_json(path, what)
-    if not isinstance(document, dict):
-        raise InputError(f"{path} is not {what}: a JSON object is needed")
-    return document
+    with _or_again():
+        document = read_json(path, what)
+        if not isinstance(document, dict):
+            raise InputError(f"{path} is not {what}: a JSON object is needed")
+        return document
+
+
+@contextmanager
+def _or_again() -> Iterator[None]:
+    """Say how to recover where a part of a bundle is refused."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; {AGAIN}") from error
