@@ -125,6 +125,9 @@ def test_the_notebook_leads_to_a_decision(monkeypatch, tmp_path):
     names, shown = run_cells(EXAMPLES / "decision.ipynb")
     assert all(repr(value) for value in shown)
     assert names["after"].change["unfamiliar"]["nll"].high < 0
+    nll = {name: metrics.nll(method(names["unfamiliar"])) for name, method in names["methods"].items()}
+    assert nll["vector"] == pytest.approx(nll["temperature"], rel=1e-3)  # as the text says
+    assert nll["temperature"] < nll["isotonic"] < nll["network"]
     assert names["thresholds"].measured["unfamiliar"]["accept"].error.low > 0.1
     assert names["decision"].startswith("the data has shifted")
     assert {"calibration.json", "thresholds.json", "report"} == {path.name for path in tmp_path.iterdir()}

@@ -31,8 +31,10 @@ def least(value):
 
 
 @pytest.mark.filterwarnings("default")  # scikit-learn's checks give warnings of their own
-def test_scikit_learn_s_own_checks():
-    for result in check_estimator(TemperatureScaledClassifier(), on_skip=None):
+@pytest.mark.parametrize("method", ["temperature", "matrix", "beta", "isotonic"])  # one of each kind
+def test_scikit_learn_s_own_checks(method):
+    estimator = TemperatureScaledClassifier(method=method, cv=2)
+    for result in check_estimator(estimator, on_skip=None):
         assert result["status"] == "passed" or result["check_name"] == "check_array_api_input", result
 
 
