@@ -29,6 +29,8 @@ from surefoot.deploy.make_bundle import chosen_method, why_not, write_bundle
 from surefoot.deploy.own_code import own_code_of
 from surefoot.deploy.predict import images_among, predict_files
 from surefoot.experiments.methods import METHODS
+from surefoot.serve.limits import Watch
+from surefoot.serve.window import ShiftWindow
 from surefoot.tasks.task import Split
 from tests import warm
 from tests.cli.command import in_a_process
@@ -101,6 +103,13 @@ def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_
     from surefoot.training.predict import FixedSamples, Sampled
 
     bundle = bundled(made, "bayesian", tmp_path / "bundle")
+    window = ShiftWindow(bundle, Watch())  # of `serve`
+    assert window.document()["state"] == "off"
+    (sentence,) = window.document()["verdict"]
+    assert sentence.startswith(
+        "Shift is not checked: the bundle of a Bayesian method (bayesian) has no reference"
+    )
+    assert {each.name: each.samples[0].value for each in window.collect()} == {"surefoot_shift_checked": 0.0}
     seen = views(bundle, made, made.stored(METHODS.named("bayesian")).after[TESTED[0]].ids[:8])
     network = bundle.networks[0].network
 

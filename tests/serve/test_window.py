@@ -156,6 +156,7 @@ def test_a_server_that_sees_other_images(made, tmp_path):
     assert [each["alarm"] for each in checks] == [False, True]
     latest = checks[-1]
     assert metrics == {
+        "surefoot_shift_checked": 1,
         "surefoot_shift_window_rows": 48,
         "surefoot_shift_checks_total": 2,
         "surefoot_shift_alarms_total": 1,

@@ -185,9 +185,14 @@ class ShiftWindow:
     def collect(self) -> Iterator[Metric]:
         """What Prometheus reads; what a check gives is there after the first one."""
         state = self.state
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield gauge(
+            "surefoot_shift_checked",
+            "Whether shift is checked; /health says why not.",
+            float(state.name != OFF),
+        )
         if state.name == OFF:
             return
-        gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge("surefoot_shift_window_rows", "Rows in the window.", min(self._rows, self.watch.rows))
         yield counter("surefoot_shift_checks", "Checks for shift.", state.checks)
         yield counter("surefoot_shift_alarms", "Checks that detected a shift.", state.alarms)
