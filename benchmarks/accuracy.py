@@ -81,7 +81,7 @@ def drawn(network: Network) -> tuple[Array, list[tuple[detectors.Cell, Array]]]:
     rng = np.random.default_rng(0)
     data = numbers(network)
     reference, pool = np.split(rng.permutation(data.familiar), [data.familiar // 2])
-    found = windows(network, data, pool, rng, SIZES, EACH)
+    found = windows(network, data, pool, rng, SIZES, EACH, EACH)
     return reference, [(cell, row) for cell, rows in found if cell[1] in KINDS for row in rows]
 
 

@@ -26,7 +26,7 @@ SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 SHARES = {"100%": 1.0, "30%": 0.3, "10%": 0.1}  # of unfamiliar rows
 KINDS = ("familiar", *SHARES, "label shift", "other mix")
 DECIDING: tuple[Cell, ...] = ((25, "100%"), (100, "100%"), (200, "30%"), (500, "10%"))
-SPLITS, WINDOWS = 12, 25  # splits of the familiar rows; windows of each cell and split
+SPLITS, WINDOWS = 8, 25  # splits of the familiar rows; windows of each cell and split
 FAMILIAR_WINDOWS = 100  # of each size and split, for the critical values
 TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
 CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
@@ -258,6 +258,7 @@ def windows(
     rng: np.random.Generator,
     sizes: Sequence[int] = SIZES,
     count: int = WINDOWS,
+    familiar: int = FAMILIAR_WINDOWS,
 ) -> Iterator[tuple[Cell, Array]]:
     """Cells, and the rows (count, size) of its windows, for the cells that the data suffice for."""
     labels = network.familiar.labels.numpy()
@@ -272,7 +273,7 @@ def windows(
             k = round(SHARES.get(kind, 0) * size)
             if k > strange or (kind == "other mix" and groups is None):
                 continue
-            rows = np.empty((FAMILIAR_WINDOWS if kind == "familiar" else count, size), dtype=int)
+            rows = np.empty((familiar if kind == "familiar" else count, size), dtype=int)
             for row in rows:
                 if kind == "label shift":
                     row[:] = rng.choice(pool, size, p=weight / weight.sum())

@@ -111,6 +111,25 @@ def test_each_check_of_a_history_spends_its_part_of_alpha(tmp_path):
         monitor(reference, current, alpha=2)
 
 
+def test_arguments_of_another_type_are_refused_by_name():
+    val = draw_one_label(50)
+    calibration = fit_calibration("temperature", val)
+    for call, says in (
+        (lambda: surefoot.fit_temperature([[1.0, 0.0]]), "val has type list; allowed: Predictions"),
+        (lambda: surefoot.fit_member_temperatures(None), "val has type NoneType; allowed: Predictions"),
+        (lambda: calibration(val.logits), "predictions has type Tensor; allowed: Predictions"),
+        (lambda: choose_thresholds("val.npz"), "val has type str; allowed: Predictions"),
+        (lambda: choose_thresholds(val, unfamiliar=3), "unfamiliar has type int; allowed: Predictions"),
+        (lambda: surefoot.choose_sets("val.npz"), "val has type str; allowed: Predictions"),
+        (lambda: monitor(val, "new.npz"), "current has type str; allowed: Predictions"),
+        (lambda: surefoot.paired_differences(val, 3), "second has type int; allowed: Predictions"),
+        (lambda: surefoot.evaluate(val, calibration=2.5), "calibration has type float; allowed: Calibration"),
+        (lambda: surefoot.evaluate(val, resamples="many"), "resamples is 'many'; allowed: a whole number"),
+    ):
+        with pytest.raises(InputError, match=says):
+            call()
+
+
 def test_predictions_of_a_model_over_a_loader_or_a_generator():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))  # in training mode, on purpose

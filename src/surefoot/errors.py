@@ -34,6 +34,17 @@ def require_whole(what: str, value: object, least: int) -> None:
     require(is_whole(value, least=least), what, value, f"a whole number of at least {least}")
 
 
+def require_instance(what: str, value: object, kind: type, *, hint: str) -> None:
+    """Raise unless the value is of this type; the hint says where one comes from.
+
+    >>> require_instance("val", "val.npz", dict, hint=" or nothing")
+    Traceback (most recent call last):
+    surefoot.errors.InputError: val has type str; allowed: dict or nothing
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{what} has type {type(value).__name__}; allowed: {kind.__name__}{hint}")
+
+
 def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless the value is one of those allowed."""
     choices = list(allowed)

@@ -25,6 +25,8 @@ from surefoot.errors import InputError
 from surefoot.text import bytes_text
 
 MOST_TEXT = 64 * 2**20  # bytes of a TOML, JSON or CSV file that is read at once
+MOST_KEY_PARTS = 100  # of a TOML key such as a.b.c: the parser's time grows with their square
+LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MOST_KEY_PARTS}}}""")
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of one that JSON writes as two
 SMALLEST_WHOLE, LARGEST_WHOLE = -(2**63), 2**63 - 1  # of a TOML or JSON file
 SPECIAL = (
@@ -327,6 +329,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The values of a TOML text; whole numbers have 64 bits, and other numbers are not too large."""
+    if LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {MOST_KEY_PARTS} parts; allowed: at most {MOST_KEY_PARTS}")
     document = tomllib.loads(text, parse_float=_float)
     _refuse_large_numbers(document)
     return document

@@ -191,6 +191,8 @@ NOT_TO_EVALUATE = {
     "fastapi",
     "h5py",
     "scipy.stats",
+    "scipy.optimize",
+    "pyarrow.parquet",
 }
 
 

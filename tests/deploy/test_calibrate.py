@@ -395,7 +395,7 @@ X, Y = torch.zeros(4, WIDTH), torch.tensor([0, 1, 2, 0])
         ([(X, Y[:1])], "a batch has 1 label and 4 logits"),
         ([(X,)], "a batch is 1 part; allowed"),
         ((X, ["a", "b", "c", "d"]), "labels are text, and no classes are named"),
-        (X, "the validation data are a Tensor; allowed"),
+        (X, "the validation data have type Tensor; allowed"),
         ([(X, torch.tensor([0, 1, 2, 9]))], "label 9 in row 3 is out of range"),
     ],
 )

@@ -5,12 +5,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ks_2samp, mannwhitneyu, rankdata, ttest_ind
+from scipy.stats import binomtest, ks_2samp, mannwhitneyu, permutation_test, rankdata, ttest_ind
 from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
 from surefoot.deploy.detectors import (
+    Detector,
+    Role,
     class_changes,
     combine,
     higher,
@@ -56,7 +58,9 @@ def test_every_number_against_scipy_and_scikit_learn():
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
     found = {each.name: each for each in look.findings}
-    assert " ".join(found) == "confidence confidence tail energy energy tail coverage outputs classes"
+    assert (
+        " ".join(found) == "confidence confidence tail energy energy tail coverage outputs classes together"
+    )
     confidence, novelty, coverage = (found[name] for name in ("confidence", "energy", "coverage"))
     assert confidence.p == pytest.approx(mannwhitneyu(b, a, alternative="less").pvalue, abs=0.003)
     assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
@@ -100,7 +104,7 @@ def test_probabilities_are_compared_with_logits_by_what_both_have():
     reference, current = logits.take(slice(900)), logits.take(slice(900, None))
     probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
     adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
-    assert list(adjusted) == ["confidence", "confidence tail", "outputs", "classes"]
+    assert list(adjusted) == ["confidence", "confidence tail", "outputs", "classes", "together"]
     assert min(adjusted.values()) > 0.1
 
 
@@ -114,11 +118,27 @@ def test_all_permutations_by_hand(monkeypatch):
     values = np.array([[column[each].sum() for column in columns] for each in subsets])
     exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
     monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
-    results = combine(higher("x", reference, current), 3, level=0.05)
-    own = exact[subsets.index([4, 5, 6])]
-    assert [each.p for each in results] == pytest.approx(own, abs=0.012)
-    together = [(exact.min(axis=1) <= p + 1e-9).mean() for p in own]
-    assert [each.adjusted for each in results] == pytest.approx(together, abs=0.012)
+    scores = higher("x", reference, current)
+    features = Detector("f", np.array([2.0, 0.0, 1.0, 3.0, 2.5, 3.5, 0.5])[:, None], Role.ADDED)
+    change = Detector("c", np.array([1.0, 0.0, 3.0, 2.0, 4.0, 5.0, 1.5])[:, None], Role.ALONE, 0.25)
+    results = combine([*scores, features, change], 3, level=0.05)
+    values = np.array([[*own, *(each.columns[rows, 0].sum() for each in (features, change))]
+                       for own, rows in zip(values, subsets, strict=True)])  # fmt: skip
+    exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
+    here = subsets.index([4, 5, 6])
+    assert [each.p for each in results[:-1]] == pytest.approx(exact[here], abs=0.012)
+
+    def p_of(evidence):  # smaller is more
+        return np.array([(evidence <= each + 1e-9).mean() for each in evidence])
+
+    smallest = p_of(exact[:, :2].min(axis=1))
+    both = p_of(smallest * exact[:, 2])
+    together = p_of(np.minimum(both, exact[:, 3] / 0.25))[here]
+    assert results[-1].name == "together"
+    assert results[-1].p == results[-1].adjusted == pytest.approx(together, abs=0.012)
+    alone = (np.minimum(both, exact[:, 3] / 0.25) <= exact[here, 3] / 0.25).mean()
+    assert results[3].adjusted == pytest.approx(max(alone, together), abs=0.04)  # ties of equal evidence
+    assert min(each.adjusted for each in results) == results[-1].p
 
 
 def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch):
@@ -126,11 +146,14 @@ def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch
     a, b = rng.standard_normal(300), rng.standard_normal(100) + 0.3
     permuted = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05)
     monkeypatch.setattr("surefoot.deploy.detectors.MOST_WORK", 1)
-    mean, tail = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05)
+    mean, tail, together = combine(
+        [*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
+    )
     assert mean.p == pytest.approx(
         mannwhitneyu(b, a, alternative="greater", method="asymptotic").pvalue, rel=0.02
     )
     assert mean.adjusted == pytest.approx(2 * mean.p)
+    assert together.p == pytest.approx(2 * min(mean.p, tail.p))
     assert tail.p == pytest.approx(permuted[1].p, abs=0.02)
 
 
@@ -144,7 +167,7 @@ def test_the_smallest_alpha_is_a_number_like_others():
 @pytest.mark.parametrize("level", [1e-8, 1e-320])
 def test_a_level_that_no_number_of_permutations_reaches_is_asymptotic(level):
     a, b = np.random.default_rng(1).normal(size=(2, 100))
-    mean, _ = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=level)
+    mean, *_ = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=level)
     assert mean.p == pytest.approx(
         mannwhitneyu(b, a, alternative="greater", use_continuity=False).pvalue, rel=0.02
     )
@@ -260,7 +283,7 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
-    assert len(monitor_table(loud).rows) == 6
+    assert len(monitor_table(loud).rows) == 7
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
@@ -273,7 +296,7 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(scores, scores) is None
     names = [each.name for each in check_shift(scores, scores, budget=ONLY).findings]
-    assert names == ["confidence", "confidence tail", "outputs", "classes"]
+    assert names == ["confidence", "confidence tail", "outputs", "classes", "together"]
     one_logit = scores_of(Predictions.from_logits(np.linspace(-3, 3, 100), np.arange(100) % 2))
     assert novelty_name(one_logit, one_logit) is None  # stored beside a 0: its energy would rank by class
     members = scores_of(draw_one_label(100, members=3))
@@ -289,7 +312,7 @@ def test_novelty_that_is_as_high_as_can_be_everywhere_is_compared():
         for each, strange in rows
     ]
     look = check_shift(*sides, budget=ONLY)
-    assert {each.name for each in look.significant} == {"novelty", "novelty tail"}
+    assert {each.name for each in look.significant} == {"novelty", "novelty tail", "together"}
     assert look.alarm
 
 
@@ -309,11 +332,20 @@ def test_many_labels_are_watched_row_by_row():
     assert found.alarm
     assert found.estimator == DIFFERENCE
     assert found.drop.value == pytest.approx(scores.confidence.mean() - scores_of(blurred).confidence.mean())
-    assert [each.name for each in found.findings] == ["confidence", "outputs", "classes"]
-    by_label = mannwhitneyu(
-        *label_uncertainty(scores.probs, blurred.probs().numpy())[::-1], alternative="greater"
+    assert [each.name for each in found.findings] == ["confidence", "outputs", "classes", "together"]
+    window = many.take(slice(100))
+    shaken = scores_of(window.with_logits(window.logits * 0.97))
+    check = check_shift(scores, shaken, budget=ONLY)
+    rows = label_uncertainty(scores.probs, shaken.probs)
+    ranks = [
+        rankdata(np.concatenate(sides))
+        for sides in (rows, (scores.novelty["energy"], shaken.novelty["energy"]))
+    ]
+    added = sum(each / each.std() for each in ranks)
+    exact = permutation_test(
+        (added[400:], added[:400]), lambda a, b: a.mean() - b.mean(), alternative="greater", rng=0
     )
-    assert found.findings[0].p == pytest.approx(max(by_label.pvalue, 1 / 500), abs=0.003)
+    assert check.findings[0].p == pytest.approx(exact.pvalue, abs=0.06)
 
 
 def test_one_row_is_refused():
@@ -400,5 +432,5 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         (without, without, 0),
     ):
         found = check_shift(reference, current, budget=ONLY)
-        assert len(found.findings) == 6 + expected
+        assert len(found.findings) == 7 + expected
     assert AlphaBudget(0.05).number == 1

@@ -15,6 +15,8 @@ from tests.fuzz.valid import (
     evaluate_valid,
     monitor_valid,
     names_round_trip,
+    refit_valid,
+    sets_valid,
     thresholds_valid,
 )
 
@@ -22,6 +24,8 @@ FAMILIES = {
     evaluate_valid: 16,
     calibrate_valid: 8,
     names_round_trip: 8,
+    refit_valid: 4,
+    sets_valid: 3,
     thresholds_valid: 3,
     monitor_valid: 4,
     predictions_damaged: 22,

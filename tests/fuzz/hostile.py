@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 
+from surefoot.calibrators import CALIBRATORS
 from tests.fuzz import inputs, oracle
 from tests.fuzz.inputs import damaged, draw, write
-from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, Step
+from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, Step, may_fail
 from tests.fuzz.valid import temperature, wrong_score
 
 
@@ -18,7 +19,6 @@ def _reading_commands(place, rng, path):
     (place / "c.json").write_text(json.dumps(temperature(1.5, drawn)))
     out = place / f"out{rng.choice(SUFFIXES)}"
     json_out = place / "out.json"
-    choice = int(rng.integers(11))
     few = ("--resamples", 0, "--metric", "nll", "--metric", "ece")
     commands = [
         ("evaluate", path, *few, "--format", "json"),
@@ -28,12 +28,15 @@ def _reading_commands(place, rng, path):
         ("evaluate", path, "--resamples", 0, "--calibration", place / "c.json"),
         ("calibrate", path, "-o", json_out),
         ("calibrate", path, "-o", json_out, "--stream"),
-        ("calibrate", path, "-o", json_out, "--method", "novelty"),
+        ("calibrate", path, "-o", json_out, "--method", str(rng.choice([each.name for each in CALIBRATORS]))),
         ("apply", place / "c.json", path, "-o", out),
         ("thresholds", path, "--target-error", 0.5, "-o", json_out),
+        ("sets", path, "-o", json_out),
+        ("sets", other, "--unfamiliar", path, "--coverage", 0.5),
         ("monitor", other, path) if rng.random() < 0.5 else ("monitor", path, path),
     ]
-    return Step(commands[choice], ANY, may_fail=True, writes=(out, json_out))
+    words = commands[int(rng.integers(len(commands)))]
+    return Step(words, ANY, may_fail=may_fail(words), writes=(out, json_out))
 
 
 def predictions_damaged(place, rng):
@@ -114,6 +117,11 @@ def special_files(place, rng):
         ("data", "check", odd), ("ls", "runs", "--store", odd), ("status", "--store", odd), ("predict", place.base / "bundle", odd, "-o", place / "o.csv"),
         ("predict", odd, good, "-o", place / "o.csv"), ("run", odd), ("train", odd), ("tune", odd, "-o", place / "o.toml"),
         ("train", "toy", "--recipe", odd), ("export", odd, "-o", place / "o.onnx"), ("compare", odd, odd), ("data", "decode", odd),
+        ("sets", odd), ("sets", good, "-o", odd), ("sets", good, "--calibration", odd), ("sets", good, "--familiar-test", odd),
+        ("sets", good, "--unfamiliar", odd), ("bundle", odd, "single", "-o", place / "o.csv"), ("embed", odd, "-o", place / "o.npz"),
+        ("embed", "toy", "-o", odd), ("predictions", odd, "single", "-o", place / "o.csv"), ("export", place.base / "bundle", "-o", odd),
+        ("bundle", "tiny", "single", "-o", odd, "--store", place.base / "run/store", "--resamples", 0), ("serve", odd),
+        ("evaluate", good, "--calibration", fitted, "--report", odd),
         ("thresholds", good, "--html", odd, "--target-error", 0.9), ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", odd),
         ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", place / "o.csv", "--thresholds", odd), ("train", "toy/moons", "--weights", odd),
     ]  # fmt: skip
@@ -127,7 +135,7 @@ def special_files(place, rng):
         *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")),
         place / "thresholds.json",
     )
-    yield Step(words, ANY, may_fail=True, writes=outputs)
+    yield Step(words, ANY, may_fail=may_fail(words), writes=outputs)
 
 
 def odd_options(place, rng):
@@ -147,6 +155,7 @@ def odd_options(place, rng):
         "apply": ([fitted, good, "-o", place / "o.csv"], ["--output"]),
         "thresholds": ([good, "-o", place / "o.json"], ["--target-error", "--min-coverage", "--reject-error", "--level", "--split", "--seed",
                                                         "--for-class", "--unfamiliar", "--familiar-test", "--calibration"]),
+        "sets": ([good, "-o", place / "o.json"], ["--coverage", "--familiar-test", "--unfamiliar", "--calibration", "--output"]),
         "monitor": ([good, good], ["--alpha", "--bound", "--history", "--kind", "--format", "--thresholds", "--output", "--calibration"]),
         "show": (["quickstart"], ["--as", "--store"]),
         "ls": (["metrics"], ["--store"]),
@@ -163,4 +172,5 @@ def odd_options(place, rng):
         extra += [str(rng.choice(options)), str(rng.choice(values))]
     if "ray" in extra or "--engine" in extra:
         extra = [word if word != "ray" else "local" for word in extra]
-    yield Step((name, *words, *extra), ANY, may_fail=True, writes=None)
+    words = (name, *words, *extra)
+    yield Step(words, ANY, may_fail=may_fail(words), writes=None)

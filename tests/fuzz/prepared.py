@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+OF_MEMBERS = ("member-temperatures", "temperature-before-averaging")
 ROOT = Path(__file__).parents[2]
 
 
 def prepare(base):
     """A run with its store, a bundle, documents of every kind, a task, experiments, scores."""
+    from surefoot.calibrators import CALIBRATORS
     from surefoot.deploy.make_bundle import chosen_method, write_bundle
     from surefoot.io import toml_text
     from tests.cli.command import surefoot
@@ -27,11 +29,9 @@ def prepare(base):
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     np.savez(base / "val.npz", logits=logits, labels=labels, novelty=rng.random(200))
     np.savez(base / "members.npz", logits=np.stack([logits, 2 * logits]), labels=labels)
-    for method in ("temperature", "softening", "budget", "novelty"):
-        surefoot("calibrate", base / "val.npz", "--method", method, "-o", documents / f"{method}.json")
-    surefoot(
-        "calibrate", base / "members.npz", "--method", "member-temperatures", "-o", documents / "members.json"
-    )
+    for method in (each.name for each in CALIBRATORS):
+        val = base / ("members.npz" if method in OF_MEMBERS else "val.npz")
+        surefoot("calibrate", val, "--method", method, "-o", documents / f"{method}.json")
     for name, options in (("thresholds", ()), ("thresholds-split", ("--split", 0.5))):
         surefoot(
             "thresholds", base / "val.npz", "--target-error", 0.6, "-o", documents / f"{name}.json", *options

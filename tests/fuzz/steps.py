@@ -25,6 +25,11 @@ class Step:
     caches: tuple = ()  # outputs that a refusal may leave, too
 
 
+def may_fail(words):
+    """Whether exit code 1 is an answer of this command."""
+    return words[0] in ("monitor", "thresholds", "data", "predict", "doctor") or "--fail-if" in words
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a case runs, and what was prepared for all cases: a bundle, a store, a task."""

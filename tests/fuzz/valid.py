@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from surefoot.calibrators import CALIBRATORS
 from tests.fuzz import oracle
 from tests.fuzz.inputs import damaged, draw, nasty_names, write
 from tests.fuzz.steps import ANY, EITHER, SUFFIXES, TOLERANCE, VALID, Step
@@ -228,6 +229,58 @@ def thresholds_valid(place, rng):
     if out.exists():
         words = ("monitor", val, val, "--thresholds", out, "--format", "json")
         yield Step(words, VALID, may_fail=True)
+
+
+def sets_valid(place, rng):
+    """`sets`: its limit, and how many sets contain the true class, by hand."""
+    drawn = draw(rng, many=False, n=int(rng.choice([1, 2, 30, 120])))
+    if not drawn.exact:
+        return
+    val, out = place / "val.npz", place / "s.json"
+    np.savez(val, logits=drawn.logits, labels=drawn.labels)
+    coverage = float(rng.choice([0.01, 0.5, 0.9, 0.99]))
+
+    def check(_):
+        found = json.loads(out.read_text())
+        known = drawn.labels >= 0
+        probs = np.exp(oracle.log_probabilities(drawn.logits, many=False)).round(oracle.DECIMALS)[known]
+        labels = drawn.labels[known]
+        true = np.sort(probs[np.arange(len(labels)), labels])[::-1]
+        rank = int(np.ceil((len(true) + 1) * coverage - 1e-9))
+        limit = true[rank - 1] if rank <= len(true) else 0.0
+        inside = (probs[np.arange(len(labels)), labels] >= limit) | (probs.argmax(axis=1) == labels)
+        wanted = (len(labels), limit, int(inside.sum()))
+        got = (found["n"], found["least_probability"], found["measured"]["val"]["coverage"]["k"])
+        return None if np.allclose(got, wanted, rtol=0, atol=1e-11) else f"{got}, not {wanted}"
+
+    expect = VALID if (drawn.labels >= 0).any() else EITHER
+    yield Step(("sets", val, "--coverage", coverage, "-o", out), expect, check, writes=(out,))
+
+
+def refit_valid(place, rng):
+    """A calibration of any kind: what `apply` writes is evaluated as the input with the calibration is."""
+    drawn = draw(rng, many=False, least=2)
+    suffix = str(rng.choice(SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2]))
+    source, fitted = place / f"val{suffix}", place / "c.json"
+    write(drawn, source, rng)
+    method = str(rng.choice([each.name for each in CALIBRATORS if each.name != "novelty"]))
+    force = ("--force",) if rng.random() < 0.5 else ()
+    words = ("calibrate", source, "-o", fitted, "--method", method, *force)
+    if (yield Step(words, ANY, writes=(fitted,))) != 0:
+        return
+    target = place / "out.npz"
+    yield Step(("apply", fitted, source, "-o", target), VALID, writes=(target,))
+    options = ("--format", "json", "--resamples", 0, "--metric", "nll", "--metric", "brier")
+    outputs = []
+
+    def keep(stdout):
+        found = json.loads(stdout)["familiar"]
+        outputs.append([found["n"], found["classes"], *(each["value"] for each in found["metrics"].values())])
+        same = np.allclose(np.array(outputs[0], float), np.array(outputs[-1], float), atol=1e-6, rtol=1e-6)
+        return None if same or None in outputs[0] else f"{outputs[-1]}, not {outputs[0]}"
+
+    yield Step(("evaluate", target, *options), VALID, keep)
+    yield Step(("evaluate", source, "--calibration", fitted, *options), VALID, keep)
 
 
 def _binomial_bound(k, n, tail):

@@ -111,16 +111,18 @@ REFUSED = {
     "label 'dog' in row 1 is not a class; allowed: cat, ant": lambda f: Predictions.from_frame(
         f, logits=["logit_cat", "logit_ant"], label="truth"
     ),
-    "a int is not a table": lambda _: Predictions.from_frame(3, logits=["a"]),
+    "int is not a table": lambda _: Predictions.from_frame(3, logits=["a"]),
     "labels are text, and no classes are named": lambda _: Predictions.from_logits(LOGITS, TEXT),
     "is empty in row 1; allowed": lambda _: Predictions.from_logits(
         LOGITS, ["cat", None, *TEXT[2:]], class_names=NAMES
     ),
     "a batch has 9 rows of logits and 2 labels": lambda _: Predictions.from_batches([(LOGITS, [1, 2])]),
-    "no batches; needed: at least one": lambda _: Predictions.from_batches([]),
-    "a dict without predictions; needed: a PredictionOutput": lambda _: Predictions.from_prediction_output(
-        {}
+    r"a row of logits has shape \(3,\) in the first batch and \(2,\) in another": lambda _: (
+        Predictions.from_batches([(LOGITS, LABELS), ([[0.0, 1.0]], [1])])
     ),
+    r"batches has type int; allowed: Iterable of \(logits, labels\)": lambda _: Predictions.from_batches(5),
+    "no batches; needed: at least one": lambda _: Predictions.from_batches([]),
+    "dict has no predictions; needed: a PredictionOutput": lambda _: Predictions.from_prediction_output({}),
 }
 
 

@@ -162,7 +162,7 @@ REFUSED = {
     "no rows of probs": (lambda: Predictions.from_probs(np.zeros((0, 3)), []), "no rows"),
     "too large": (lambda: Predictions.from_logits([[1e200, 0.0]], [0]), "allowed: up to 1e\\+100 in size"),
     "groups of lists": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[["a"], ["b", "c"]]), "allowed: a list of text or whole numbers"),
-    "ragged": (lambda: Predictions.from_logits([[1.0, 2.0], [1.0]], [0, 0]), "not a rectangular array"),
+    "ragged": (lambda: Predictions.from_logits([[1.0, 2.0], [1.0]], [0, 0]), "rows of different lengths; allowed: a rectangular array"),
     "text logits": (lambda: Predictions.from_logits([["a", "b"]], [0]), "allowed: numbers"),
     "four dimensions": (lambda: Predictions.from_logits(np.zeros((1, 1, 1, 2)), [0]), r"shape \(1, 1, 1, 2\); allowed"),
     "class names": (lambda: Predictions.from_logits(LOGITS, [0, 1], class_names=["a", "b"]), "2 class names for 3 classes"),

@@ -102,6 +102,9 @@ FILES = {
     "no table": ("epochs = 1\n", "r.toml has no [recipe] table"),
     "not TOML": ("epochs: 1\n", "r.toml is not TOML: "),
     "not text": (b"\xff\xfe", "r.toml is not TOML: "),
+    "long key": ("a" + ".a" * 50_000 + " = 1\n", "r.toml is not TOML: a key has more than 100 parts"),
+    "long quoted key": ("x = {" + "\"a\" . 'b'." * 50_000 + "a = 1}\n", "a key has more than 100 parts"),
+    "many parts": ("a" + ".a" * 99 + " = 1\n", "r.toml has no [recipe] table"),
 }
 
 

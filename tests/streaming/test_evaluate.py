@@ -202,9 +202,12 @@ def test_what_python_refuses_of_files(tmp_path):
     write_predictions(DRAWN["one label"][0], tmp_path / "p.parquet")
     scanned, memory = scan_predictions(tmp_path / "p.parquet"), DRAWN["one label"][0]
     for call, says in (
-        (lambda: evaluate("p.parquet"), r"familiar is a str; allowed: Predictions .*, or scan_predictions"),
+        (
+            lambda: evaluate("p.parquet"),
+            r"familiar has type str; allowed: Predictions .*, or scan_predictions",
+        ),
         (lambda: evaluate(scanned, memory), "unfamiliar is in memory and familiar scanned; allowed: both"),
-        (lambda: fit_calibration("temperature", memory.logits), "val is a Tensor; allowed: Predictions"),
+        (lambda: fit_calibration("temperature", memory.logits), "val has type Tensor; allowed: Predictions"),
         (lambda: fit_calibration("temperature", scanned, weights="w"), "weights cannot be streamed"),
         (lambda: fit_calibration("platt", scanned), "method 'platt' cannot be streamed; have: temperature"),
         (lambda: scan_predictions([]), "the list of prediction files is empty"),

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,8 +21,9 @@ from surefoot.predictions.logits import (
 from surefoot.predictions.predictions import Predictions
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
-FEWEST_ON_A_GPU = 60_000  # where so many take no longer
 MORE = 8  # times as many rows for the next search
+FEWEST_ON_A_GPU = 4000  # where so many take no longer,
+MORE_ON_A_GPU = 32  # and the number of readings counts
 EXACT = 1e-6  # tolerance of the last relative step if it bisects the bracket
 CLOSE = 1e-4  # if it is Halley's: the error left is about the cube of the step
 MANY_ROWS = 40_000
@@ -48,26 +49,40 @@ class Derivatives(Protocol):
 Read = TypeVar("Read", bound=Derivatives)
 
 
+class Rows(Protocol):
+    """Predictions, or some of their rows."""
+
+    @property
+    def logits(self) -> Tensor: ...
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def kind(self) -> LabelKind: ...
+
+
+class _SomeRows(NamedTuple):
+    """Some rows of predictions, which have been checked."""
+
+    logits: Tensor
+    labels: Tensor
+    kind: LabelKind
+
+
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale: the first row by row, the second and third summed."""
+    """Derivatives of the summed NLL at one scale; the first row by row as well."""
 
     row_slopes: Tensor
+    slope: float
     second: float
     third: float
 
-    @cached_property
-    def slope(self) -> float:
-        return float(self._slopes.sum())
-
     @property
     def largest_slope(self) -> float:
-        return float(self._slopes.max())
-
-    @property
-    def _slopes(self) -> Any:
-        """In the memory of the host as an array: numpy works on one thread."""
-        return self.row_slopes.numpy() if self.row_slopes.device.type == "cpu" else self.row_slopes
+        slopes = self.row_slopes
+        return float(slopes.numpy().max() if slopes.device.type == "cpu" else slopes.max())
 
 
 def halley(slope: float, second: float, third: float) -> float:
@@ -91,14 +106,16 @@ def best_scale(
     """The scale in [lowest, highest] with the least NLL, of weighted rows if given, and a reading near it."""
     scale = start = math.sqrt(lowest * highest)
     on_cpu = predictions.logits.device.type == "cpu"
-    stride = predictions.n // (FEWEST_ROWS if on_cpu else FEWEST_ON_A_GPU)
+    fewest, more = (FEWEST_ROWS, MORE) if on_cpu else (FEWEST_ON_A_GPU, MORE_ON_A_GPU)
+    stride = predictions.n // fewest
     while stride > 1:
-        every = Predictions(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
+        labels = predictions.labels[::stride].contiguous()
+        every = _SomeRows(predictions.logits[:, ::stride], labels, predictions.kind)
         some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
             scale = start
-        stride = stride // MORE if on_cpu else 1
+        stride //= more
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
     return search(partial(read, predictions, weights=weights), scale, lowest, highest, tolerance)
 
@@ -175,29 +192,33 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(predictions: Predictions, scale: float, weights: Tensor | None = None) -> Reading:
+def read(rows: Rows, scale: float, weights: Tensor | None = None) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
+    logits, labels, kind = rows.logits, rows.labels, rows.kind
+    softmax = kind is LabelKind.ONE_LABEL
+    if softmax and can_fuse(logits):
+        from surefoot.predictions.fused import softmax_slopes
 
-    def summed(of_rows: Tensor, part: slice = slice(None)) -> float:
+        derivatives = softmax_slopes(logits, labels, scale)
+        weighted = derivatives if weights is None else derivatives * weights
+        slope, second, third = weighted.sum(dim=1).tolist()
+        return Reading(weighted[0], slope, second, third)
+    slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
+    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
+
+    def summed(of_rows: Tensor, part: slice) -> float:
         if weights is None:
             return float(of_rows.sum())
         return float((of_rows.reshape(len(of_rows), -1).sum(dim=1) * weights[part]).sum())
 
-    softmax = predictions.kind is LabelKind.ONE_LABEL
-    if softmax and can_fuse(predictions.logits):
-        from surefoot.predictions.fused import softmax_slopes
-
-        first, of_second, of_third = softmax_slopes(predictions.logits, predictions.labels, scale)
-        return Reading(first if weights is None else first * weights, summed(of_second), summed(of_third))
-    slopes = torch.empty(predictions.n, dtype=torch.float64, device=predictions.logits.device)
-    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
-
-    def read_chunk(part: slice, logits: Tensor, buffer: Tensor) -> tuple[float, float]:
-        slopes[part], second, third = of_chunk(logits, predictions.labels[part], scale, buffer)
+    def read_chunk(part: slice, chunk: Tensor, buffer: Tensor) -> tuple[float, float]:
+        slopes[part], second, third = of_chunk(chunk, labels[part], scale, buffer)
         return summed(second, part), summed(third, part)
 
-    seconds, thirds = zip(*map_chunks(predictions.logits, average, read_chunk), strict=True)
-    return Reading(slopes if weights is None else slopes * weights, sum(seconds), sum(thirds))
+    seconds, thirds = zip(*map_chunks(logits, average, read_chunk), strict=True)
+    weighted = slopes if weights is None else slopes * weights
+    slope = weighted.numpy().sum() if logits.device.type == "cpu" else weighted.sum()  # numpy: one thread
+    return Reading(weighted, float(slope), sum(seconds), sum(thirds))
 
 
 def search(

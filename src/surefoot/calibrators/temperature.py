@@ -10,7 +10,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from surefoot.calibrators.calibration import Calibration, evidence_from, facts_from, positive
+from surefoot.calibrators.calibration import (
+    Calibration,
+    evidence_from,
+    facts_from,
+    positive,
+    require_predictions,
+)
 from surefoot.calibrators.search import best_scale, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
@@ -309,12 +315,13 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
-    labelled, rows = weighted_rows(val, weights)
+    require_predictions(val=val)
+    labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     lowest, highest = search_bounds(labelled)
-    of_rows = None if weights is None else torch.from_numpy(rows).to(labelled.logits.device)
+    of_rows = None if rows is None else torch.from_numpy(rows).to(labelled.logits.device)
     scale, reading = best_scale(labelled, lowest, highest, of_rows)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
     separable = not reading.largest_slope > 0 and is_separable(labelled)
@@ -336,6 +343,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
 
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models."""
+    require_predictions(val=val)
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 

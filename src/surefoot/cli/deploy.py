@@ -56,6 +56,29 @@ TaskName = Annotated[str | None, typer.Option(help="Which task, where the experi
 NetworkName = Annotated[str | None, typer.Option(help="Which network, where a task has several.")]
 RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
 NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; must be new.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A host name that requests may be for, such as a proxy's; repeat for more, * for any. "
+        "Addresses and names without a dot always are."
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
+]
+Window = Annotated[
+    int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
+]
+CheckEvery = Annotated[
+    int | None, typer.Option(help="New predictions between checks; by default as many as the window has.")
+]
+Alpha = Annotated[float, typer.Option(help="The probability of any false alarm, over all checks.")]
+History = Annotated[
+    Path | None, typer.Option(help="JSON lines, one per check: the count of checks survives a restart.")
+]
+Verdict = Annotated[
+    VerdictMode, typer.Option(help="Mark predictions as familiar or unfamiliar; auto: if it is useful.")
+]
 LISTED = 5  # unreadable images that are named in the terminal
 FILES = {"test_familiar": "familiar", "test_unfamiliar": "unfamiliar"}
 
@@ -316,31 +339,13 @@ def serve(
     thresholds: OtherThresholds = None,
     allow_unseen: AllowUnseen = False,
     device: Device = "auto",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A host name that requests may be for, such as a proxy's; repeat for more, * for any. "
-            "Addresses and names without a dot always are."
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
-    ] = None,
-    window: Annotated[
-        int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
-    ] = Watch.rows,
-    check_every: Annotated[
-        int | None, typer.Option(help="New predictions between checks; by default as many as the window has.")
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="The probability of any false alarm, over all checks.")
-    ] = Watch.alpha,
-    history: Annotated[
-        Path | None, typer.Option(help="JSON lines, one per check: the count of checks survives a restart.")
-    ] = None,
-    verdict: Annotated[
-        VerdictMode, typer.Option(help="Mark predictions as familiar or unfamiliar; auto: if it is useful.")
-    ] = VerdictMode.AUTO,
+    allow_host: AllowHost = None,
+    threads: Threads = None,
+    window: Window = Watch.rows,
+    check_every: CheckEvery = None,
+    alpha: Alpha = Watch.alpha,
+    history: History = None,
+    verdict: Verdict = VerdictMode.AUTO,
     allow_code: AllowCode = False,
 ) -> None:
     """Serve a bundle over HTTP: /predict for programs, a page at / for people, /health and /metrics.

@@ -140,7 +140,7 @@ def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
         return
     if not isinstance(val, Iterable) or isinstance(val, Mapping | str | Tensor | np.ndarray):
         raise InputError(
-            f"the validation data are a {type(val).__name__}; allowed: a loader of (x, y) or of mappings "
+            f"the validation data have type {type(val).__name__}; allowed: a loader of (x, y) or of mappings "
             "with 'labels', or one pair of arrays"
         )
     for batch in val:

@@ -2,14 +2,17 @@
 
 Every detector compares the mean of some numbers per row: ranks of a score, random Fourier features of a
 kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows.
-The smallest p-value over the detectors is calibrated by the same permutations (Westfall & Young 1993), which
-costs little power, as the detectors are correlated. Exact for any distribution, if the rows are exchangeable.
+Two kinds of evidence of unfamiliar rows add up (Fisher 1932): the most significant score of the outputs, and
+the features. The smallest of that p-value and the weighted ones of any change is the result. The same
+permutations calibrate every step (Westfall & Young 1993), so it is exact for any distribution, if the rows
+are exchangeable. Why so: benchmarks/results/monitor.md.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import Enum
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +21,8 @@ from surefoot.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
 ANY_CHANGE = 0.125  # weight of a change in any direction; the other detectors are for unfamiliar data
-FEATURES_WEIGHT = 0.25
+FEATURES_WEIGHT = 0.25  # where they do not add up
+TOGETHER = "together"  # the result of all detectors
 RIDGE = 0.1  # of the mean variance, added to each
 MOST_CLASSES = 64  # whose probabilities are compared: the most frequent ones
 FREQUENCIES = 64  # random Fourier features of a kernel have twice as many columns
@@ -35,6 +39,15 @@ SEED = 23
 TIES = 9  # decimals
 
 
+class Role(Enum):
+    """What a detector's p-value is used for."""
+
+    SCORE = "score"  # of unfamiliar outputs: the smallest is one p-value
+    ADDED = "added"  # to that one
+    ALONE = "alone"  # compared with the result, weighted
+    SHOWN = "shown"  # only shown
+
+
 @dataclass(frozen=True, eq=False)
 class Detector:
     """Numbers of each row, the reference's first, whose means are compared.
@@ -45,7 +58,8 @@ class Detector:
 
     name: str
     columns: Array  # (rows, d)
-    weight: float = 1.0  # its p-value counts as p / weight among the others
+    role: Role = Role.SCORE
+    weight: float = 1.0  # of one that is ALONE: its p-value counts as p / weight
     by: Literal["sum", "largest"] = "sum"
 
     def statistic(self, sums: Array, n: int) -> Array:
@@ -70,7 +84,7 @@ class Detector:
 
 @dataclass(frozen=True)
 class Result:
-    """The p-value of a detector alone, and corrected for all detectors of the check."""
+    """The p-value of a detector alone, and of the whole check, if it had this evidence only."""
 
     name: str
     p: float
@@ -125,7 +139,7 @@ def class_changes(name: str, reference: Array, current: Array) -> list[Detector]
     ranks = np.stack([average_ranks(both[:, index]) for index in varies], axis=1)
     columns = (ranks - ranks.mean(axis=0)) / ranks.std(axis=0)
     columns = np.concatenate([columns, -columns], axis=1) if len(varies) == 1 else columns  # two-sided
-    return [Detector(name, columns, weight=ANY_CHANGE, by="largest")]
+    return [Detector(name, columns, Role.ALONE, ANY_CHANGE, "largest")]
 
 
 def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
@@ -142,7 +156,7 @@ def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
     covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     columns = np.linalg.solve(np.linalg.cholesky(covariance), centred.T).T
     columns = np.concatenate([columns, -columns], axis=1) if columns.shape[1] == 1 else columns  # two-sided
-    return [Detector(name, columns, weight=FEATURES_WEIGHT)]
+    return [Detector(name, columns, Role.ADDED)]
 
 
 def kernel_distance(name: str, reference: Array, current: Array) -> list[Detector]:
@@ -164,7 +178,7 @@ def kernel_distance(name: str, reference: Array, current: Array) -> list[Detecto
     width = _median_distance(scaled[order[places]])
     angles = scaled @ (rng.standard_normal((scaled.shape[1], FREQUENCIES)) / width)
     columns = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    return [Detector(name, columns, weight=ANY_CHANGE)]
+    return [Detector(name, columns, Role.ALONE, ANY_CHANGE)]
 
 
 def _median_distance(rows: Array) -> float:
@@ -176,44 +190,73 @@ def _median_distance(rows: Array) -> float:
 
 
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:
-    """All detectors for the last n rows; the smallest corrected p-value is that of all of them together.
+    """Each detector for the last n rows, then all of them together.
 
     As many permutations are drawn as the level and the weights need; fewer if they show that it will not be
-    reached. If they would take too long, the p-values are asymptotic and corrected by Bonferroni, without the
-    detectors that have none.
+    reached. If they would take too long, the p-values are asymptotic, without the detectors that have none.
     """
     is_reachable = level * MOST_PERMUTATIONS >= FINEST  # a tiny level would overflow below
     needed = int(np.ceil(FINEST / level)) - 1 if is_reachable else MOST_PERMUTATIONS + 1
     rows = len(detectors[0].columns)
     if needed > MOST_PERMUTATIONS or needed * rows > MOST_WORK:
-        p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
-        return tuple(Result(name, value, min(1.0, len(p) * value)) for name, value in p.items())
+        return _asymptotic(detectors, n)
     # The p-value of a detector with a small weight has to be that much finer.
     finer = int(np.ceil(needed / min(each.weight for each in detectors)))
     needed = max(needed, min(finer, MOST_PERMUTATIONS, int(MOST_WORK / rows)))
     first = _permuted(detectors, n, PERMUTATIONS)
     least = 1 / (PERMUTATIONS + 1)  # beyond all permutations: how small the p-value is, more of them show
-    weighted = [
-        each.p / of.weight if each.p > least else 0.0 for each, of in zip(first, detectors, strict=True)
-    ]
-    if needed <= PERMUTATIONS or min(weighted) > CLEARLY * level:
+    is_beyond = any(each.p <= least for each in first)
+    if needed <= PERMUTATIONS or (first[-1].p > CLEARLY * level and not is_beyond):
         return first
     return _permuted(detectors, n, needed)
 
 
+def _asymptotic(detectors: Sequence[Detector], n: int) -> tuple[Result, ...]:
+    """The scores' p-values, corrected by Bonferroni."""
+    p = {each.name: each.asymptotic_p(n) for each in detectors if each.columns.shape[1] == 1}
+    scores = [p[each.name] for each in detectors if each.role is Role.SCORE]
+    together = min(1.0, len(scores) * min(scores, default=1.0))
+    results = [Result(name, value, max(together, min(1.0, len(scores) * value))) for name, value in p.items()]
+    return (*results, Result(TOGETHER, together, together))
+
+
 def _permuted(detectors: Sequence[Detector], n: int, permutations: int) -> tuple[Result, ...]:
-    statistics = _statistics(detectors, n, permutations)
-    # Each permutation's p-value among all of them, the observed one included; ties count against a shift.
-    ordered = np.sort(statistics, axis=0)
-    below = [np.searchsorted(ordered[:, i], statistics[:, i], "left") for i in range(len(detectors))]
-    reached = len(statistics) - np.stack(below, axis=1)  # how many are at least as large
-    weighted = reached / np.array([each.weight for each in detectors])
-    smallest = np.sort(weighted.min(axis=1))
-    adjusted = np.searchsorted(smallest, weighted[0], "right") / len(smallest)
-    return tuple(
-        Result(each.name, float(own) / len(statistics), float(corrected))
-        for each, own, corrected in zip(detectors, reached[0], adjusted, strict=True)
+    p = _shares_above(-_statistics(detectors, n, permutations))
+    score, added, alone = (
+        np.array([each.role is role for each in detectors]) for role in (Role.SCORE, Role.ADDED, Role.ALONE)
     )
+    weights = np.array([each.weight for each in detectors])
+    best, best_of = _calibrated(p[:, score].min(axis=1, initial=1.0))
+    logs = np.log(best) + np.log(p[:, added]).sum(axis=1)
+    both, both_of = _calibrated(np.round(logs, TIES))
+    result, result_of = _calibrated(np.minimum(both, (p / weights)[:, alone].min(axis=1, initial=np.inf)))
+    together = float(result[0])
+    results = []
+    for i, each in enumerate(detectors):
+        # What the whole check would give, if there were no other evidence.
+        if alone[i]:
+            evidence = p[0, i] / each.weight
+        else:
+            evidence = both_of(np.round(np.log(p[0, i] if added[i] else best_of(p[0, i])), TIES))
+        adjusted = max(together, float(result_of(evidence)))
+        results.append(Result(each.name, float(p[0, i]), adjusted))
+    return (*results, Result(TOGETHER, together, together))
+
+
+def _calibrated(values: Array) -> tuple[Array, Callable[[Any], Array]]:
+    """p-values among all permutations, smaller values being more evidence; and those of other values."""
+    ordered = np.sort(values)
+
+    def p_of(value: Any) -> Array:
+        share: Array = np.maximum(np.searchsorted(ordered, value, "right"), 1) / len(ordered)
+        return share
+
+    return p_of(values), p_of
+
+
+def _shares_above(evidence: Array) -> Array:
+    """p-values of each column among all permutations and the observed one; ties count against a shift."""
+    return np.stack([_calibrated(column)[0] for column in evidence.T], axis=1)
 
 
 def _statistics(detectors: Sequence[Detector], n: int, permutations: int) -> Array:

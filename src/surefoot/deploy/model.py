@@ -344,7 +344,7 @@ def as_module(model: Any, kind: LabelKind) -> nn.Module:
     if scores and hasattr(model, "classes_"):
         return ScikitModel(model, kind)
     raise InputError(
-        f"the model is a {type(model).__name__}; allowed: a torch.nn.Module, or a fitted scikit-learn "
+        f"the model has type {type(model).__name__}; allowed: a torch.nn.Module, or a fitted scikit-learn "
         "classifier with decision_function or predict_proba"
     )
 

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from surefoot.calibrators import Calibration
 from surefoot.deploy.accuracy import FALL_FACTOR, Reference, scaled_fall
 from surefoot.deploy.detectors import (
+    FEATURES_WEIGHT,
     LEAST_RANGE,
+    Detector,
+    Role,
     class_changes,
     combine,
     higher,
@@ -46,7 +49,7 @@ MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
 NORMAL_CURVE = NormalDist()
 ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
-         "outputs", "classes", "features")  # fmt: skip
+         "features", "outputs", "classes", "together")  # fmt: skip
 
 DIFFERENCE = "difference of confidences"
 SCALED = f"{DIFFERENCE}, falls times {FALL_FACTOR:g}"
@@ -234,15 +237,15 @@ def check_shift(
 
 
 def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding, ...]:
-    """Every detector that both sides have the numbers for, with its p-value and the corrected one.
+    """Every detector that both sides have the numbers for, with its p-value, then all of them together.
 
-    For many labels, confidence is tested label by label, and energy is not: it detects less there.
+    For many labels, confidence is tested label by label, together with the energy.
     """
     before, now = reference.confidence, current.confidence
     described = {"confidence": _shift("confidence", before, now, sign=-1)}
     many_labels = reference.classes is None
     if many_labels:
-        detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
+        detectors = _scores_of_many_labels(reference, current)
     else:
         detectors = higher("confidence", -before, -now)
     name = novelty_name(reference, current)
@@ -252,16 +255,30 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
         detectors += higher(name, before, now)
     if reference.accepted is not None and current.accepted is not None:
         described["coverage"] = _coverage(reference.accepted, current.accepted)
-        detectors += higher("coverage", -reference.accepted, -current.accepted)[:1]
+        accepted = higher("coverage", -reference.accepted, -current.accepted)[:1]
+        detectors += [replace(each, role=Role.SHOWN) for each in accepted]
+    if reference.features is not None and current.features is not None:
+        features = mean_change("features", reference.features, current.features)
+        if many_labels:  # they detect little there
+            features = [replace(each, role=Role.ALONE, weight=FEATURES_WEIGHT) for each in features]
+        detectors += features
     detectors += kernel_distance("outputs", *_outputs(reference, current))
     detectors += class_changes("classes", reference.probs, current.probs)
-    if reference.features is not None and current.features is not None:
-        detectors += mean_change("features", reference.features, current.features)
     results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
     found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
     return tuple(found[name] for name in sorted(found, key=ORDER.index))
+
+
+def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
+    """One score: the mean rank of the labels' uncertainty and of the energy, where there is one."""
+    detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
+    if detectors and _have_energy(reference, current):
+        detectors += higher("energy", reference.novelty["energy"], current.novelty["energy"])[:1]
+        added = np.sum([each.columns / each.columns.std() for each in detectors], axis=0)
+        detectors = [replace(detectors[0], columns=added)]
+    return detectors
 
 
 def _outputs(reference: Scores, current: Scores) -> list[Array]:

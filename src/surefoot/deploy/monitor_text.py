@@ -22,14 +22,19 @@ TITLES = {
     "coverage": "share accepted",
     "outputs": "outputs (any change)",
     "classes": "classes (any change)",
-    "features": "features (any change)",
+    "features": "features",
+    "together": "all of these together",
 }
 DEFINITIONS = {
     "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
     "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "
-    "unfamiliar rows; confidence of many labels: label by label); any change of the outputs (maximum mean "
-    "discrepancy), of a class's probability (the largest change of a mean rank), of the features (Hotelling)",
-    "adjusted": "p corrected for all comparisons of the check (Westfall-Young); significant if at most level",
+    "unfamiliar rows; confidence of many labels: label by label, and the energy); a change of the features' "
+    "means (Hotelling); any change of the outputs (maximum mean discrepancy) and of a class's probability "
+    "(the largest change of a mean rank)",
+    "adjusted": "p of the whole check, if there were no other evidence; 'together': of all evidence, by the "
+    "same permutations: the most significant of confidence and novelty and, for one label, the features "
+    "add up (Fisher); a change of outputs or classes counts with a weight of an eighth; a shift is detected "
+    "if that is at most level",
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
@@ -52,6 +57,7 @@ TYPICAL_ERROR = {
     (DIFFERENCE, False, True): 1,
     (DIFFERENCE, False, False): 1,
 }
+SUMMARISED = ("confidence tail", "energy tail", "novelty tail")  # in 'together'
 PARTS_SHOWN = 5  # in the verdict
 
 
@@ -67,7 +73,7 @@ def monitor_verdict(check: Check) -> list[str]:
             f"The data has shifted, but the estimated accuracy has fallen by only {drop.value:.3g} "
             f"({drop.low:.3g} to {drop.high:.3g}), less than the bound {check.bound:g}: no alarm."
         ]
-    sentences += [_evidence(each) for each in significant]
+    sentences += [_evidence(each) for each in significant if each.name not in SUMMARISED]
     if check.matters:
         sentences.append(
             f"It matters: the estimated accuracy has fallen by {drop.value:.1%} "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
+from surefoot.calibrators.calibration import require_predictions
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
@@ -83,6 +84,7 @@ def choose_sets(
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = {name: predictions for name, predictions in others.items() if predictions is not None}
+    require_predictions(**given)
     refuse_other_classifier(given)
     calibrated = val if calibration is None else calibration(val)
     if calibrated.kind is LabelKind.MANY_LABELS:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.calibrators import Calibration, fit_calibration
+from surefoot.calibrators.calibration import require_predictions
 from surefoot.deploy import thresholds as choosing
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import AlphaBudget, Check, Scores, check_shift, fingerprint, scores_of
@@ -53,6 +54,7 @@ def choose_thresholds(
     require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = {name: predictions for name, predictions in others.items() if predictions is not None}
+    require_predictions(val=val, **given)
     refuse_other_classifier({"val": val, **given})
     if split is not None:
         first, val = split_rows(val, split, seed)
@@ -92,6 +94,7 @@ def monitor(
         if calibration is not None:
             raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
         calibration = thresholds.calibration
+    require_predictions(reference=reference, current=current)
     unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
     refuse_other_classifier({"reference": reference, "current": unlabelled})
     before, after = (

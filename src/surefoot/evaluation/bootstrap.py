@@ -19,8 +19,11 @@ from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, ece_of, ece_of_edges, edges_of, place_on_grid
 from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
 
+Counts = NDArray[np.uint8] | Array  # how often units are drawn: never 256 times; fewer bytes stay in cache
+
 AT_ONCE = 30_000  # decisions times resamples that are summed at a time, so that they stay in cache
 BLOCK = 64  # decisions that are summed together where a curve is read at a few places only
+CONVERTED = 2**17  # counts that are converted to float64 at a time, so that they stay in cache
 BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
 
@@ -33,7 +36,7 @@ def units_of(n: int, groups: NDArray[Any] | None) -> Index:
 class Draw:
     """How often each unit (a group, or a row where there are no groups) occurs in each resample."""
 
-    counts: Array  # (resamples, units)
+    counts: Counts  # (resamples, units)
     unit_of: Index  # (n,) the unit of each row
 
     @staticmethod
@@ -53,7 +56,7 @@ class Draw:
 
 def drawn_in_order(
     unit_of: Index, *, resamples: int, step: int, rng: np.random.Generator
-) -> Callable[[int], Array]:
+) -> Callable[[int], Counts]:
     """A function from 0, step, ... to the counts of so many resamples, the same whichever thread is first.
 
     Each start is asked for once; a thread waits until all before it have drawn.
@@ -61,7 +64,7 @@ def drawn_in_order(
     units = int(unit_of.max(initial=-1)) + 1
     turn, next_start = Condition(), 0
 
-    def counts_from(start: int) -> Array:
+    def counts_from(start: int) -> Counts:
         nonlocal next_start
         size = min(step, resamples - start)
         with turn:
@@ -71,9 +74,9 @@ def drawn_in_order(
             finally:
                 next_start = start + step
                 turn.notify_all()
-        counts = np.empty((size, units))
+        counts = np.zeros((size, units), dtype=np.uint8)
         for row, of_row in zip(counts, drawn, strict=True):
-            row[:] = np.bincount(of_row, minlength=units)
+            np.add.at(row, of_row, np.uint8(1))
         return counts
 
     return counts_from
@@ -94,7 +97,7 @@ class Bootstrap:
     metrics: Sequence[Metric]
     unit_of: Index
 
-    def values(self, counts: Array, *, slow_resamples: int | None = None) -> Array:
+    def values(self, counts: Counts, *, slow_resamples: int | None = None) -> Array:
         """(metrics, resamples) from counts (resamples, units); NaN where a metric is not computed."""
         values = np.full((len(self.metrics), len(counts)), NAN)
         ratios, on_curves, others = self._by_method
@@ -154,7 +157,7 @@ class Bootstrap:
                 columns.append(np.bincount(unit, each, units).astype(np.float64))
         return *places, np.stack(columns, axis=1)
 
-    def _curve_values(self, metrics: Sequence[Metric], counts: Array) -> Array:
+    def _curve_values(self, metrics: Sequence[Metric], counts: Counts) -> Array:
         """Values on the curve of all decisions, or their mean over the blocks that have any."""
         blocks = self.outcomes.blocks
         pooled = np.array([metric.pooled or len(blocks) == 1 for metric in metrics])
@@ -181,13 +184,18 @@ class Bootstrap:
         return [_RankedDecisions(self.outcomes, *pair, self.unit_of) for pair in pairs]
 
 
-def _products(counts: Array, columns: Array) -> Array:
+def _products(counts: Counts, columns: Array) -> Array:
     """counts @ columns, in blocks so small that BLAS does not divide them between threads."""
     (size, units), width = counts.shape, columns.shape[1]
     rows = max(1, BLAS_NUMBERS // max(width, size))
-    end = units // rows * rows
-    blocks = counts[:, :end].reshape(size, -1, rows).swapaxes(0, 1) @ columns[:end].reshape(-1, rows, width)
-    return np.asarray(blocks.sum(axis=0) + counts[:, end:] @ columns[end:])
+    step = rows * max(1, CONVERTED // (rows * max(1, size)))
+    total = np.zeros((size, width))
+    for start in range(0, units, step):
+        some, of_some = counts[:, start : start + step].astype(np.float64), columns[start : start + step]
+        end = some.shape[1] // rows * rows
+        blocks = some[:, :end].reshape(size, -1, rows).swapaxes(0, 1) @ of_some[:end].reshape(-1, rows, width)
+        total += blocks.sum(axis=0) + some[:, end:] @ of_some[end:]
+    return total
 
 
 class _RankedDecisions:
@@ -211,7 +219,18 @@ class _RankedDecisions:
         filled.reshape(-1, 2)[:number] = np.stack([np.ones(number), self.residual], axis=1)
         self.blocks = filled  # (blocks, decisions, 2): 1 for a decision, and its residual
         self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * BLOCK - number, dtype=np.intp))
+        # Runs of ties: where the run of each decision begins and ends, if there are any.
         self.has_ties = len(self.ends) < number
+        after = self.ends + 1
+        before = np.append(0, after[:-1]) if len(after) else after
+        self.run_start, self.run_end = (
+            np.repeat(side, after - before) if self.has_ties else None for side in (before, after)
+        )
+        # The wrong decisions, the first of each run of them, and where these runs begin and end.
+        self.wrong_at = np.flatnonzero(self.wrong)
+        run = np.searchsorted(self.ends, self.wrong_at)
+        self.wrong_first = np.flatnonzero(np.diff(run, prepend=-1))
+        self.error_start, self.error_end = before[run[self.wrong_first]], after[run[self.wrong_first]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,14 +241,14 @@ class _RunningSums:
     """
 
     decisions: _RankedDecisions
-    counts: Array
+    counts: Counts
     memory: dict[str, Array]
 
     @cached_property
     def block_weight(self) -> Array:
         shape = (len(self.counts), len(self.decisions.block_unit))
         weight = self._memory("weight", shape)
-        np.take(self.counts, self.decisions.block_unit, axis=1, out=weight, mode="clip")
+        weight[:] = np.take(self.counts, self.decisions.block_unit, axis=1, mode="clip")
         return weight.reshape(len(weight), -1, BLOCK)
 
     @property
@@ -241,8 +260,20 @@ class _RunningSums:
         return np.asarray(self.weight.sum(axis=1))
 
     @cached_property
+    def reached(self) -> Array:
+        """(resamples, decisions + 1): the mass after each decision, from 0."""
+        sums = self._memory("reached", (len(self.weight), self.weight.shape[1] + 1))
+        sums[:, 0] = 0
+        np.cumsum(self.weight, axis=1, out=sums[:, 1:])
+        return sums
+
+    @property
     def mass(self) -> Array:
-        return self._from_zero(self.weight, "mass")
+        return (
+            self.reached[:, np.append(0, self.decisions.ends + 1)]
+            if self.decisions.has_ties
+            else self.reached
+        )
 
     @cached_property
     def errors(self) -> Array:
@@ -265,25 +296,30 @@ class _RunningSums:
             grid[:, cells] += np.add.reduceat(self._weighted(share), decisions.starts, axis=1)
         return grid
 
-    def residual_at(self, mass: Array) -> Array:
-        """The residual at so much mass, (resamples, places): as `np.interp`, for all resamples at once."""
-        if not self.decisions.has_ties:
-            return self._residual_by_blocks(mass)
-        left = np.minimum(_last_at_most(mass, self.mass), self.mass.shape[1] - 2)
-        x, y = (
-            [np.take_along_axis(values, left + step, axis=1) for step in (0, 1)]
-            for values in (self.mass, self.residual)
-        )
-        with np.errstate(invalid="ignore", divide="ignore"):
-            between = (y[1] - y[0]) / (x[1] - x[0]) * (mass - x[0]) + y[0]
-        return np.where(mass >= x[1], y[1], between)
+    def run_at(self, row: int, mass: Array) -> tuple[Array, Array]:
+        """The mass of one resample before and after the run of ties in which so much is reached."""
+        reached, decisions = self.reached[row], self.decisions
+        last = np.searchsorted(reached, mass)
+        at = np.maximum(last - 1, 0)
+        start, end = at, at + 1
+        if decisions.run_start is not None and decisions.run_end is not None:
+            start, end = decisions.run_start[at], decisions.run_end[at]
+        return reached[start], np.where(last > 0, reached[end], 0.0)
 
-    def _residual_by_blocks(self, mass: Array) -> Array:
-        """Without ties: sums over blocks, and over what is needed of the block in which a place is."""
-        weight, blocks = self.block_weight, self.decisions.blocks
-        sums = np.zeros((len(blocks) + 1, len(weight), 2))
-        np.cumsum(np.matmul(weight.swapaxes(0, 1), blocks), axis=0, out=sums[1:])
-        before, residual = sums[..., 0].T, sums[..., 1].T
+    def residual_at(self, mass: Array, rows: slice = slice(None)) -> Array:
+        """The residual at so much mass, (resamples, places): within a run of ties it is straight."""
+        if not self.decisions.has_ties:
+            return self._residual_by_blocks(mass, rows)
+        chosen = range(*rows.indices(len(self.counts)))
+        start, end = np.stack([self.run_at(row, places) for row, places in zip(chosen, mass, strict=True)], 1)
+        before, after = (self._residual_by_blocks(side, rows) for side in (start, end))
+        inside = (mass - start) / np.where(end > start, end - start, 1.0)
+        return np.asarray(before + (after - before) * inside)
+
+    def _residual_by_blocks(self, mass: Array, rows: slice = slice(None)) -> Array:
+        """Without ties, of some resamples: sums over blocks, and over what is needed of a place's block."""
+        weight, blocks = self.block_weight[rows], self.decisions.blocks
+        before, residual = self._block_sums[:, rows]
         block = np.minimum(_last_at_most(mass, before), len(blocks) - 1)
         within = weight[np.arange(len(weight))[:, None], block] * blocks[block, :, 0]
         start = np.cumsum(within, axis=2) - within
@@ -291,6 +327,26 @@ class _RunningSums:
         taken = np.clip(rest - start, 0.0, within)
         inside = np.einsum("rpd,rpd->rp", taken, blocks[block, :, 1])
         return np.asarray(np.take_along_axis(residual, block, axis=1) + inside)
+
+    @cached_property
+    def _block_sums(self) -> Array:
+        """(2, resamples, blocks + 1): the mass and the residual of all decisions before each block."""
+        weight, blocks = self.block_weight, self.decisions.blocks
+        sums = np.zeros((len(blocks) + 1, len(weight), 2))
+        np.cumsum(np.matmul(weight.swapaxes(0, 1), blocks), axis=0, out=sums[1:])
+        return sums.transpose(2, 1, 0)
+
+    def error_steps(self, row: int) -> Array:
+        """`Curve.error_steps` of one resample: errors are added where a decision is wrong and was drawn."""
+        decisions, reached = self.decisions, self.reached[row]
+        errors = self.weight[row, decisions.wrong_at]
+        if len(decisions.wrong_first) < len(errors):
+            errors = np.add.reduceat(errors, decisions.wrong_first)
+        drawn = np.flatnonzero(errors)
+        errors = errors[drawn]
+        after = np.cumsum(errors)
+        sides = (reached[side[drawn]] for side in (decisions.error_start, decisions.error_end))
+        return np.stack([*sides, after - errors, after])
 
     def _memory(self, name: str, shape: tuple[int, int]) -> Array:
         """An array that may hold anything."""
@@ -323,10 +379,14 @@ def _last_at_most(places: Array, knots: Array) -> Index:
 
 
 class _ResampledCurve(Curve):
-    """The curve of one resample; its errors and confidence are summed when a metric reads them."""
+    """The curve of one resample; whole arrays are summed only if a metric reads them."""
 
     def __init__(self, sums: _RunningSums, row: int) -> None:
-        self.__dict__.update(mass=sums.mass[row], sums=sums, row=row)
+        self.__dict__.update(sums=sums, row=row)
+
+    @cached_property
+    def mass(self) -> Array:
+        return np.asarray(self.__dict__["sums"].mass[self.__dict__["row"]])
 
     @property
     def errors(self) -> Array:
@@ -336,11 +396,35 @@ class _ResampledCurve(Curve):
     def confidence(self) -> Array:
         return np.asarray(self.__dict__["sums"].confidence[self.__dict__["row"]])
 
+    @property
+    def total(self) -> float:
+        return float(self.__dict__["sums"].totals[self.__dict__["row"]])
+
+    @cached_property
+    def error_steps(self) -> Array:
+        return np.asarray(self.__dict__["sums"].error_steps(self.__dict__["row"]))
+
+    @property
+    def total_errors(self) -> float:
+        return float(self.error_steps[3, -1:].sum())
+
+    def errors_at(self, mass: Array) -> Array:
+        ends = self.error_steps[1]
+        if not len(ends):
+            return np.zeros_like(mass)
+        step = np.minimum(np.searchsorted(ends, mass), len(ends) - 1)  # the first that ends there or later
+        start, end, errors, after = self.error_steps[:, step]
+        return np.asarray(errors + np.clip((mass - start) / (end - start), 0.0, 1.0) * (after - errors))
+
+    def run_ends(self, mass: Array) -> Array:
+        return np.asarray(self.__dict__["sums"].run_at(self.__dict__["row"], mass)[1])
+
     def residual_at(self, mass: Array) -> Array:
-        return np.asarray(np.interp(mass, self.mass, self.__dict__["sums"].residual[self.__dict__["row"]]))
+        row = self.__dict__["row"]
+        return np.asarray(self.__dict__["sums"].residual_at(mass[None], slice(row, row + 1))[0])
 
 
-def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Array) -> Array:
+def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Counts) -> Array:
     """Values on the curve of some decisions, resample by resample; NaN where it has none of them."""
     values = np.full((len(metrics), len(counts)), NAN)
     on_grids = {index: metric.of_residuals for index, metric in enumerate(metrics) if metric.of_residuals}

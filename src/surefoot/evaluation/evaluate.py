@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.calibration import require_predictions
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Bootstrap, drawn_in_order, units_of
@@ -93,6 +94,7 @@ def paired_differences(
 
     Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
     """
+    require_predictions(first=first, second=second)
     if not torch.equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
     spread = replicates([first, second], metrics, resamples=resamples, rng=np.random.default_rng([seed, 0]))

@@ -63,8 +63,8 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
 
 def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be fewer."""
-    knots = np.searchsorted(curve.mass, bin_edges(curve.total, bins))
-    mass = curve.mass[knots[np.append(True, np.diff(curve.mass[knots]) > 0)]]
+    ends = curve.run_ends(bin_edges(curve.total, bins))
+    mass = ends[np.append(True, np.diff(ends) > 0)]
     number = np.diff(mass)
     wrong = np.diff(curve.errors_at(mass)) / number
     return number, np.diff(curve.residual_at(mass)) / number + 1 - wrong, 1 - wrong
@@ -270,6 +270,8 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
     outcomes = predictions.outcomes
     if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
         curves = iter(outcomes.block_curves)  # resamples share what was sorted for all of them
+    elif outcomes.on_device is not None:
+        curves = iter((outcomes.on_device.curve_at(bin_edges(outcomes.total)),))
     else:
         sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
         curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)

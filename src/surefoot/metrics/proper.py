@@ -15,17 +15,18 @@ def nll(predictions: HasOutcomes) -> float:
     >>> round(nll(Predictions.from_probs([[1.0, 0.0], [0.5, 0.5]], [1, 0])), 4)  # (log 1000 + log 2) / 2
     3.8005
     """
-    return predictions.outcomes.mean(clipped_loss(predictions.outcomes))
+    return predictions.outcomes.mean_of(clipped_loss)
 
 
 def clipped_loss(decisions: Decisions) -> Array:
     """-log p(true), with p(true) clipped."""
-    return np.asarray(-np.clip(decisions.log_p_true, *LOG_CLIP))
+    clipped: Array = decisions.log_p_true.clip(*LOG_CLIP)
+    return -clipped
 
 
 def nll_unclipped(predictions: HasOutcomes) -> float:
     """Mean of -log p(true)."""
-    return predictions.outcomes.mean(loss(predictions.outcomes))
+    return predictions.outcomes.mean_of(loss)
 
 
 def loss(decisions: Decisions) -> Array:
@@ -40,7 +41,7 @@ def brier(predictions: HasOutcomes) -> float:
     >>> round(brier(Predictions.from_probs([[0.8, 0.2], [0.6, 0.4]], [0, 0])), 4)  # sqrt((0.04 + 0.16) / 2)
     0.3162
     """
-    return float(np.sqrt(predictions.outcomes.mean(squared_error(predictions.outcomes))))
+    return float(np.sqrt(predictions.outcomes.mean_of(squared_error)))
 
 
 def squared_error(decisions: Decisions) -> Array:
@@ -50,17 +51,19 @@ def squared_error(decisions: Decisions) -> Array:
 
 def brier_true_class(predictions: HasOutcomes) -> float:
     """Root of the mean of (1 - p(true))^2: the paper's formula. Equal to `brier` for two classes."""
-    return float(np.sqrt(predictions.outcomes.mean(true_class_error(predictions.outcomes))))
+    return float(np.sqrt(predictions.outcomes.mean_of(true_class_error)))
 
 
 def true_class_error(decisions: Decisions) -> Array:
     """(1 - p(true))^2."""
-    return np.asarray(np.expm1(decisions.log_p_true) ** 2)
+    log_p = decisions.log_p_true
+    below_one: Array = np.expm1(log_p) if isinstance(log_p, np.ndarray) else log_p.expm1()  # of a tensor
+    return below_one * below_one
 
 
 def entropy(predictions: HasOutcomes) -> float:
     """Mean entropy of the predicted distribution, in nats: the NLL the model itself expects."""
-    return predictions.outcomes.mean(entropy_of(predictions.outcomes))
+    return predictions.outcomes.mean_of(entropy_of)
 
 
 def entropy_of(decisions: Decisions) -> Array:
@@ -70,7 +73,7 @@ def entropy_of(decisions: Decisions) -> Array:
 
 def nll_minus_entropy(predictions: HasOutcomes) -> float:
     """NLL less entropy: positive when the model is more confident than it should be."""
-    return predictions.outcomes.mean(loss_minus_entropy(predictions.outcomes))
+    return predictions.outcomes.mean_of(loss_minus_entropy)
 
 
 def loss_minus_entropy(decisions: Decisions) -> Array:

@@ -1,6 +1,6 @@
 """Errors by confidence: label error, E99, risk-coverage."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
 from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
 
+LARGEST_TABLE = 2**22
 FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))
 
 
@@ -18,7 +19,7 @@ def label_error(predictions: HasOutcomes) -> float:
     """
     outcomes = predictions.outcomes
     if outcomes.score is None:
-        return outcomes.mean(~outcomes.correct)
+        return outcomes.mean_of(wrong)
     return 1 - mean_average_precision(outcomes)
 
 
@@ -69,14 +70,13 @@ def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
 def error_above(predictions: HasOutcomes, threshold: float) -> float:
     """Error rate among decisions with confidence > threshold; NaN where there are none."""
     outcomes = predictions.outcomes
-    above = outcomes.counted(is_above(outcomes, threshold).astype(np.float64))
-    total = float(above.sum())
-    return float((above * ~outcomes.correct).sum()) / total if total else NAN
+    total = outcomes.sum_of(partial(is_above, threshold=threshold))
+    return outcomes.sum_of(partial(is_wrong_above, threshold=threshold)) / total if total else NAN
 
 
 def is_above(decisions: Decisions, threshold: float) -> Bools:
     """Whether the confidence is above the threshold."""
-    return np.asarray(decisions.confidence > threshold)
+    return decisions.confidence > threshold
 
 
 def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:
@@ -119,10 +119,23 @@ def aurc_of(curve: Curve) -> float:
     if not len(start):
         return 0.0
     size, more = end - start, errors_after - errors
-    before, after, last = _harmonic(start), _harmonic(end), _harmonic(curve.mass[-1:])
+    before, after, last = _harmonics(curve.total, start, end, np.array([curve.total]))
     # An error in place i counts in 1/i + ... + 1/n = H(n) - H(i - 1); H(i - 1) of a run sums to the rest.
     area = more * (last - after) + more - more / size * start * (after - before)
     return float(area.sum() / curve.total)
+
+
+def _harmonics(most: float, *masses: Array) -> list[Array]:
+    """H(m) for each m of each array, of whole numbers up to `most`; from a table that resamples share."""
+    if most >= LARGEST_TABLE:
+        return [_harmonic(mass) for mass in masses]
+    table = _harmonic_table(int(most).bit_length())
+    return [table[mass.astype(np.int64)] for mass in masses]
+
+
+@lru_cache(maxsize=2)
+def _harmonic_table(bits: int) -> Array:
+    return _harmonic(np.arange(2.0**bits))
 
 
 def _harmonic(mass: Array) -> Array:
@@ -148,7 +161,7 @@ def augrc_of(curve: Curve) -> float:
     """The area under the generalised risk-coverage curve of one curve."""
     start, end, errors, errors_after = curve.error_steps
     rejected = ((errors_after - errors) * (start + end)).sum() / 2  # of each error, the coverage without it
-    return float((curve.total * curve.errors[-1] - rejected) / curve.total**2)
+    return float((curve.total * curve.total_errors - rejected) / curve.total**2)
 
 
 def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
@@ -159,7 +172,7 @@ def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
 def risk_of(curve: Curve, coverage: float) -> float:
     """The error rate of one curve at a coverage."""
     accepted = np.ceil(coverage * curve.total - 1e-9)
-    return float(np.interp(accepted, curve.mass, curve.errors) / accepted)
+    return float(curve.errors_at(accepted) / accepted)
 
 
 def risk_at_coverage_count(predictions: Ranked, coverage: float) -> Proportion | None:
@@ -178,7 +191,7 @@ def coverage_at_risk(predictions: Ranked, risk: float) -> float:
 def coverage_of(curve: Curve, risk: float) -> float:
     """The largest coverage of one curve at a risk."""
     start, _, errors, _ = curve.error_steps  # as long as nothing is wrong, the coverage only grows
-    mass, errors = np.append(start, curve.mass[-1]), np.append(errors, curve.errors[-1])
+    mass, errors = np.append(start, curve.total), np.append(errors, curve.total_errors)
     return float(mass[errors <= risk * mass + 1e-12].max(initial=0.0) / curve.total)
 
 

@@ -342,7 +342,9 @@ def _named(predictions: Named) -> dict[str, Predictions]:
         return {"": predictions}
     if not isinstance(predictions, Mapping) or not all(map(_is_predictions, predictions.values())):
         got = type(predictions).__name__
-        raise InputError(f"predictions are a {got}; allowed: Predictions, or a dict of Predictions by name")
+        raise InputError(
+            f"predictions have type {got}; allowed: Predictions, or a dict of Predictions by name"
+        )
     if not predictions:
         raise InputError("no predictions to draw; allowed: one or more")
     return {str(name): each for name, each in predictions.items()}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
@@ -77,8 +76,10 @@ def write_predictions(predictions: Predictions, path: str | Path) -> None:
         _refuse_unwritable(predictions, table, suffix)
         try:
             if suffix == ".parquet":
+                from pyarrow import parquet  # slow to import
+
                 with arrow_file(temporary, "wb") as file:
-                    pyarrow.parquet.write_table(table, file, write_page_checksum=True)
+                    parquet.write_table(table, file, write_page_checksum=True)
             else:
                 write_csv(table, temporary)
         except pa.ArrowException as error:

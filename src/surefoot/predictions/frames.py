@@ -65,7 +65,7 @@ def as_table(frame: Any) -> pa.Table:
             table = pa.Table.from_pandas(frame)
     except (AttributeError, TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(
-            f"a {type(frame).__name__} is not a table ({one_line(error)}); allowed: a DataFrame of pandas or "
+            f"{type(frame).__name__} is not a table ({one_line(error)}); allowed: a DataFrame of pandas or "
             "polars, a table of pyarrow, a Hugging Face dataset"
         ) from error
     columns = [name for name in table.column_names if not name.startswith(INDEX)]

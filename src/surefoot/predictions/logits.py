@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import local
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Index, Outcomes
+from surefoot.predictions.on_device import DeviceFacts, on_host
+from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Outcomes
 from surefoot.runtime import in_parallel
 
 
@@ -56,20 +57,46 @@ HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
-    """Outcomes under softmax; rows whose label is unknown (negative) are left out."""
-    rows = torch.nonzero(labels >= 0).squeeze(1) if lowest(labels) < 0 else None
+    """Outcomes under softmax, of logits in the memory of the host; unknown labels (negative) are left out."""
+    rows = _labelled(labels)
     labels = (labels if rows is None else labels[rows]).unsqueeze(1)
-    row: Index | Callable[[], Index] = partial(np.arange, len(labels)) if rows is None else rows.cpu().numpy()
     softmax = _Softmax(logits, labels, rows)
     return Outcomes(
-        log_p_true=lambda: softmax.fact(0),
-        squared_error=lambda: softmax.fact(2),
-        confidence=lambda: softmax.fact(1),
+        log_p_true=lambda: softmax.likelihood[0],
+        squared_error=lambda: softmax.everything[1][0],
+        confidence=lambda: softmax.likelihood[1],
         correct=lambda: softmax.correct,
-        entropy=lambda: softmax.fact(3),
-        row=row,
+        entropy=lambda: softmax.everything[1][1],
+        row=partial(np.arange, len(labels)) if rows is None else rows.numpy(),
         blocks=(slice(0, len(labels)),),
     )
+
+
+def outcomes_on_device(facts: DeviceFacts, labels: Tensor) -> Outcomes:
+    """Outcomes from the facts of all rows; a fact is copied to the host when a metric reads it there."""
+    rows = _labelled(labels)
+    known = facts if rows is None else facts.take(rows)
+    return Outcomes(
+        log_p_true=lambda: on_host(known.log_p_true),
+        squared_error=lambda: on_host(known.squared_error),
+        confidence=lambda: on_host(known.confidence),
+        correct=lambda: on_host(known.correct),
+        entropy=lambda: on_host(known.entropy),
+        row=partial(np.arange, len(labels)) if rows is None else on_host(rows),
+        blocks=(slice(0, len(known.correct)),),
+        on_device=known if len(known.correct) else None,
+    )
+
+
+def facts_on_device(logits: Tensor, labels: Tensor) -> DeviceFacts:
+    """The facts of all rows, operation by operation; where a label is unknown, as if it were 0."""
+    facts, correct = _read_facts(logits, labels.clamp(min=0).unsqueeze(1), None)
+    return DeviceFacts(facts, correct)
+
+
+def _labelled(labels: Tensor) -> Tensor | None:
+    """The rows with a known label; None where all have one."""
+    return torch.nonzero(labels >= 0).squeeze(1) if lowest(labels) < 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +111,12 @@ class _Softmax:
     labels: Tensor  # (rows, 1)
     rows: Tensor | None = None  # where the labels are; None is everywhere
 
-    def fact(self, number: int) -> Array:
-        """Log p(true), confidence, squared error or entropy."""
-        if can_fuse(self.logits):
-            return _on_host(self._fused[0][number])
-        return self.likelihood[number] if number < 2 else self._everything[1][number - 2]
-
     @cached_property
     def likelihood(self) -> tuple[Array, Array]:
         """Log p(true), and confidence."""
         if len(self.logits) > 1:
-            return self._everything[0]
-        facts = self._empty(2)
+            return self.everything[0]
+        facts = torch.empty(2, len(self.labels), dtype=torch.float64)
 
         def read(part: slice, logits: Tensor, _buffer: Tensor) -> None:
             below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
@@ -103,62 +124,52 @@ class _Softmax:
             _set_likelihood(facts[:, part], true, exp_into(below_top, below_top).sum(dim=1))
 
         map_chunks(self.logits, average_softmax, read, self.rows)
-        log_p_true, confidence = facts.cpu().numpy()
+        log_p_true, confidence = facts.numpy()
         return log_p_true, confidence
 
     @cached_property
     def correct(self) -> Bools:
         """Whether a row's label is its top class."""
-        if can_fuse(self.logits):
-            return _on_host(self._fused[1])
         if len(self.logits) > 1:
-            return self._everything[2]
-        labels = self.labels[:, 0].cpu().numpy()
-        if self.logits.device.type == "cpu":
-            top = top_class(self.logits[0].numpy())
-        else:
-            top = self.logits[0].argmax(dim=1).cpu().numpy()
-        return np.asarray((top if self.rows is None else top[self.rows.cpu().numpy()]) == labels)
+            return self.everything[2]
+        top = top_class(self.logits[0].numpy())
+        return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
     @cached_property
-    def _everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
-        """Likelihood; squared error and entropy; and for several members what is correct.
-
-        The entropy is log(total) - sum p (z - top).
-        """
-        facts, several = self._empty(4), len(self.logits) > 1
-        correct = torch.empty(len(self.labels), dtype=torch.bool, device=self.logits.device)
-
-        def read(part: slice, logits: Tensor, unnormalised: Tensor) -> None:
-            labels = self.labels[part]
-            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-            if several:
-                correct[part] = below_top.argmax(dim=1) == labels[:, 0]
-            true = below_top.gather(1, labels).squeeze(1)
-            total = exp_into(unnormalised, below_top).sum(dim=1)
-            log_total = _set_likelihood(facts[:2, part], true, total)
-            facts[3, part] = log_total - below_top.mul_(unnormalised).sum(dim=1) / total
-            # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
-            others = unnormalised.scatter_(1, labels, 0.0).sum(dim=1)
-            squares = unnormalised.square_().sum(dim=1)
-            facts[2, part] = (others.square_() + squares) / total.square_() / logits.shape[1]
-
-        map_chunks(self.logits, average_softmax, read, self.rows)
-        log_p_true, confidence, squared_error, entropy = facts.cpu().numpy()
+    def everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
+        """Likelihood; squared error and entropy; and for several members what is correct."""
+        facts, correct = _read_facts(self.logits, self.labels, self.rows, find_top=len(self.logits) > 1)
+        log_p_true, confidence, squared_error, entropy = facts.numpy()
         likelihood = self.__dict__.setdefault("likelihood", (log_p_true, confidence))
-        return likelihood, (squared_error, entropy), correct.cpu().numpy()
+        return likelihood, (squared_error, entropy), correct.numpy()
 
-    @cached_property
-    def _fused(self) -> tuple[Tensor, Tensor]:
-        """On a GPU: the four facts, and what is correct."""
-        from surefoot.predictions.fused import softmax_facts
 
-        facts, correct = softmax_facts(self.logits, self.labels[:, 0], self.rows)
-        facts[1].round_(decimals=DECIMALS)
-        return facts, correct
+def _read_facts(
+    logits: Tensor, labels: Tensor, rows: Tensor | None, *, find_top: bool = True
+) -> tuple[Tensor, Tensor]:
+    """(4, rows): log p(true), confidence, squared error, entropy; and if asked for, what is correct.
 
-    def _empty(self, facts: int) -> Tensor:
-        return torch.empty(facts, len(self.labels), dtype=torch.float64, device=self.logits.device)
+    The entropy is log(total) - sum p (z - top).
+    """
+    facts = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
+    correct = torch.empty(len(labels), dtype=torch.bool, device=logits.device)
+
+    def read(part: slice, chunk: Tensor, unnormalised: Tensor) -> None:
+        label = labels[part]
+        below_top = chunk.sub_(chunk.amax(dim=1, keepdim=True))
+        if find_top:
+            correct[part] = below_top.argmax(dim=1) == label[:, 0]
+        true = below_top.gather(1, label).squeeze(1)
+        total = exp_into(unnormalised, below_top).sum(dim=1)
+        log_total = _set_likelihood(facts[:2, part], true, total)
+        facts[3, part] = log_total - below_top.mul_(unnormalised).sum(dim=1) / total
+        # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
+        others = unnormalised.scatter_(1, label, 0.0).sum(dim=1)
+        squares = unnormalised.square_().sum(dim=1)
+        facts[2, part] = (others.square_() + squares) / total.square_() / chunk.shape[1]
+
+    map_chunks(logits, average_softmax, read, rows)
+    return facts, correct
 
 
 def _set_likelihood(facts: Tensor, true: Tensor, total: Tensor) -> Tensor:
@@ -169,12 +180,6 @@ def _set_likelihood(facts: Tensor, true: Tensor, total: Tensor) -> Tensor:
     return log_total
 
 
-def _on_host(values: Tensor) -> NDArray[Any]:
-    """A copy from a GPU, into locked memory: into other memory it takes forty times as long."""
-    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-    return np.asarray(copy.numpy())
-
-
 def can_fuse(logits: Tensor) -> bool:
     """Whether these logits (members, n, classes) are on a GPU, and can be read there by one operation."""
     if logits.device.type != "cuda":
@@ -182,6 +187,15 @@ def can_fuse(logits: Tensor) -> bool:
     from surefoot.predictions.fused import fits
 
     return fits(logits)
+
+
+def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, Tensor]:
+    """The facts of all rows in one reading, and (2, n) each row's lowest and highest logit."""
+    from surefoot.predictions.fused import softmax_facts
+
+    facts, correct, extremes = softmax_facts(logits, labels)
+    facts[1].round_(decimals=DECIMALS)
+    return DeviceFacts(facts, correct), extremes
 
 
 def lowest(labels: Tensor) -> int:

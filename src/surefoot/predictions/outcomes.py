@@ -53,10 +53,18 @@ class Curve:
     def total(self) -> float:
         return float(self.mass[-1])
 
+    @property
+    def total_errors(self) -> float:
+        return float(self.errors[-1])
+
     def residual_at(self, mass: Array) -> Array:
         """Confidence less correctness, summed over so many of the most confident decisions."""
         confidence = np.interp(mass, self.mass, self.confidence)
         return np.asarray(confidence + self.errors_at(mass) - mass)
+
+    def run_ends(self, mass: Array) -> Array:
+        """The mass at the end of the run of ties in which so many of the most confident decisions end."""
+        return np.asarray(self.mass[np.searchsorted(self.mass, mass)])
 
     def errors_at(self, mass: Array) -> Array:
         """Errors among so many of the most confident decisions."""
@@ -105,6 +113,7 @@ class Outcomes:
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
+    on_device: "OnDevice | None" = None  # the same decisions in the memory of a GPU
 
     @property
     def outcomes(self) -> "Outcomes":
@@ -118,16 +127,21 @@ class Outcomes:
     def total(self) -> float:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
-    def mean(self, values: Array | Bools) -> float:
-        """Mean over decisions; NaN where there are none."""
-        total = self.total
-        if not total:
-            return float("nan")
-        return float(values.sum() if self.weight is None else values @ self.weight) / total
+    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
+        """The sum over decisions of a function of their facts, which may be tensors on a GPU."""
+        if self.weight is None and self.on_device is not None:
+            return self.on_device.sum_of(part)
+        values = part(self)
+        return float(values.sum() if self.weight is None else values @ self.weight)
 
-    def reweighted(self, row_weight: Array) -> "Outcomes":
+    def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
+        """The mean over decisions; NaN where there are none."""
+        total = self.total
+        return self.sum_of(part) / total if total else float("nan")
+
+    def reweighted(self, row_weight: Array | NDArray[np.uint8]) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
-        again = replace(self, weight=row_weight[self.row])
+        again = replace(self, weight=row_weight[self.row].astype(np.float64, copy=False))
         # Rankings are shared with the resample; cached properties are in __dict__, also of a frozen class.
         again.__dict__.update(
             block_rankings=self.block_rankings,
@@ -161,6 +175,8 @@ class Outcomes:
 
     @cached_property
     def block_rankings(self) -> tuple[Ranking, ...]:
+        if self.on_device is not None:
+            return (self.on_device.ranking(),)
         return tuple(Ranking.of(self.confidence[block]) for block in self.blocks)
 
     @cached_property
@@ -189,6 +205,16 @@ class Outcomes:
         sums = (weight, weight * ~self.correct[block], weight * self.confidence[block])
         mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
         return Curve(mass, errors, confidence)
+
+
+class OnDevice(Protocol):
+    """Decisions of one block in the memory of a GPU."""
+
+    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float: ...
+
+    def ranking(self) -> Ranking: ...
+
+    def curve_at(self, edges: Array) -> Curve: ...
 
 
 class HasOutcomes(Protocol):

@@ -13,16 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from surefoot.errors import InputError, did_you_mean, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, refuse_unknown, require_instance
 from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
     NUMBERS_AT_ONCE,
     average_members,
+    can_fuse,
+    facts_on_device,
+    fused_facts,
     many_label_outcomes,
     one_label_outcomes,
+    outcomes_on_device,
     spans,
 )
+from surefoot.predictions.on_device import DeviceFacts
 from surefoot.predictions.outcomes import Outcomes
 from surefoot.predictions.validate import (
     Floats,
@@ -78,17 +83,29 @@ class Predictions:
     @cached_property
     def extremes(self) -> tuple[float, float]:
         """The lowest and the highest logit."""
-        parts = spans(self.n, ROWS_AT_ONCE if self.logits.device.type == "cpu" else self.n)
+        if self.logits.device.type != "cpu":
+            of_rows = self.logits if self._fused is None else self._fused[1]
+            low, high = torch.stack(torch.aminmax(of_rows)).tolist()
+            return low, high
         found = in_parallel(
-            lambda part: torch.aminmax(self.logits[:, part]), parts, numbers=self.logits.numel()
+            lambda part: torch.aminmax(self.logits[:, part]),
+            spans(self.n, ROWS_AT_ONCE),
+            numbers=self.logits.numel(),
         )
         return min(float(low) for low, _ in found), max(float(high) for _, high in found)
+
+    @cached_property
+    def _fused(self) -> tuple[DeviceFacts, Tensor] | None:
+        """On a GPU, where one reading finds them: all facts, and the lowest and highest logit of each row."""
+        one_label = self.kind is LabelKind.ONE_LABEL and self.labels.shape == self.logits.shape[1:-1]
+        return fused_facts(self.logits, self.labels) if one_label and can_fuse(self.logits) else None
 
     def _check_on_device(self) -> None:
         """The same without a copy of logits or labels: the extremes, and NaN if there is one, say enough."""
         extremes = np.array(self.extremes, str(self.logits.dtype).removeprefix("torch."))
         above = 1 if self.kind is LabelKind.MANY_LABELS else self.logits.shape[-1] - 1
-        in_range = bool(((self.labels >= 0) & (self.labels <= above)).all())
+        low, high = self.labels.aminmax() if self.labels.numel() else (0, 0)
+        in_range = bool((low >= 0) & (high <= above))
         labels = _zeros(self.labels) if in_range else self.labels.cpu().numpy()
         shape = tuple(self.logits.shape)
         check_predictions(extremes, labels, self.kind, self.class_names, shape=shape, in_range=in_range)
@@ -184,7 +201,9 @@ class Predictions:
         >>> Predictions.from_batches(([[z, 0.0]], [0]) for z in (1.0, 2.0))
         Predictions(one_label, members=1, n=2, classes=2)
         """
-        logits, labels = [], []
+        require_instance("batches", batches, Iterable, hint=" of (logits, labels)")
+        logits: list[NDArray[Any]] = []
+        labels: list[NDArray[Any]] = []
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
@@ -192,6 +211,11 @@ class Predictions:
             scores, truth = as_floats("logits", _as_numpy(batch[0])), np.asarray(_as_numpy(batch[1]))
             if len(scores) != len(truth):
                 raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
+            if logits and scores.shape[1:] != logits[0].shape[1:]:
+                first, other = (each.shape[1:] for each in (logits[0], scores))
+                raise InputError(
+                    f"a row of logits has shape {first} in the first batch and {other} in another"
+                )
             logits.append(scores)
             labels.append(truth)
         if not logits:
@@ -207,7 +231,7 @@ class Predictions:
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
         if logits is None or labels is None:
             missing = "predictions" if logits is None else "label_ids"
-            raise InputError(f"a {type(output).__name__} without {missing}; needed: a PredictionOutput")
+            raise InputError(f"{type(output).__name__} has no {missing}; needed: a PredictionOutput")
         return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property
@@ -231,8 +255,12 @@ class Predictions:
     @cached_property
     def outcomes(self) -> Outcomes:
         """The facts per decision that the metrics are computed from; computed on first use."""
-        compute = one_label_outcomes if self.kind is LabelKind.ONE_LABEL else many_label_outcomes
-        return compute(self.logits, self.labels)
+        if self.kind is LabelKind.MANY_LABELS:
+            return many_label_outcomes(self.logits, self.labels)
+        if self.logits.device.type == "cpu":
+            return one_label_outcomes(self.logits, self.labels)
+        facts = facts_on_device(self.logits, self.labels) if self._fused is None else self._fused[0]
+        return outcomes_on_device(facts, self.labels)
 
     def average(self) -> "Predictions":
         """One member whose probabilities are the mean of all members'."""

@@ -34,7 +34,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InputError(f"{name} are not a rectangular array: {error}") from error
+        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} have type {array.dtype}; allowed: numbers")
     if not array.ndim:

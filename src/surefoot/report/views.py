@@ -200,12 +200,14 @@ def _calibration_view(calibration: Calibration) -> View:
         for name, value in (facts | numbers).items():
             yield {"name": name, "index": 0, "value": value, "low": NAN, "high": NAN}
 
+    columns = {"before": "before", "after": "after", "held_out": "after, on rows left out of the fit"}
+    columns = {name: title for name, title in columns.items() if f"nll_{name}" in facts}
     table = Table.of_text(
         "On the data that it was fitted on",
-        ("metric", "before", "after"),
+        ("metric", *columns.values()),
         [
-            (title, f"{facts[f'{name}_before']:.4f}", f"{facts[f'{name}_after']:.4f}")
-            for name, title in (("nll", "NLL (not clipped)"), ("ece", "ECE"))
+            (title, *(f"{facts[f'{metric}_{name}']:.4f}" for name in columns))
+            for metric, title in (("nll", "NLL (not clipped)"), ("ece", "ECE"))
             if facts
         ],
     )

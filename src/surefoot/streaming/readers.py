@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 
 from surefoot.errors import InputError
 from surefoot.io import refuse_special
@@ -100,7 +99,9 @@ def batches(part: Part, shape: Shape) -> Iterator[Batch]:
 
 
 def _row_groups(file: Path) -> list[Part]:
-    with pyarrow.parquet.ParquetFile(arrow_file(file)) as opened:
+    from pyarrow import parquet  # slow to import
+
+    with parquet.ParquetFile(arrow_file(file)) as opened:
         for group in range(opened.num_row_groups):
             refuse_announced(opened.metadata, [group])
         sizes = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
@@ -132,7 +133,9 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
 
 
 def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
-    with pyarrow.parquet.ParquetFile(
+    from pyarrow import parquet  # slow to import
+
+    with parquet.ParquetFile(
         arrow_file(part.path), buffer_size=READ_AHEAD, pre_buffer=False, page_checksum_verification=True
     ) as file:
         schema = file.schema_arrow

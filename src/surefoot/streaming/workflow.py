@@ -5,9 +5,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from surefoot.errors import InputError, one_of, refuse_unknown, require_whole
+from surefoot.calibrators.calibration import require_calibration
+from surefoot.errors import InputError, one_of, refuse_unknown, require_instance, require_whole
 from surefoot.evaluation import RESAMPLES
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import ONE_HOT, LabelKind
@@ -124,6 +125,9 @@ def evaluate(
     and after. Those of scanned predictions are explained in docs/streaming.md.
     """
     given = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
+    require_whole("resamples", resamples, 0)
+    if calibration is not None:
+        require_calibration(calibration)
     shown = progress_of(progress)
     if _are_scanned(given):
         return _evaluate_scanned(given, calibration, metrics, resamples, seed, shown)
@@ -191,15 +195,10 @@ def _in_memory(given: Mapping[str, object]) -> "list[Predictions]":
     """All of them; anything but predictions is refused."""
     from surefoot.predictions.predictions import Predictions
 
-    found = []
+    hint = " (read_predictions reads a file), or scan_predictions of files larger than memory"
     for name, each in given.items():
-        if not isinstance(each, Predictions):
-            raise InputError(
-                f"{name} is a {type(each).__name__}; allowed: Predictions (read_predictions reads a file), "
-                "or scan_predictions of files larger than memory"
-            )
-        found.append(each)
-    return found
+        require_instance(name, each, Predictions, hint=hint)
+    return cast("list[Predictions]", list(given.values()))
 
 
 def _evaluate_scanned(

@@ -1,0 +1,170 @@
+"""What runs on a GPU, run on the CPU: the same metrics from facts as tensors, and the kernels in Triton's interpreter."""
+
+import numpy as np
+import pytest
+import torch
+
+from surefoot import Predictions
+from surefoot.calibrators import search
+from surefoot.metrics import METRICS
+from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and functions that use it, are loaded
+    from surefoot.predictions import fused
+
+
+def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):
+    generator = torch.Generator().manual_seed(rows + classes)
+    logits = size * torch.randn(members, rows, classes, dtype=dtype, generator=generator)
+    noise = -torch.empty(rows, classes, dtype=dtype).exponential_(generator=generator).log()
+    return logits, (logits[0] / 2 + noise).argmax(dim=1)
+
+
+def with_ties():
+    logits, labels = drawn(300, 4)
+    return logits.round(), labels
+
+
+def with_gaps():
+    logits, labels = drawn(400, 5)
+    return logits, labels.masked_fill(logits[0, :, 0] > 1, -100)
+
+
+CASES = {
+    "one row": lambda: drawn(1, 3),
+    "fewer rows than bins": lambda: drawn(7, 3),
+    "few classes": lambda: drawn(2000, 3),
+    "more classes": lambda: drawn(200, 70),
+    "float32": lambda: drawn(500, 10, dtype=torch.float32),
+    "several members": lambda: drawn(300, 5, members=3),
+    "ties": with_ties,
+    "all rows equal": lambda: (torch.zeros(1, 50, 3), torch.arange(50) % 3),
+    "unknown labels": with_gaps,
+    "no labels": lambda: (torch.zeros(1, 50, 3), torch.full((50,), -100)),
+    "large logits": lambda: drawn(300, 5, size=1e9),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metrics_of_facts_on_a_device_are_those_on_the_host(case):
+    logits, labels = CASES[case]()
+    given = Predictions.from_logits(logits, labels)
+    outcomes = outcomes_on_device(facts_on_device(given.logits, given.labels), given.labels)
+    assert (outcomes.on_device is None) == (case == "no labels")
+    for metric in METRICS:
+        expected = metric.function(given)
+        assert metric.function(outcomes) == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True), (
+            metric.name
+        )
+
+
+def test_resamples_of_facts_on_a_device_are_those_on_the_host():
+    logits, labels = with_gaps()
+    given = Predictions.from_logits(logits, labels)
+    outcomes = outcomes_on_device(facts_on_device(given.logits, given.labels), given.labels)
+    counts = np.random.default_rng(0).integers(0, 3, given.n).astype(np.float64)
+    for metric in METRICS:
+        expected = metric.function(given.outcomes.reweighted(counts))
+        found = metric.function(outcomes.reweighted(counts))
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), metric.name
+
+
+numpy_warns = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # where the interpreter computes with infinity
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """The kernels, interpreted on the CPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton")
+    if type(fused._softmax_facts).__name__ != "InterpretedFunction":
+        pytest.skip("triton was imported before this file")
+    return fused
+
+
+KERNEL_CASES = {
+    "few classes": lambda: drawn(100, 3),
+    "more classes": lambda: drawn(9, 1000),
+    "several warps": lambda: drawn(3, 2500),
+    "ties": with_ties,
+    "all rows equal": lambda: (torch.zeros(1, 50, 3), torch.arange(50) % 3),
+    "large logits": lambda: drawn(30, 5, size=1e9),
+    "sure": lambda: drawn(60, 5, size=30.0),
+    "float32": lambda: drawn(50, 10, dtype=torch.float32),
+    "float32, more classes": lambda: drawn(9, 1000, dtype=torch.float32),
+    "float32, sure": lambda: drawn(60, 5, dtype=torch.float32, size=30.0),
+}
+
+
+def tolerance(logits):
+    return {"rtol": 1e-9, "atol": 1e-13} if logits.dtype is torch.float64 else {"rtol": 5e-6, "atol": 1e-11}
+
+
+@numpy_warns
+@pytest.mark.parametrize("case", KERNEL_CASES)
+def test_facts_of_the_kernel_are_those_of_the_host(case, interpreted):
+    logits, labels = KERNEL_CASES[case]()
+    facts, extremes = fused_facts(logits, labels)
+    expected = facts_on_device(logits, labels)
+    assert torch.equal(facts.correct, expected.correct)
+    assert torch.equal(extremes, torch.stack([logits[0].amin(dim=1), logits[0].amax(dim=1)]))
+    torch.testing.assert_close(facts.facts, expected.facts, **tolerance(logits))
+
+
+@numpy_warns
+def test_small_losses_of_float32_logits_are_exact(interpreted):
+    logits = torch.tensor([[[12.0, 0.0, -1.0], [40.0, 0.0, 0.0]]])
+    facts, _ = fused_facts(logits, torch.tensor([0, 0]))
+    exact = -(logits[0, :, 1:].double() - logits[0, :, :1]).exp().sum(dim=1).log1p().numpy()
+    np.testing.assert_allclose(facts.log_p_true.numpy(), exact, rtol=1e-6)
+
+
+@numpy_warns
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("classes", [3, 1000])
+@pytest.mark.parametrize("label", [0, 1])
+def test_extremes_show_what_is_not_finite(wrong, classes, label, interpreted):
+    logits, _ = drawn(5, classes, dtype=torch.float32)
+    logits[0, 3, 1] = wrong
+    _, extremes = fused_facts(logits, torch.full((5,), label))
+    low, high = (float(value) for value in extremes.aminmax())
+    assert not np.isfinite([low, high]).all()
+    assert torch.isfinite(extremes[:, :3]).all()
+
+
+@numpy_warns
+def test_labels_out_of_range_are_not_read(interpreted):
+    logits, _ = drawn(6, 4)
+    facts, _ = fused_facts(logits, torch.tensor([0, 1, 2, -100, 10**12, -(10**12)]))
+    expected = facts_on_device(logits[:, :3], torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(facts.facts[:, :3], expected.facts)
+
+
+@numpy_warns
+@pytest.mark.parametrize("case", KERNEL_CASES)
+@pytest.mark.parametrize("scale", [0.01, 0.7, 3.0])
+def test_slopes_of_the_kernel_are_those_of_the_host(case, scale, interpreted):
+    logits, labels = KERNEL_CASES[case]()
+    for stride in (1, 3):
+        some, truth = logits[:, ::stride], labels[::stride].contiguous()
+        first, second, third = interpreted.softmax_slopes(some, truth, scale)
+        expected = search.read(
+            search._SomeRows(some, truth, Predictions.from_logits(logits, labels).kind), scale
+        )
+        close = tolerance(logits)
+        size = float(logits.abs().max())
+        np.testing.assert_allclose(first, expected.row_slopes, close["rtol"], close["rtol"] * size)
+        assert float(second.sum()) == pytest.approx(expected.second, rel=close["rtol"], abs=1e-12)
+        assert float(third.sum()) == pytest.approx(expected.third, rel=1e-3, abs=close["rtol"] * size)
+
+
+@numpy_warns
+def test_metrics_of_the_kernel_s_facts_are_those_of_the_host(interpreted):
+    logits, labels = with_gaps()
+    outcomes = outcomes_on_device(fused_facts(logits, labels)[0], labels)
+    given = Predictions.from_logits(logits, labels)
+    for metric in METRICS:
+        assert metric.function(outcomes) == pytest.approx(metric.function(given), rel=1e-9), metric.name
