@@ -166,3 +166,12 @@ def test_progress_and_colours_are_for_terminals_that_show_them(tmp_path):
     colours = [f"\x1b[{code}m" for code in (*range(30, 38), *range(90, 98))]
     assert any(each in usual for each in colours)
     assert not any(each in in_a_terminal(*words, NO_COLOR="1") for each in colours)
+
+
+def test_an_export_without_its_packages_is_refused_before_the_bundle_is_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # as if it were not installed
+    (tmp_path / "bundle.json").write_text("{}")  # reading it would be an error, too
+    refused = surefoot("export", tmp_path, "-o", tmp_path / "a.onnx", check=2)
+    assert (
+        refused.stderr == "surefoot: an .onnx needs onnxscript; install it: pip install 'surefoot[export]'\n"
+    )

@@ -1,6 +1,7 @@
 """Using a trained method elsewhere: `predictions`, `bundle`, `predict`, `serve`, `export`."""
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.decision import Rule
     from surefoot.deploy.make_bundle import Chosen
 
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 BundleFolder = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A folder that 'surefoot bundle' wrote.")
 ]
@@ -403,6 +405,9 @@ def export(
     refuse_missing_bundle(folder)
     refuse_ending(output, ".onnx", ".pt2")
     refuse_wrong_outputs([], [output])
+    absent = [name for name in ONNX_PACKAGES if find_spec(name) is None]
+    if output.suffix == ".onnx" and absent:
+        raise InputError(f"an .onnx needs {', '.join(absent)}; install it: pip install 'surefoot[export]'")
     from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
