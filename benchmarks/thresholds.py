@@ -8,13 +8,14 @@ unfamiliar rows. Results go to benchmarks/results/thresholds.md.
 """
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import numpy as np
-from monitoring import stored_networks, table, text
+from monitoring_page import table
 
 from surefoot import LabelKind, Predictions, fit_temperature, read_predictions
 from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
@@ -23,6 +24,22 @@ from surefoot.intervals import Proportion
 
 Array = np.ndarray
 RESULTS = Path(__file__).parent / "results" / "thresholds.md"
+
+
+def text(found: Proportion) -> str:
+    return f"{found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
+
+
+def stored_networks(store: Path) -> list[Path]:
+    """The first standard network of each task."""
+    found: dict[str, Path] = {}
+    for spec in sorted(store.glob("networks/*/*/seed*/spec.json")):
+        plain = "variant" not in json.loads(spec.read_text())["recipe"]
+        if plain and (spec.parent / "test_familiar.npz").exists():
+            found.setdefault(spec.parts[-4], spec.parent)
+    return list(found.values())
+
+
 SHAPES: dict[str, Callable[[Array], Array]] = {
     "calibrated, 1 - confidence": lambda c: 1 - c,
     "overconfident, twice that": lambda c: 2 * (1 - c),

@@ -85,7 +85,7 @@ def test_a_bundle_without_a_reference_says_so(made, bundle, tmp_path):
     assert old.document()["verdict"][0].startswith(
         "Shift is not checked: this bundle has no reference, as it was"
     )
-    assert list(old.collect()) == []
+    assert [each.name for each in old.collect()] == ["surefoot_shift_checked"]
     assert ShiftWindow(bundle, Watch(rows=0)).document()["state"] == "off"
     for wrong, says in (
         ({"rows": 24}, "window is 24; allowed: 0 for no checks, or 25"),
