@@ -193,6 +193,9 @@ def softplus(scores: Array) -> tuple[Array, Array]:
     return small, probabilities
 
 
+@np.errstate(
+    over="ignore", invalid="ignore"
+)  # extreme logits have curvatures near 0: such steps are not made
 def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Array:
     """The parameters with the least value: a convex problem, so they are the best ones anywhere.
 
@@ -246,7 +249,10 @@ def _newton_step(
         if not bend > 0:
             break
         ratio = product / bend
-        step, residual = step + ratio * direction, residual - ratio * curved
+        longer, left = step + ratio * direction, residual - ratio * curved
+        if not (np.isfinite(longer).all() and np.isfinite(left).all()):
+            break
+        step, residual = longer, left
         preconditioned = inverse * residual
         following = float(np.vdot(residual, preconditioned))
         if following <= enough:

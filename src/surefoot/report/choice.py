@@ -191,7 +191,8 @@ def _reason(choice: Choice, baseline: MethodRuns | None) -> str:
     if choice.chosen is choice.best:
         if choice.runs < 2:
             return f"it has the lowest NLL on {side} data"
-        if choice.chosen.cells[side, DECIDING].mark is Mark.BEST_UNTESTED:
+        cell = choice.chosen.cells[side, DECIDING]
+        if cell.mark is Mark.BEST_UNTESTED and len(cell.runs) < 2:
             return f"it has the lowest NLL on {side} data, with too few runs for a test"
         others = [method.title for method in choice.tied if method is not choice.best]
         also = ""

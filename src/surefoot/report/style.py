@@ -280,7 +280,7 @@ def _drawing(style: Any) -> Iterator[None]:
 
 LABEL_SIZE = 8.5
 LABEL_HEIGHT = 1.3 * LABEL_SIZE
-LETTER_WIDTH = 0.58 * LABEL_SIZE
+LETTER_WIDTH = 0.64 * LABEL_SIZE  # some words are wider than most
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 DISTANCES = (1, 5)  # points between a label and the mark of its point
 # Where a label with a line is, right of its point and above it (or left, or below), the nearest first
