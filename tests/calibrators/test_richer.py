@@ -1,5 +1,8 @@
 """Vector, matrix, Dirichlet, Platt, beta, isotonic and histogram calibration against independent fits."""
 
+import math
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -336,3 +339,25 @@ def test_remarks_name_what_is_wrong_with_the_logits():
     assert "on rows left out of the fit, calibration raises the " in str(
         fit_calibration("isotonic", noise).notes()
     )
+
+
+OF_THREE_MEMBERS = [
+    [[1.6698, -0.3607, 0.9643], [-0.6005, -1.6887, 2.0723]],
+    [[-0.3012, -0.1275, -0.8132], [0.1693, 0.6780, -3.5784]],
+    [[-2.6816, -2.8465, -1.7664], [1.2059, -2.0377, -0.7123]],
+]
+OF_THREE_ROWS = [
+    [0.8909066872967295, 0.2426199900262871, 0.061885217391719836],
+    [-1.30139155705941, -1.036272682176116, 0.5977037317157708],
+    [0.7110751281929852, -0.3199824550956248, 0.13749590402261072],
+]
+
+
+@pytest.mark.parametrize(("logits", "labels"), [(OF_THREE_MEMBERS, [0, 2]), (OF_THREE_ROWS, [0, 2, 0])])
+def test_a_fit_without_a_minimum_takes_no_step_that_overflows(logits, labels):
+    """Rows that can be separated perfectly: the curvature falls to 0. Found by the fuzzer."""
+    given = Predictions.from_logits(torch.tensor(logits, dtype=torch.float64), labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = fit_calibration("vector", given)
+    assert all(math.isfinite(number) for numbers in fitted.parameters().values() for number in numbers)

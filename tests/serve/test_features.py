@@ -82,7 +82,7 @@ def test_from_the_networks_to_the_monitor(made, tmp_path):
             1e-9,
         )
         found = json.loads(said.stdout)
-        assert [each["name"] for each in found["findings"]][-2:] == ["features", "together"]
+        assert "features" in [each["name"] for each in found["findings"]]
         assert found["n"]["current"] == len(images)
         assert found["unfamiliar"]["by"] == "distance of features"
     views = torch.stack([bundle.preprocess(each) for each in images])
