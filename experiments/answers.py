@@ -144,7 +144,7 @@ def answers_picture(pages: Path) -> Picture:
     }
     questions = [answer.question for answer in ours["gender"]]
     with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
         panels: Any = figure.subplots(2, 3, sharey=True)
         for axes, question in zip(panels.flat, questions, strict=True):
             draw_panel(axes, question, ours, others)
