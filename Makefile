@@ -13,7 +13,7 @@ quickstart: .venv/core ## compare the paper's methods on photographs that are in
 	$(BIN)/surefoot run quickstart
 
 test: .venv/dev browser ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-recipes: .venv-recipes/installed ## run every example with the real package; none is skipped
 	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py
