@@ -199,9 +199,7 @@ def main() -> None:
         *measured(logits, labels),
         "",
         "Every metric of the package and T equal those of the CPU (1e-9; of float32 logits 1e-5), or the",
-        "command fails. A fit, and a metric that is a mean, use more than half of the bandwidth. The paper's",
-        "six metrics together do not: after the reading they launch some sixty small operations, which take",
-        "longer to launch than to run.",
+        "command fails.",
         "",
     ]
     print("\n".join(lines))
