@@ -162,9 +162,7 @@ def new_facts(predictions: Predictions) -> Predictions:
     """The same predictions, of which facts are known, and nothing that was computed from them."""
     facts = predictions.outcomes.on_device
     same = copy(predictions)
-    same.__dict__["outcomes"] = outcomes_on_device(
-        DeviceFacts(facts.facts, facts.correct), predictions.labels
-    )
+    same.__dict__["outcomes"] = outcomes_on_device(DeviceFacts(facts.facts, facts.correct), None)
     return same
 
 

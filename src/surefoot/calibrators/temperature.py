@@ -21,7 +21,6 @@ from surefoot.calibrators.search import best_scale, is_flat, is_separable, searc
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import lowest
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
@@ -349,7 +348,7 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
 
 def only_labelled(val: Predictions) -> Predictions:
     """The rows with at least one known label, members averaged: what a calibration is fitted on."""
-    if lowest(val.labels) >= 0:
+    if val.lowest_label >= 0:
         return val.average()
     known = (val.labels >= 0).cpu().numpy()
     if not known.any():

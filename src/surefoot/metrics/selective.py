@@ -70,8 +70,9 @@ def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
 def error_above(predictions: HasOutcomes, threshold: float) -> float:
     """Error rate among decisions with confidence > threshold; NaN where there are none."""
     outcomes = predictions.outcomes
-    total = outcomes.sum_of(partial(is_above, threshold=threshold))
-    return outcomes.sum_of(partial(is_wrong_above, threshold=threshold)) / total if total else NAN
+    parts = partial(is_above, threshold=threshold), partial(is_wrong_above, threshold=threshold)
+    total, wrong_above = outcomes.sums_of(*parts)
+    return wrong_above / total if total else NAN
 
 
 def is_above(decisions: Decisions, threshold: float) -> Bools:

@@ -72,9 +72,12 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     )
 
 
-def outcomes_on_device(facts: DeviceFacts, labels: Tensor) -> Outcomes:
-    """Outcomes from the facts of all rows; a fact is copied to the host when a metric reads it there."""
-    rows = _labelled(labels)
+def outcomes_on_device(facts: DeviceFacts, labels: Tensor | None) -> Outcomes:
+    """Outcomes from the facts of all rows; labels are needed where some are unknown.
+
+    A fact is copied to the host when a metric reads it there.
+    """
+    rows = None if labels is None else _labelled(labels)
     known = facts if rows is None else facts.take(rows)
     return Outcomes(
         log_p_true=lambda: on_host(known.log_p_true),
@@ -82,7 +85,7 @@ def outcomes_on_device(facts: DeviceFacts, labels: Tensor) -> Outcomes:
         confidence=lambda: on_host(known.confidence),
         correct=lambda: on_host(known.correct),
         entropy=lambda: on_host(known.entropy),
-        row=partial(np.arange, len(labels)) if rows is None else on_host(rows),
+        row=partial(np.arange, len(facts.correct)) if rows is None else on_host(rows),
         blocks=(slice(0, len(known.correct)),),
         on_device=known if len(known.correct) else None,
     )

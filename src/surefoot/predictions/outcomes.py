@@ -127,17 +127,17 @@ class Outcomes:
     def total(self) -> float:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
-    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
-        """The sum over decisions of a function of their facts, which may be tensors on a GPU."""
+    def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]:
+        """The sums over decisions of functions of their facts, which may be tensors on a GPU."""
         if self.weight is None and self.on_device is not None:
-            return self.on_device.sum_of(part)
-        values = part(self)
-        return float(values.sum() if self.weight is None else values @ self.weight)
+            return self.on_device.sums_of(*parts)
+        values = (part(self) for part in parts)
+        return [float(each.sum() if self.weight is None else each @ self.weight) for each in values]
 
     def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
         """The mean over decisions; NaN where there are none."""
         total = self.total
-        return self.sum_of(part) / total if total else float("nan")
+        return self.sums_of(part)[0] / total if total else float("nan")
 
     def reweighted(self, row_weight: Array | NDArray[np.uint8]) -> "Outcomes":
         """The same decisions counted `row_weight[row]` times: a bootstrap resample without copying."""
@@ -210,7 +210,7 @@ class Outcomes:
 class OnDevice(Protocol):
     """Decisions of one block in the memory of a GPU."""
 
-    def sum_of(self, part: "Callable[[Decisions], Array | Bools]") -> float: ...
+    def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]: ...
 
     def ranking(self) -> Ranking: ...
 

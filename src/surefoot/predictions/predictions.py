@@ -22,6 +22,7 @@ from surefoot.predictions.logits import (
     can_fuse,
     facts_on_device,
     fused_facts,
+    lowest,
     many_label_outcomes,
     one_label_outcomes,
     outcomes_on_device,
@@ -84,15 +85,27 @@ class Predictions:
     def extremes(self) -> tuple[float, float]:
         """The lowest and the highest logit."""
         if self.logits.device.type != "cpu":
-            of_rows = self.logits if self._fused is None else self._fused[1]
-            low, high = torch.stack(torch.aminmax(of_rows)).tolist()
-            return low, high
+            return self._ranges[:2]
         found = in_parallel(
             lambda part: torch.aminmax(self.logits[:, part]),
             spans(self.n, ROWS_AT_ONCE),
             numbers=self.logits.numel(),
         )
         return min(float(low) for low, _ in found), max(float(high) for _, high in found)
+
+    @cached_property
+    def lowest_label(self) -> float:
+        """Below 0 where a label is unknown."""
+        return lowest(self.labels) if self.logits.device.type == "cpu" else self._ranges[2]
+
+    @cached_property
+    def _ranges(self) -> tuple[float, float, float, float]:
+        """On a GPU: the lowest and the highest logit, and label; waited for once."""
+        logits = self.logits if self._fused is None else self._fused[1]
+        labels = self.labels if self.labels.numel() else self.labels.new_zeros(1)
+        ends = (*torch.aminmax(logits), *torch.aminmax(labels))
+        low, high, first, last = torch.stack([end.to(torch.float64) for end in ends]).tolist()
+        return low, high, first, last
 
     @cached_property
     def _fused(self) -> tuple[DeviceFacts, Tensor] | None:
@@ -104,8 +117,7 @@ class Predictions:
         """The same without a copy of logits or labels: the extremes, and NaN if there is one, say enough."""
         extremes = np.array(self.extremes, str(self.logits.dtype).removeprefix("torch."))
         above = 1 if self.kind is LabelKind.MANY_LABELS else self.logits.shape[-1] - 1
-        low, high = self.labels.aminmax() if self.labels.numel() else (0, 0)
-        in_range = bool((low >= 0) & (high <= above))
+        in_range = self._ranges[2] >= 0 and self._ranges[3] <= above
         labels = _zeros(self.labels) if in_range else self.labels.cpu().numpy()
         shape = tuple(self.logits.shape)
         check_predictions(extremes, labels, self.kind, self.class_names, shape=shape, in_range=in_range)
@@ -260,7 +272,7 @@ class Predictions:
         if self.logits.device.type == "cpu":
             return one_label_outcomes(self.logits, self.labels)
         facts = facts_on_device(self.logits, self.labels) if self._fused is None else self._fused[0]
-        return outcomes_on_device(facts, self.labels)
+        return outcomes_on_device(facts, self.labels if self.lowest_label < 0 else None)
 
     def average(self) -> "Predictions":
         """One member whose probabilities are the mean of all members'."""
