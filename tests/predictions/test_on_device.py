@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot import Predictions
+from surefoot import LabelKind, Predictions
 from surefoot.calibrators import search
 from surefoot.metrics import METRICS
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
@@ -151,9 +151,7 @@ def test_slopes_of_the_kernel_are_those_of_the_host(case, scale, interpreted):
     for stride in (1, 3):
         some, truth = logits[:, ::stride], labels[::stride].contiguous()
         first, second, third = interpreted.softmax_slopes(some, truth, scale)
-        expected = search.read(
-            search._SomeRows(some, truth, Predictions.from_logits(logits, labels).kind), scale
-        )
+        expected = search.read(search.Rows(some, truth, LabelKind.ONE_LABEL), scale)
         close = tolerance(logits)
         size = float(logits.abs().max())
         np.testing.assert_allclose(first, expected.row_slopes, close["rtol"], close["rtol"] * size)
