@@ -7,11 +7,8 @@ import torch
 from surefoot import LabelKind, Predictions
 from surefoot.calibrators import search
 from surefoot.metrics import METRICS
+from surefoot.predictions import fused
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and functions that use it, are loaded
-    from surefoot.predictions import fused
 
 
 def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):
@@ -76,12 +73,11 @@ numpy_warns = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-def interpreted(monkeypatch):
-    """The kernels, interpreted on the CPU."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    if type(fused._softmax_facts).__name__ != "InterpretedFunction":
-        pytest.skip("triton was imported before this file")
+def interpreted():
+    """The kernels, interpreted on the CPU (`tests/conftest.py`)."""
+    pytest.importorskip("triton", reason="needs triton, which torch with CUDA brings")
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU the kernels are compiled: benchmarks/gpu.py compares them")
     return fused
 
 
