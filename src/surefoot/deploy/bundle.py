@@ -241,6 +241,15 @@ class Bundle:
         return self
 
 
+@contextmanager
+def _or_again() -> Iterator[None]:
+    """Say how to recover where a part of a bundle is refused."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; {AGAIN}") from error
+
+
 def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     """Read a bundle; nothing in it is unpickled or run, and every file is verified against its sha256.
 
@@ -268,11 +277,11 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     kind, shape = LabelKind(about["kind"]), tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
     prepared = about["preprocessing"]
-    try:
-        weights = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{WEIGHTS} cannot be read: {error}; {AGAIN}") from error
     with _or_again():
+        try:
+            weights = load_file(folder / WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{WEIGHTS} cannot be read: {error}") from error
         recipes = [recipe_from(each["recipe"]) for each in about["networks"]]
         preprocessing = None if prepared is None else preprocessing_from(prepared)
         encoding = encoding_from(about["features"]) if about.get("features") is not None else None
@@ -301,12 +310,6 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
             assert isinstance(network, FixedSamples)
             network.scaling = calibration.module()
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
-    if prepared is not None and shape != (3, prepared["view"], prepared["view"]):
-        raise InputError(
-            f"input has shape {shape}, and preprocessing makes views of {prepared['view']} pixels; {AGAIN}"
-        )
-    if encoding is not None and shape != (encoding.width,):
-        raise InputError(f"input has shape {shape}, and the features make {encoding.width} numbers; {AGAIN}")
     thresholds = None
     if THRESHOLDS in about["files"]:
         thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
@@ -325,8 +328,7 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         encoding=encoding,
         reference=reference,
     )
-    with _or_again():
-        _check_parts(bundle)
+    _check_parts(bundle)
     return bundle
 
 
@@ -337,11 +339,17 @@ def _is_inside(calibration: Calibration | None, networks: Iterable[nn.Module]) -
     )
 
 
+@_or_again()
 def _check_parts(bundle: Bundle) -> None:
     """Refuse parts that do not fit together, and a description without the keys that are used later."""
     about, members, fitted, novelty = bundle.about, len(bundle.networks), bundle.calibration, bundle.novelty
     _ = bundle.name, about["surefoot"], about["method"]["name"], about["input"]["name"]
     networks = count_of(members, "network")
+    shape, prepared, encoding = bundle.shape, bundle.preprocessing, bundle.encoding
+    if prepared is not None and shape != (3, prepared.view, prepared.view):
+        raise InputError(f"input has shape {shape}, and preprocessing makes views of {prepared.view} pixels")
+    if encoding is not None and shape != (encoding.width,):
+        raise InputError(f"input has shape {shape}, and the features make {encoding.width} numbers")
     if not members:
         raise InputError("there are 0 networks; allowed: one or more")
     if fitted is not None and _is_inside(fitted, bundle.networks):
@@ -364,24 +372,22 @@ def _check_parts(bundle: Bundle) -> None:
         )
 
 
+@_or_again()
 def _check_outputs(bundle: Bundle) -> None:
     """Refuse networks that no longer give what they gave when they were bundled; older bundles do not say."""
     recorded = bundle.about.get("fixed_probabilities")
     if recorded is None:
         return
     if math.prod(bundle.shape) > LARGEST_INPUT:
-        raise InputError(
-            f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers; {AGAIN}"
-        )
+        raise InputError(f"input has shape {bundle.shape}; allowed: at most {LARGEST_INPUT:,} numbers")
     expected = torch.tensor(recorded, dtype=torch.float64)
     if expected.shape != (FIXED_ROWS, len(bundle.class_names)):
-        raise InputError(f"{BUNDLE} has fixed_probabilities of another shape than its classes; {AGAIN}")
+        raise InputError(f"{BUNDLE} has fixed_probabilities of another shape than its classes")
     gap = float((expected - bundle.fixed_probabilities()).abs().max())
     if not gap <= FIXED_LIMIT:
         raise InputError(
             f"the networks do not give what they gave when they were bundled: a probability differs by "
-            f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}; "
-            f"{AGAIN}"
+            f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}"
         )
 
 
@@ -413,33 +419,25 @@ def restored_network(
     return variant_of(recipe).deployed(network, kind, key)
 
 
+@_or_again()
 def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
         if name not in known and not is_source(name):
-            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle; {AGAIN}")
+            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
-            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since; {AGAIN}")
+            raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
     for file in (folder / SOURCE).rglob("*"):
         if file.is_file() and file.relative_to(folder).as_posix() not in digests:
-            raise InputError(f"{file.relative_to(folder)} is not a file that was bundled; {AGAIN}")
+            raise InputError(f"{file.relative_to(folder)} is not a file that was bundled")
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
-            raise InputError(f"{BUNDLE} does not name {name}; {AGAIN}")
+            raise InputError(f"{BUNDLE} does not name {name}")
 
 
+@_or_again()
 def _read_json(path: Path, what: str) -> dict[str, Any]:
-    with _or_again():
-        document = read_json(path, what)
-        if not isinstance(document, dict):
-            raise InputError(f"{path} is not {what}: a JSON object is needed")
-        return document
-
-
-@contextmanager
-def _or_again() -> Iterator[None]:
-    """Say how to recover where a part of a bundle is refused."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{error}; {AGAIN}") from error
+    document = read_json(path, what)
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not {what}: a JSON object is needed")
+    return document
