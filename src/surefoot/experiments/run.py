@@ -146,7 +146,7 @@ def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
     try:
         plans = parse_json((folder / PLANS).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"no experiment was run in {folder}: {error.strerror}") from error
+        raise InputError(f"cannot read {folder / PLANS}: {error.strerror}; {REPEAT}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / PLANS} is damaged: {error}; {REPEAT}") from error
     experiment = _read_values(folder)
