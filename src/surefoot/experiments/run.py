@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.experiments.experiment import Experiment, Part, placed, read_experiment, write_experiment
 from surefoot.experiments.methods import METHODS, Setup
@@ -37,6 +38,7 @@ class PartStudy:
     comparison: "Comparison"
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Study(Result):
     """The result of an experiment."""
