@@ -127,7 +127,7 @@ def show(
         ),
     ],
     kind: Annotated[
-        Kind | None, typer.Option("--as", help="Which, where several have this name; otherwise all.")
+        Kind | None, typer.Option("--as", help="Show only this kind, if several have the name.")
     ] = None,
     store: StoreFolder = Path("runs"),
 ) -> None:
