@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from surefoot import Predictions
 from surefoot.evaluation.comparison import Mark, MethodRun
+from surefoot.experiments.experiment import EXPERIMENTS
 from surefoot.experiments.methods import METHODS
 from surefoot.report import choice as choices
 from surefoot.report.brief import brief_tables, brief_verdict
@@ -269,3 +270,10 @@ def test_the_quickstart_s_table_has_eight_rows_and_always_the_baseline():
     assert shown == [METHODS.named(name).title for name in ("single", "single-t", "ensemble", *names[-5:])]
     assert [cell.text for cell in table.rows[0]] == ["Single", "0.200", "9.000", "5.0%", "5.0%"]
     assert "5 more methods are in the report." in table.notes
+
+
+def test_the_quickstart_s_table_fits_80_columns():
+    (quickstart,) = (each for each in EXPERIMENTS if each.name == "quickstart")
+    titles = [METHODS.named(name).title for name in quickstart.methods]
+    numbers = "  0.123*" * 2 + "  12.3%*" * 4  # NLL, error and E99 on both sides, each the best of its column
+    assert max(map(len, titles)) + len(numbers) <= 80
