@@ -60,10 +60,6 @@ def recipes(store: Path, task: str) -> tuple[list[list[Path]], list[list[Path]]]
     return [each for each in found if len(each) >= 10], [each for each in found if 0 < len(each) < 10]
 
 
-def of_half(unfamiliar: Predictions, half: str) -> Predictions:
-    return unfamiliar.take(of_half_rows(unfamiliar, half))
-
-
 def of_half_rows(unfamiliar: Predictions, half: str) -> Array:
     """The rows of the groups at even places choose, the others confirm; without groups, every other row."""
     place = np.arange(unfamiliar.n)

@@ -6,11 +6,14 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from hypothesis import settings
 
 from surefoot import IGNORE, Predictions
 
 matplotlib.use("agg")
+if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
+    os.environ["TRITON_INTERPRET"] = "1"
 settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

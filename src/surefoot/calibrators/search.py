@@ -49,20 +49,7 @@ class Derivatives(Protocol):
 Read = TypeVar("Read", bound=Derivatives)
 
 
-class Rows(Protocol):
-    """Predictions, or some of their rows."""
-
-    @property
-    def logits(self) -> Tensor: ...
-
-    @property
-    def labels(self) -> Tensor: ...
-
-    @property
-    def kind(self) -> LabelKind: ...
-
-
-class _SomeRows(NamedTuple):
+class Rows(NamedTuple):
     """Some rows of predictions, which have been checked."""
 
     logits: Tensor
@@ -110,7 +97,7 @@ def best_scale(
     stride = predictions.n // fewest
     while stride > 1:
         labels = predictions.labels[::stride].contiguous()
-        every = _SomeRows(predictions.logits[:, ::stride], labels, predictions.kind)
+        every = Rows(predictions.logits[:, ::stride], labels, predictions.kind)
         some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
         if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
@@ -192,7 +179,7 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(rows: Rows, scale: float, weights: Tensor | None = None) -> Reading:
+def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
     logits, labels, kind = rows.logits, rows.labels, rows.kind
     softmax = kind is LabelKind.ONE_LABEL
