@@ -97,12 +97,15 @@ def checked(drawn: list[Drawn], sample: Sample) -> dict[Cell, dict[str, Proporti
     }
 
 
-def false_alarms(network: detectors.Network, sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
+def false_alarms(
+    networks: list[detectors.Network], sample: Sample, rng: np.random.Generator
+) -> tuple[int, int]:
     """Histories of CHECKS windows of new familiar rows with one reference: with any alarm, and all."""
-    whole = both_sides(network)
-    n = network.familiar.n
+    sides = [both_sides(network) for network in networks]
+    n = networks[0].familiar.n
     alarms = 0
-    for _ in range(sample.histories):
+    for number in range(sample.histories):
+        whole = sides[number % len(sides)]
         reference, pool = np.split(rng.permutation(n), [n // 2])
         size = len(pool) // CHECKS
         alarms += any(
@@ -211,7 +214,7 @@ def of_task(store: Path, peers: str | None, sample: Sample, task: str) -> OfTask
     if task in REPEATED:
         repeated = detectors.rates(list(detectors.draws(networks, OTHER_SEED, sample.splits)))
     product = checked(drawn, sample)
-    histories = false_alarms(networks[0], sample, np.random.default_rng(2))
+    histories = false_alarms(networks, sample, np.random.default_rng(2))
     with tempfile.TemporaryDirectory() as folder:
         names = for_peers(drawn, Path(folder), task, sample.peers) if peers else {}
         if peers:
