@@ -4,7 +4,8 @@
 
 Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
 and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods
-that the paper does not have, into its details.md; each between two comments.
+that the paper does not have, into its details.md; the two kinds of ensemble, from the scores, into its
+ensembles.md; each between two comments.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from surefoot.evaluation.comparison import mean_scores
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import QUESTIONS, paper_choice
 from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_below, percent_ticks
@@ -36,6 +38,14 @@ ROW = re.compile(
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
 BEGIN, END = "<!-- {}: written by experiments/answers.py -->", "<!-- end of {} -->"
 MORE_METHODS = re.compile(r"^\*\*Not in the paper.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
+AVERAGED = ("single-t", "ensemble-of-t", "t-of-ensemble")
+COLUMNS = {
+    "familiar NLL \N{MINUS SIGN} entropy": ("familiar", "nll_minus_entropy"),
+    "familiar NLL": ("familiar", "nll"),
+    "unfamiliar NLL \N{MINUS SIGN} entropy": ("unfamiliar", "nll_minus_entropy"),
+    "unfamiliar NLL": ("unfamiliar", "nll"),
+    "unfamiliar NLL at best T (oracle)": ("unfamiliar", "nll_best_t"),
+}
 WORDS = {"yes": "**yes**", "no: negligible difference": "no"}
 PANEL_LETTERS = 34  # of a panel's title
 OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
@@ -107,6 +117,23 @@ def more_methods_table(pages: Path) -> str:
         lines.append(
             f"| {method} | " + " | ".join(of_tasks.get(task, "\N{EN DASH}") for task in TASKS) + " |"
         )
+    return "\n".join(lines)
+
+
+def ensembles_table(pages: Path) -> str:
+    """T before and after averaging: a row per method and task."""
+    lines = ["| task | method | " + " | ".join(COLUMNS) + " |", "|---|---|" + "--:|" * len(COLUMNS)]
+    for task, name in TASKS.items():
+        means = mean_scores(pages / f"{name}-scores.csv")
+        for method in AVERAGED:
+            cells = [
+                f"{means[method, side, metric]:{'+' if 'minus' in metric else ''}.4f}"
+                for side, metric in COLUMNS.values()
+            ]
+            first = task if method == AVERAGED[0] else ""
+            lines.append(
+                f"| {first} | `{method}` | " + " | ".join(cells).replace("-", "\N{MINUS SIGN}") + " |"
+            )
     return "\n".join(lines)
 
 
@@ -192,6 +219,7 @@ def main() -> None:
         ("README.md", "answers", answers_table),
         ("details.md", "answers", details_table),
         ("details.md", "methods", more_methods_table),
+        ("ensembles.md", "ensembles", ensembles_table),
     ):
         path = pages / page
         path.write_text(with_table(path.read_text(), name, table(pages)))

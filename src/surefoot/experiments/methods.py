@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, Calibrator
 from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
 from surefoot.errors import InputError, refuse_unknown
@@ -105,6 +106,7 @@ class FitData:
     reference: "Predictions | None" = None  # the plain network's, of validation data
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A row of the table."""

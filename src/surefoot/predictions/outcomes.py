@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,6 +217,7 @@ class OnDevice(Protocol):
     def curve_at(self, edges: Array) -> Curve: ...
 
 
+@runtime_checkable
 class HasOutcomes(Protocol):
     """Anything the metrics can read: Predictions, or Outcomes themselves."""
 
@@ -253,6 +254,7 @@ class Curves(Protocol):
     def pooled_curve(self) -> Curve: ...
 
 
+@runtime_checkable
 class Ranked(Protocol):
     """Anything that such a metric can read: Predictions, Outcomes, or the binned curves of a stream."""
 
