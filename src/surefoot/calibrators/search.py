@@ -100,7 +100,7 @@ def best_scale(
         every = Rows(predictions.logits[:, ::stride], labels, predictions.kind)
         some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
-        if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
+        if is_at_bound(scale, lowest, highest):  # with few rows, all predictions may be correct
             scale = start
         stride //= more
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
@@ -119,6 +119,11 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
     """The same from the largest logit of all rows (a few rows may dominate T) and the root mean square."""
     return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
+
+
+def is_at_bound(scale: float, lowest: float, highest: float) -> bool:
+    """Whether the best scale is at an end of what was searched."""
+    return not lowest * 1.01 < scale < highest / 1.01
 
 
 def is_flat(predictions: Predictions) -> bool:
