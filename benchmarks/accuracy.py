@@ -24,12 +24,14 @@ SIZES = (25, 100, 500)
 KINDS = ("familiar", "other mix", "30%", "100%")
 EACH = 5  # windows of a kind and size for each network
 CBPE = "CBPE (NannyML)"
+AVERAGE, DIFFERENCE = "average confidence", "difference of confidences"
+UNLABELLED = "mean confidence, falls times 3"  # for references without labels
 BY_CONFIDENCE: dict[str, Callable[[Reference, Array], float]] = {
     **ESTIMATORS,
     "difference of confidences, falls times 2": partial(scaled_difference, factor=2.0),
-    "mean confidence, falls times 3": lambda reference, confidence: scaled_difference(
+    UNLABELLED: lambda reference, confidence: scaled_difference(
         Reference(reference.confidence, reference.confidence), confidence
-    ),  # for references without labels
+    ),
 }
 
 
@@ -182,3 +184,35 @@ def error(found: list[Estimate]) -> float:
 def bias(found: list[Estimate]) -> float:
     """The mean of the estimate less the truth, in points."""
     return float(100 * np.mean([each.value - each.true for each in found]))
+
+
+def of_single(
+    found: list[Estimate], estimator: str, calibration: str, kind: str, *, many: bool = False
+) -> list[Estimate]:
+    """The estimates of single networks on windows of a kind."""
+    return [
+        e for e in found
+        if e.network == "single" and e.estimator == estimator and e.calibration == calibration
+        and e.cell[1] == kind and (e.task == "objects96") == many
+    ]  # fmt: skip
+
+
+def falls(found: list[Estimate]) -> dict[str, float]:
+    """How many times as much as the mean confidence (T of val) accuracy falls on unfamiliar windows."""
+    familiar, strange = (of_single(found, AVERAGE, "T", kind) for kind in ("familiar", "100%"))
+    ratios = {}
+    for task in dict.fromkeys(each.task for each in familiar):
+        sides = [[each for each in side if each.task == task] for side in (familiar, strange)]
+        accuracy = [np.mean([each.true for each in side]) for side in sides]
+        confidence = [np.mean([each.value for each in side]) for side in sides]
+        ratios[task] = float((accuracy[0] - accuracy[1]) / (confidence[0] - confidence[1]))
+    return ratios
+
+
+def errors_by_task(
+    found: list[Estimate], estimators: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Errors with T of val on unfamiliar windows, for one label."""
+    groups = [of_single(found, name, "T", "100%") for name in estimators]
+    for task in dict.fromkeys(each.task for each in groups[0]):
+        yield task, tuple(error([each for each in group if each.task == task]) for group in groups)

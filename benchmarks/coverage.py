@@ -281,22 +281,6 @@ def ensemble_tallies(
     return tallies
 
 
-FINDINGS = (
-    "- With normal effects the rules that are used have 93.6 to 96%, also for 5 groups or 3 runs.",
-    "- If a few groups differ much from the rest (skewed), the interval for new groups is too narrow: 91 to "
-    "92%, and with 10 runs so is the combined one for 5 or 8 groups. No rule here repairs that: with few "
-    "groups, an interval that barely excludes 0 is weak evidence.",
-    "- Combined: adding the half-widths as squares, the rule until now, is too wide for 3 runs (97 to 98%), "
-    "where Satterthwaite's degrees of freedom give 94 to 96%. For 10 runs the old rule is the closer one by "
-    "about 1 point where groups are few or skewed, because its excess width hides what the interval for new "
-    "groups lacks. Satterthwaite's is used everywhere.",
-    "- Pairing independent networks by run number also holds, but is wider for 3 runs; Welch is used.",
-    "- The sign-flip test keeps 5% if effects are symmetric; if they are skewed it rejects 6 to 7%. With 5 "
-    "groups it never rejects.",
-    "- The leave-one-out interval of an ensemble has 95 to 97%. That of its difference from its own networks "
-    "has 95% if these are alike; if they are unlike, 92% with 5 members and 94% with 10. Taking the ensemble "
-    "as fixed ignores that it shares its networks, and is too wide (97 to 99%).",
-)
 MEANS = {
     NEW: "Other groups of the same kind, the same networks.",
     THESE: "Other images of the same groups, the same networks.",
@@ -306,6 +290,23 @@ MEANS = {
     ENSEMBLES: "Other networks, the same images: the expected NLL of an ensemble of M, and less the mean NLL "
     "of its M networks. Networks are alike (their confidences vary by 10%) or unlike (30%).",
 }
+
+
+def ranges(rows: Sequence[Row]) -> Iterator[str]:
+    """A line per rule: the lowest and the highest percentage over the situations, skewed effects apart."""
+    yield "| interval | rule | normal effects | skewed effects |"
+    yield "|:--|:--|--:|--:|"
+    in_order = sorted(rows, key=lambda row: list(MEANS).index(row.about))
+    for about, rule, used in dict.fromkeys((row.about, row.rule, row.used) for row in in_order):
+        cells = []
+        for skew in (False, True):
+            held = [
+                100 * row.held
+                for row in rows
+                if (row.about, row.rule) == (about, rule) and ("skewed" in row.situation) == skew
+            ]
+            cells.append(f"{min(held):.1f} to {max(held):.1f}" if held else "")
+        yield f"| {about} | {f'**{rule}**' if used else rule} | {' | '.join(cells)} |"
 
 
 def page(rows: Sequence[Row], simulations: int) -> str:
@@ -320,7 +321,7 @@ def page(rows: Sequence[Row], simulations: int) -> str:
         "95 (for the test: 5). "
         f"Groups have about {IMAGES} images; their effects are normal, or skewed (exponential).",
         "",
-        *FINDINGS,
+        *ranges(rows),
     ]
     for about in MEANS:
         of_kind = [row for row in rows if row.about == about]

@@ -4,14 +4,16 @@
 
 Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
 and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods
-that the paper does not have, into its details.md; each between two comments.
+that the paper does not have, into its details.md; the two kinds of ensemble, from the scores, into its
+ensembles.md; each between two comments. The rows of numbers in docs/methods/README.md and in the
+repository's README.md are written again from the scores.
 """
 
 import argparse
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from surefoot.evaluation.comparison import mean_scores
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import QUESTIONS, paper_choice
 from surefoot.report.style import GREY, SMALL, WIDTH, Picture, finished, key_below, percent_ticks
@@ -33,9 +36,19 @@ ROW = re.compile(
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
+CHANGES = re.compile(r"^\| `[^`]+`( \| [+-]?\d+%){4} \|$", re.MULTILINE)  # rows of the page of methods
+NLLS = re.compile(r"^\| `[^`]+`[^|]* \| \d+( \| [^|]+\(\*[^|]+\*\)){4} \|$", re.MULTILINE)  # of the README
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
 BEGIN, END = "<!-- {}: written by experiments/answers.py -->", "<!-- end of {} -->"
 MORE_METHODS = re.compile(r"^\*\*Not in the paper.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
+AVERAGED = ("single-t", "ensemble-of-t", "t-of-ensemble")
+COLUMNS = {
+    "familiar NLL \N{MINUS SIGN} entropy": ("familiar", "nll_minus_entropy"),
+    "familiar NLL": ("familiar", "nll"),
+    "unfamiliar NLL \N{MINUS SIGN} entropy": ("unfamiliar", "nll_minus_entropy"),
+    "unfamiliar NLL": ("unfamiliar", "nll"),
+    "unfamiliar NLL at best T (oracle)": ("unfamiliar", "nll_best_t"),
+}
 WORDS = {"yes": "**yes**", "no: negligible difference": "no"}
 PANEL_LETTERS = 34  # of a panel's title
 OURS, OTHER, PAPER = "as tuned", "another recipe", "the paper, on its data"
@@ -44,6 +57,8 @@ STYLES: dict[str, dict[str, Any]] = {
     OTHER: {"color": "#56b4e9", "marker": "o", "markersize": 3.5, "markerfacecolor": "none"},
     PAPER: {"color": "#d55e00", "marker": "D", "markersize": 4.5},
 }
+
+Means = Sequence[Mapping[tuple[str, str, str], float]]  # of each task, by method, side and metric
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,38 @@ def markdown(first: str, rows: Iterable[Sequence[str]]) -> str:
     """A table with a column per task after the first one."""
     lines = [f"| {' | '.join(cells)} |" for cells in ((first, *TASKS), *rows)]
     return "\n".join([lines[0], "|---|" + "---|" * len(TASKS), *lines[1:]])
+
+
+def ensembles_table(pages: Path) -> str:
+    """T before and after averaging: a row per method and task."""
+    lines = ["| task | method | " + " | ".join(COLUMNS) + " |", "|---|---|" + "--:|" * len(COLUMNS)]
+    for task, name in TASKS.items():
+        means = mean_scores(pages / f"{name}-scores.csv")
+        for method in AVERAGED:
+            cells = [
+                f"{means[method, side, metric]:{'+' if 'minus' in metric else ''}.4f}"
+                for side, metric in COLUMNS.values()
+            ]
+            first = task if method == AVERAGED[0] else ""
+            lines.append(
+                f"| {first} | `{method}` | " + " | ".join(cells).replace("-", "\N{MINUS SIGN}") + " |"
+            )
+    return "\n".join(lines)
+
+
+def change_row(line: str, means: Means) -> str:
+    """On the page of methods: the change of unfamiliar NLL from `single-t`, on each task."""
+    method = line.split("`")[1]
+    changes = [of[method, "unfamiliar", "nll"] / of["single-t", "unfamiliar", "nll"] - 1 for of in means]
+    return f"| `{method}` | {' | '.join(map(percent, changes))} |"
+
+
+def nll_row(line: str, means: Means) -> str:
+    """In the README: unfamiliar NLL on each task; the paper's stays."""
+    method, cells = line.split("`")[1], line.split(" | ")
+    for place, of in enumerate(means, start=2):
+        cells[place] = f"{of[method, 'unfamiliar', 'nll']:.3f} {cells[place].partition(' ')[2]}"
+    return " | ".join(cells)
 
 
 def percent(change: float) -> str:
@@ -192,9 +239,17 @@ def main() -> None:
         ("README.md", "answers", questions_table(pages, with_paper)),
         ("details.md", "answers", questions_table(pages, with_intervals)),
         ("details.md", "methods", more_methods_table(pages)),
+        ("ensembles.md", "ensembles", ensembles_table(pages)),
     ):
         path = pages / page
         path.write_text(with_table(path.read_text(), name, table))
+        print(path)
+    means = [mean_scores(pages / f"{name}-scores.csv") for name in TASKS.values()]
+    for path, rows, row in (
+        (pages.parent / "methods/README.md", CHANGES, change_row),
+        (pages.parent.parent / "README.md", NLLS, nll_row),
+    ):
+        path.write_text(rows.sub(lambda found, row=row: row(found[0], means), path.read_text()))
         print(path)
 
 

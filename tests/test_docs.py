@@ -80,31 +80,15 @@ def published_means(task):
     return mean_scores(DOCS / "results" / f"{task}-scores.csv")
 
 
-def test_the_methods_pages_show_the_published_changes():
+def test_the_table_of_methods_shows_the_published_changes():
     tasks = [published_means(task) for task in ("gender-utkface", "cat-dog", "animals64", "objects96")]
-    rows = [
-        row
-        for page in METHOD_PAGES
-        for row in re.findall(r"^\| `(.+?)`" + r" \| ([+-]?\d+)%" * 4 + r" \|$", page.read_text(), re.M)
-    ]
+    rows = re.findall(r"^\| `(.+?)`" + r" \| ([+-]?\d+)%" * 4 + r" \|$", METHOD_TABLE, re.M)
     assert len(rows) == 13
     for method, *shown in rows:
         changes = [
             means[method, "unfamiliar", "nll"] / means["single-t", "unfamiliar", "nll"] - 1 for means in tasks
         ]
         assert [float(each) for each in shown] == [round(100 * change) for change in changes], method
-
-
-def test_the_methods_pages_show_the_published_scores():
-    means = {key: f"{value:.4f}" for key, value in published_means("cat-dog").items()}
-    seen = set()
-    for page in METHOD_PAGES:
-        for method, *cells in re.findall(r"^\| `(.+?)` \| \d+ \|" + r" (.+?) \|" * 4, page.read_text(), re.M):
-            seen.add(method)
-            shown = [tuple(cell.split(" / ")) for cell in cells]
-            metrics = ("nll", "label_error", "ece", "e99")
-            assert shown == [(means[method, "familiar", m], means[method, "unfamiliar", m]) for m in metrics]
-    assert {method for method, _, _ in means} - seen == {"novelty-max-probability"}  # in that page's text
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)

@@ -121,7 +121,10 @@ def test_what_cannot_be_drawn_is_refused(sides):
     assert plots.reliability(many, new_axes()).lines
     for call, sentence in (
         (lambda: plots.reliability({}), "no predictions to draw"),
-        (lambda: plots.reliability([1]), "predictions have type list; allowed: Predictions, or a dict"),
+        (
+            lambda: plots.reliability([1]),
+            r"predictions has type list; allowed: Predictions .* or a dict of Predictions",
+        ),
         (
             lambda: plots.compare_methods({"a": many}, {"b": many}),
             "familiar has the name 'a', the other side has: b",

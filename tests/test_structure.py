@@ -13,9 +13,9 @@ SOURCE = Path(surefoot.__file__).parent
 
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
-    {"errors", "intervals", "pages", "results", "runtime", "text"},
-    {"io", "plugins", "progress", "ray_cluster", "registry"},
-    {"images", "networks", "predictions", "recipes"},
+    {"errors", "intervals", "pages", "runtime", "text"},
+    {"arguments", "io", "plugins", "progress", "ray_cluster", "registry"},
+    {"images", "networks", "predictions", "recipes", "results"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},
     {"evaluation", "novelty", "variants"},

@@ -3,6 +3,7 @@
 One page per metric, method, calibrator and task; the API by module; the options of each command.
 """
 
+import html
 import inspect
 import re
 from collections import Counter
@@ -320,7 +321,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _cell(text: str) -> str:
     """Plain text in a cell: no character of it is markup."""
-    return re.sub(r"([|*_<>\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([|*_\[\]])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
 def _expanded(nav: list[Any], have: list[str]) -> list[Any]:

@@ -1,9 +1,11 @@
 """The error for a user's mistake, and the small checks that raise it."""
 
+import math
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 SHORTEST, LONGEST = 3, 100  # letters of a name that known ones are compared with
+SHOWN = 100  # characters of a value
 
 
 class InputError(ValueError):
@@ -21,7 +23,13 @@ def require(holds: bool, what: str, value: object, allowed: str) -> None:
     surefoot.errors.InputError: rate is 1.5; allowed: between 0 and 1
     """
     if not holds:
-        raise InputError(f"{what} is {value!r}; allowed: {allowed}")
+        raise InputError(f"{what} is {shown(value)}; allowed: {allowed}")
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, in one line of limited length."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def require_number(what: str, value: Any, is_valid: Callable[[Any], bool], allowed: str) -> None:
@@ -29,28 +37,18 @@ def require_number(what: str, value: Any, is_valid: Callable[[Any], bool], allow
     require(is_number(value) and is_valid(value), what, value, allowed)
 
 
-def require_whole(what: str, value: object, least: int) -> None:
-    """Raise unless the value is a whole number of at least `least`."""
-    require(is_whole(value, least=least), what, value, f"a whole number of at least {least}")
-
-
-def require_instance(what: str, value: object, kind: type, *, hint: str) -> None:
-    """Raise unless the value is of this type; the hint says where one comes from.
-
-    >>> require_instance("val", "val.npz", dict, hint=" or nothing")
-    Traceback (most recent call last):
-    surefoot.errors.InputError: val has type str; allowed: dict or nothing
-    """
-    if not isinstance(value, kind):
-        raise InputError(f"{what} has type {type(value).__name__}; allowed: {kind.__name__}{hint}")
+def require_whole(what: str, value: Any, least: int, most: float = math.inf) -> None:
+    """Raise unless the value is a whole number of at least `least` and at most `most`."""
+    allowed = f"a whole number of at least {least}" + ("" if most == math.inf else f" and at most {most:,}")
+    require(is_whole(value, least=least) and value <= most, what, value, allowed)
 
 
 def one_of(what: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless the value is one of those allowed."""
     choices = list(allowed)
-    if value not in choices:
-        near = did_you_mean(value, choices)
-        raise InputError(f"{what} is {value!r}{near}; allowed: {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        near = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise InputError(f"{what} is {shown(value)}{near}; allowed: {', '.join(choices)}")
 
 
 def refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:

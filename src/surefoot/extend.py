@@ -1,7 +1,7 @@
 """Adding metrics, calibrators, methods, training variants and tasks from outside the package."""
 
 from surefoot.calibrators import CALIBRATORS, Calibrator
-from surefoot.errors import InputError
+from surefoot.errors import InputError, shown
 from surefoot.experiments.methods import METHODS, Method
 from surefoot.metrics import METRICS, Metric
 from surefoot.tasks import TASKS, TaskEntry
@@ -28,6 +28,6 @@ def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant])
             TASKS.add(entry)
         else:
             raise InputError(
-                f"cannot register {entry!r}; allowed: a Metric, Calibrator, Method, TaskEntry, or a subclass "
-                "of Variant"
+                f"cannot register {shown(entry)}; allowed: a Metric, Calibrator, Method, TaskEntry, or a "
+                "subclass of Variant"
             )

@@ -4,6 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefoot.arguments import checked
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
@@ -40,6 +42,7 @@ class Result:
         axes: Axes = self._view().plot(ax)
         return axes
 
+    @checked
     def save_report(self, folder: str | Path) -> Path:
         """Write `report.html`, one self-contained page, and `report.json` into a folder; the page's path."""
         page: Path = self._view().save(Path(folder))

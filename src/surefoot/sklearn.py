@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
 from surefoot.deploy.model import ScikitModel
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
@@ -83,8 +83,12 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         of a group together where a regularisation is chosen. Other parameters go to the estimator's `fit`;
         with metadata routing enabled, each goes where it is requested.
         """
-        if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}; allowed: {', '.join(METHODS)}")
+        one_of("method", self.method, METHODS)
+        if isinstance(self.cv, int):
+            require_whole("cv", self.cv, 2)
+        if self.estimator is not None and not hasattr(self.estimator, "fit"):
+            kind = type(self.estimator).__name__
+            raise InputError(f"estimator has type {kind}; allowed: a scikit-learn classifier")
         check_classification_targets(y)
         X, y = indexable(X, y)  # noqa: N806
         estimator = self._estimator()

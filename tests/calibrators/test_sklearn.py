@@ -128,6 +128,13 @@ def test_classes_that_a_fold_was_not_trained_on_are_left_out(rows):
 
 def test_refuses(rows):
     x, y = rows
+    for options, says in (
+        ({"estimator": []}, "estimator has type list; allowed: a scikit-learn classifier"),
+        ({"method": np.zeros((2, 2))}, r"method is array\(.*; allowed: temperature, "),
+        ({"cv": 0}, "cv is 0; allowed: a whole number of at least 2"),
+    ):
+        with pytest.raises(InputError, match=says):
+            TemperatureScaledClassifier(**options).fit([[0.0], [1.0]] * 4, [0, 1] * 4)
     with pytest.raises(InputError, match="method is 'sigmoid'; allowed: temperature, "):
         TemperatureScaledClassifier(method="sigmoid").fit(x, y)
     with pytest.raises(InputError, match="SVC gives a score for each pair of classes"):

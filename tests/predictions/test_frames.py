@@ -120,7 +120,7 @@ REFUSED = {
     r"a row of logits has shape \(3,\) in the first batch and \(2,\) in another": lambda _: (
         Predictions.from_batches([(LOGITS, LABELS), ([[0.0, 1.0]], [1])])
     ),
-    r"batches has type int; allowed: Iterable of \(logits, labels\)": lambda _: Predictions.from_batches(5),
+    r"batches has type int; allowed: Iterable": lambda _: Predictions.from_batches(5),
     "no batches; needed: at least one": lambda _: Predictions.from_batches([]),
     "dict has no predictions; needed: a PredictionOutput": lambda _: Predictions.from_prediction_output({}),
 }

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.evaluation.comparison import Mark
+from surefoot import Predictions
+from surefoot.evaluation.comparison import Mark, MethodRun
+from surefoot.experiments.experiment import EXPERIMENTS
 from surefoot.experiments.methods import METHODS
 from surefoot.report import choice as choices
 from surefoot.report.brief import brief_tables, brief_verdict
@@ -38,6 +40,15 @@ def test_the_best_is_recommended_with_gain_cost_and_price():
         "on familiar data the NLL goes from 0.200 to 0.150 (25% less)."
     )
     assert caveat.startswith("From 2 runs (one of this method, which joins several networks)")
+
+
+def test_the_interval_is_for_new_groups_where_groups_were_resampled():
+    part = by_hand({"single": SINGLE, "ensemble": ENSEMBLE})
+    grouped = Predictions.from_logits([[1.0, 0.0]] * 4, [0, 0, 1, 1], groups=["a", "a", "b", "b"])
+    runs = (MethodRun.of_sides(0, grouped, grouped),)
+    methods = tuple(replace(method, runs=runs) for method in part.comparison.methods)
+    part = replace(part, comparison=replace(part.comparison, methods=methods))
+    assert "(95% interval for new groups 30% to 50%)" in verdict_of(part)[0]
 
 
 def test_of_methods_level_with_the_best_the_cheapest_to_run_is_taken():
@@ -259,3 +270,10 @@ def test_the_quickstart_s_table_has_eight_rows_and_always_the_baseline():
     assert shown == [METHODS.named(name).title for name in ("single", "single-t", "ensemble", *names[-5:])]
     assert [cell.text for cell in table.rows[0]] == ["Single", "0.200", "9.000", "5.0%", "5.0%"]
     assert "5 more methods are in the report." in table.notes
+
+
+def test_the_quickstart_s_table_fits_80_columns():
+    (quickstart,) = (each for each in EXPERIMENTS if each.name == "quickstart")
+    titles = [METHODS.named(name).title for name in quickstart.methods]
+    numbers = "  0.123*" * 2 + "  12.3%*" * 4  # NLL, error and E99 on both sides, each the best of its column
+    assert max(map(len, titles)) + len(numbers) <= 80

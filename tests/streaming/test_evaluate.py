@@ -204,7 +204,7 @@ def test_what_python_refuses_of_files(tmp_path):
     for call, says in (
         (
             lambda: evaluate("p.parquet"),
-            r"familiar has type str; allowed: Predictions .*, or scan_predictions",
+            r"familiar has type str; allowed: Predictions .* or ScannedPredictions \(scan_predictions\)",
         ),
         (lambda: evaluate(scanned, memory), "unfamiliar is in memory and familiar scanned; allowed: both"),
         (lambda: fit_calibration("temperature", memory.logits), "val has type Tensor; allowed: Predictions"),
@@ -214,7 +214,7 @@ def test_what_python_refuses_of_files(tmp_path):
         (lambda: scan_predictions(tmp_path, engine="spark"), "engine is 'spark'; allowed: local, ray"),
         (lambda: scan_predictions(tmp_path, address="x:1"), "allowed: with the engine 'ray'"),
         (lambda: scan_predictions(tmp_path, workers=0), "workers is 0; allowed: a whole number"),
-        (lambda: evaluate(memory, progress="bar"), "progress is 'bar'; allowed: True, False"),
+        (lambda: evaluate(memory, progress="bar"), "progress is 'bar'; allowed: True or False"),
     ):
         with pytest.raises(InputError, match=says):
             call()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
+from surefoot.arguments import checked
 from surefoot.calibrators.calibration import Calibration, Evidence
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
@@ -51,6 +52,7 @@ DEFINITIONS = {
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Calibrator:
     """A way to fit a calibration, and to read what was saved."""
@@ -209,6 +211,7 @@ def _column_of_weights(val: "Predictions", name: str) -> "Array":
     return numbers
 
 
+@checked
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write the calibration as JSON, which people and programs can read."""
     text = json.dumps(calibration_document(calibration), indent=2, allow_nan=False) + "\n"
@@ -216,6 +219,7 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+@checked
 def load_calibration(path: str | Path) -> Calibration:
     """Read what `save_calibration` wrote; anything else is refused."""
     document = read_json(path, "a calibration file")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from surefoot.errors import InputError, require_instance, require_number
+from surefoot.arguments import checked
+from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
@@ -25,19 +26,6 @@ def require_budget(budget: object) -> None:
     if not isinstance(budget, str) or budget != SURPLUS:
         allowed = f"a number from 0, as 0.02 for two percent, or {SURPLUS!r}"
         require_number("budget", budget, lambda value: 0 <= value < math.inf, allowed)
-
-
-def require_calibration(calibration: object) -> None:
-    """Refuse what is not a calibration, such as a number or a path."""
-    require_instance("calibration", calibration, Calibration, hint=" (fit_calibration, load_calibration)")
-
-
-def require_predictions(**given: object) -> None:
-    """Refuse what is not predictions in memory, such as an array or a path; names are those of arguments."""
-    from surefoot.predictions.predictions import Predictions
-
-    for name, predictions in given.items():
-        require_instance(name, predictions, Predictions, hint=" (read_predictions, Predictions.from_logits)")
 
 
 class PredictionsLike(Protocol):
@@ -134,9 +122,9 @@ class Calibration(Result, ABC):
         evidence = None if self.evidence is None else self.evidence.to_dict()
         return {"kind": self.kind, **values, "evidence": evidence, "remarks": self.remarks()}
 
+    @checked
     def __call__(self, predictions: "Predictions") -> "Predictions":
         """The same samples with calibrated logits."""
-        require_predictions(predictions=predictions)
         self.check(predictions)
         return self.apply(predictions.average() if self.averages_members else predictions)
 

@@ -26,6 +26,7 @@ from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 
 BINS = 10
+MOST_BINS = 1_000_000
 FEW_POSITIVES = 20  # rows of a class, or of the others
 
 
@@ -362,7 +363,7 @@ def fit_histogram_calibration(
 
     Rows with the same logits are in the same bin. A probability is at least 1 / (n + 2), as for `isotonic`.
     """
-    require_whole("bins", bins, 1)
+    require_whole("bins", bins, 1, MOST_BINS)
 
     def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
         reached = np.cumsum(mass)

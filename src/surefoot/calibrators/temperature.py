@@ -10,19 +10,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from surefoot.arguments import checked
 from surefoot.calibrators.calibration import (
     Calibration,
     evidence_from,
     facts_from,
     positive,
-    require_predictions,
 )
 from surefoot.calibrators.search import best_scale, is_at_bound, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.predictions import Predictions, as_numpy
+from surefoot.predictions.validate import as_floats
 
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
@@ -60,6 +61,7 @@ class SingleTemperature(Calibration):
         return {"T": [self.temperature]}
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Temperature(SingleTemperature):
     """The T with the least NLL, with its interval."""
@@ -305,6 +307,7 @@ class TemperatureModule(FittedModule):
         return logits / self.temperature.to(logits)
 
 
+@checked
 def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
 
@@ -314,7 +317,6 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
-    require_predictions(val=val)
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
@@ -340,9 +342,9 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     )
 
 
+@checked
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models."""
-    require_predictions(val=val)
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 
@@ -361,7 +363,7 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
     if weights is None:
         labelled = only_labelled(val)
         return labelled, np.ones(labelled.n)
-    given: Array = np.asarray(weights, dtype=np.float64)
+    given: Array = as_floats("weights", as_numpy(weights)).astype(np.float64)
     if given.shape != (val.n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise InputError(
             f"weights have shape {given.shape}; allowed: {val.n} finite numbers of 0 or more, not all 0"

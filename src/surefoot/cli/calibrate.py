@@ -36,8 +36,8 @@ Validation = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(
-        help="With --method budget: how far the NLL may rise above its least, such as 5% or 0.05; "
-        "or surplus: up to the least NLL of --reference.",
+        help="With --method budget: how far the NLL may rise above its minimum, e.g. 5% or 0.05; "
+        "or surplus: up to the minimum NLL of --reference.",
         show_default="2%",
     ),
 ]
@@ -47,20 +47,18 @@ Reference = Annotated[
 Regularisation = Annotated[
     float | None,
     typer.Option(
-        help="With --method vector, matrix or dirichlet: how strongly it is held near one temperature.",
+        help="With --method vector, matrix or dirichlet: strength of the pull towards one temperature.",
         show_default="chosen by cross-validation",
     ),
 ]
-Bins = Annotated[int | None, typer.Option(help="With --method histogram: how many.", show_default="10")]
+Bins = Annotated[int | None, typer.Option(help="With --method histogram: number of bins.", show_default="10")]
 Weights = Annotated[str | None, typer.Option(help="Column of sample weights: how much each row counts.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
 ]
 GroupBy = Annotated[
     str | None,
-    typer.Option(
-        help="Column whose values are groups: intervals are clustered by them, folds do not divide them."
-    ),
+    typer.Option(help="Column of groups: intervals are clustered, and folds never split a group."),
 ]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from surefoot.tasks.check import Finding
 
 data = typer.Typer(
-    help="Check, show and decode the images of a task.",
+    help="Check, show and decode the data of a task.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -130,7 +130,7 @@ def show(
 def decode(
     task: Which,
     root: Root = None,
-    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels.")] = 256,
+    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels of that side.")] = 256,
     fit: Annotated[Side, typer.Option(help="The short side, or both sides.")] = Side.SHORT,
     cache: Annotated[
         Path | None,

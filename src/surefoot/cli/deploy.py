@@ -35,9 +35,7 @@ BundleFolder = Annotated[
 ]
 AllowCode = Annotated[
     bool,
-    typer.Option(
-        "--allow-code", help="Build the network by calling the function of yours that the bundle names."
-    ),
+    typer.Option("--allow-code", help="Allow the bundle to run the code of your own network."),
 ]
 AllowUnseen = Annotated[
     bool,
@@ -52,8 +50,8 @@ RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="An experiment that was run ('surefoot ls runs').")
 ]
 MethodName = Annotated[str, typer.Argument(help="A method ('surefoot ls methods').")]
-TaskName = Annotated[str | None, typer.Option(help="Which task, where the experiment has several.")]
-NetworkName = Annotated[str | None, typer.Option(help="Which network, where a task has several.")]
+TaskName = Annotated[str | None, typer.Option(help="Which task, if the experiment has several.")]
+NetworkName = Annotated[str | None, typer.Option(help="Which network, if a task has several.")]
 RunNumber = Annotated[int, typer.Option(min=0, help="Which of the method's runs, from 0.")]
 NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to write; must be new.")]
 AllowHost = Annotated[
@@ -64,7 +62,7 @@ AllowHost = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="Of the networks on a CPU; by default half the cores.")
+    int | None, typer.Option(min=1, help="CPU threads for the networks; by default half the cores.")
 ]
 Window = Annotated[
     int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
@@ -74,7 +72,7 @@ CheckEvery = Annotated[
 ]
 Alpha = Annotated[float, typer.Option(help="The probability of any false alarm, over all checks.")]
 History = Annotated[
-    Path | None, typer.Option(help="JSON lines, one per check: the count of checks survives a restart.")
+    Path | None, typer.Option(help="JSON lines, one per check; a restart continues the history.")
 ]
 Verdict = Annotated[
     VerdictMode, typer.Option(help="Mark predictions as familiar or unfamiliar; auto: if it is useful.")
@@ -153,7 +151,7 @@ def bundle(
     store: StoreFolder = Path("runs"),
     allow_code: Annotated[
         bool,
-        typer.Option("--allow-code", help="Run a network of your own, to compare it with its predictions."),
+        typer.Option("--allow-code", help="Allow the code of your own network to run, to verify the bundle."),
     ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
@@ -206,9 +204,7 @@ def predict(
     folder: BundleFolder,
     images: Annotated[
         list[str],
-        typer.Argument(
-            help="Image files, folders (with all below), or patterns; where the bundle takes rows, one table."
-        ),
+        typer.Argument(help="Image files, folders (recursive) or patterns; or one table of rows."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .parquet or .csv.")],
     thresholds: OtherThresholds = None,
@@ -226,7 +222,7 @@ def predict(
     device: Device = "auto",
     allow_code: AllowCode = False,
 ) -> None:
-    """Predict images or rows: label, confidence, entropy, novelty, with thresholds accept, review or reject.
+    """Predict images or rows: label, confidence, entropy, novelty, and the decision if there are thresholds.
 
     Exits with 1 if some images cannot be read; the others are predicted, and the output says which and why.
     """
@@ -326,10 +322,12 @@ def serve(
     folder: BundleFolder,
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for all networks.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8000,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = Limits.max_bytes,
-    max_image_bytes: Annotated[int, typer.Option(min=1, help="Of one image.")] = Limits.max_image_bytes,
-    max_images: Annotated[int, typer.Option(min=1, help="In a request.")] = Limits.max_images,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Of one image.")] = Limits.max_pixels,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request.")] = Limits.max_bytes,
+    max_image_bytes: Annotated[
+        int, typer.Option(min=1, help="Maximum bytes of an image.")
+    ] = Limits.max_image_bytes,
+    max_images: Annotated[int, typer.Option(min=1, help="Maximum images in a request.")] = Limits.max_images,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Maximum pixels of an image.")] = Limits.max_pixels,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Images in the queue; further requests are refused with 503.")
     ] = Limits.max_waiting,
@@ -400,7 +398,7 @@ def export(
 ) -> None:
     """Write a bundle as one graph, with preprocessing and calibration, and compare it with PyTorch.
 
-    Beside an .onnx that takes an image it writes predict_onnx.py, which needs neither torch nor Surefoot.
+    Next to an .onnx that takes an image, it writes predict_onnx.py, which needs neither torch nor Surefoot.
     """
     refuse_missing_bundle(folder)
     refuse_ending(output, ".onnx", ".pt2")

@@ -19,7 +19,7 @@ from surefoot.text import count_of
 
 def embed(
     images: Annotated[
-        Path, typer.Argument(help="A folder of images (with all below), or a manifest: .csv or .parquet.")
+        Path, typer.Argument(help="A folder of images (recursive), or a manifest: .csv or .parquet.")
     ],
     network: Annotated[
         str, typer.Option(help="Such as resnet18, torchvision:NAME, timm:NAME or hf:NAME (Hugging Face).")

@@ -116,7 +116,7 @@ CalibrationFile = Annotated[
     Path | None, typer.Option(help="Calibrate first with this file and show the change.")
 ]
 GroupBy = Annotated[
-    str | None, typer.Option(help="Column whose values are groups: clustered intervals, worst groups.")
+    str | None, typer.Option(help="Column of groups: clusters the intervals, and shows the worst groups.")
 ]
 MetricNames = Annotated[
     list[str] | None,

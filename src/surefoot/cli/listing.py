@@ -10,54 +10,53 @@ import typer
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import StoreFolder, run_folder
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError, did_you_mean
+from surefoot.errors import InputError, did_you_mean, one_of
 
 if TYPE_CHECKING:
     from surefoot.report.tables import Table
     from surefoot.store.store import Store
 
 
-class Listable(StrEnum):
-    """What can be listed."""
-
-    METHODS = "methods"
-    EXPERIMENTS = "experiments"
-    RUNS = "runs"
-    TASKS = "tasks"
-    METRICS = "metrics"
-    CALIBRATORS = "calibrators"
+LISTS = ("methods", "experiments", "runs", "tasks", "metrics", "calibrators")
 
 
 def ls(
-    what: Annotated[Listable, typer.Argument(help="What to list.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of: {', '.join(LISTS)}.",
+            autocompletion=lambda incomplete: [each for each in LISTS if each.startswith(incomplete)],
+        ),
+    ],
     store: StoreFolder = Path("runs"),
 ) -> None:
     """List methods, experiments, tasks, metrics or calibrators, or the runs in a store."""
     from surefoot.cli.terminal import print_tables
     from surefoot.report.tables import Table
 
+    one_of("the list", what, LISTS)
     match what:
-        case Listable.METHODS:
+        case "methods":
             from surefoot.experiments.methods import METHODS
 
             header = ("name", "formula", "networks to train", "passes to run", "from")
             methods = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
             table = Table.of_text("Methods (M: members of an ensemble)", header, methods)
-        case Listable.EXPERIMENTS:
+        case "experiments":
             table = _experiments()
-        case Listable.RUNS:
+        case "runs":
             table = _runs(store)
-        case Listable.TASKS:
+        case "tasks":
             from surefoot.tasks import TASKS
 
             tasks = tuple((t.name, t.title, t.description) for t in TASKS)
             table = Table.of_text("Tasks", ("name", "title", "description"), tasks)
-        case Listable.METRICS:
+        case "metrics":
             from surefoot.metrics import METRICS
 
             metrics = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
             table = Table.of_text("Metrics", ("name", "formula", "better", "reference"), metrics)
-        case Listable.CALIBRATORS:
+        case _:
             from surefoot.calibrators import CALIBRATORS
 
             calibrators = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
@@ -128,7 +127,7 @@ def show(
         ),
     ],
     kind: Annotated[
-        Kind | None, typer.Option("--as", help="Which, where several have this name; otherwise all.")
+        Kind | None, typer.Option("--as", help="Show only this kind, if several have the name.")
     ] = None,
     store: StoreFolder = Path("runs"),
 ) -> None:

@@ -39,8 +39,8 @@ Oracle = Annotated[bool, typer.Option("--oracle", help="Add the oracle methods, 
 Calibrators = Annotated[
     str | None,
     typer.Option(
-        help="Add single networks and the ensemble with each of these ('surefoot ls calibrators'), "
-        "e.g. temperature,vector,isotonic."
+        help="Add the single network and the ensemble with each of these calibrators, e.g. "
+        "temperature,vector,isotonic ('surefoot ls calibrators')."
     ),
 ]
 QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
@@ -78,7 +78,7 @@ def run(
     cache: Cache = None,
     device: Device = "auto",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks at a time; a process and a core each on a CPU.")
+        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
     ] = None,
     engine: Engine = "local",
     address: Address = None,
@@ -125,9 +125,9 @@ def report(
         Path | None, typer.Option("--output", "-o", help="With scores: a folder for the tables as files.")
     ] = None,
 ) -> None:
-    """Write an experiment's tables, figures and page again from the store, without training or data.
+    """Rebuild an experiment's tables, figures and page from the store, without training.
 
-    From scores alone: the tables, without intervals, which need the predictions.
+    From a scores.csv: only the tables, without intervals.
     """
     if experiment.lower().endswith(".csv"):
         if values:
@@ -208,7 +208,7 @@ def compare(
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
 ) -> None:
-    """What changed between two runs: their values, and each method's numbers with intervals."""
+    """Show what changed between two runs: the configuration, and each method's metrics with intervals."""
     from surefoot.cli.terminal import busy
     from surefoot.experiments.workflow import compare as compared
 

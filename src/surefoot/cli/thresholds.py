@@ -53,7 +53,8 @@ def thresholds(
         float, typer.Option(help="The highest error among accepted predictions, on familiar data.")
     ] = 0.01,
     min_coverage: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 1 if fewer can be accepted, as a fraction.")
+        float,
+        typer.Option(min=0, max=1, help="Exit with 1 if a smaller share of the predictions can be accepted."),
     ] = 0.0,
     reject_error: Annotated[
         float, typer.Option(help="Reject where at least this fraction of the predictions is wrong.")

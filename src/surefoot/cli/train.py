@@ -58,7 +58,9 @@ def train(
     store: StoreFolder = Path("runs"),
     cache: Cache = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
+    ] = None,
 ) -> None:
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
@@ -140,9 +142,11 @@ def tune(
     candidates: Annotated[
         Path | None, typer.Option(help="Instead: a TOML file with a table of recipe values per candidate.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last rung.")] = 2,
+    runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last round.")] = 2,
     store: StoreFolder = Path("runs"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; a core each on a CPU.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
+    ] = None,
     cache: Cache = None,
     device: Device = "auto",
 ) -> None:

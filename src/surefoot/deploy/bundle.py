@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
 from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
@@ -115,6 +116,7 @@ THRESHOLDS, METRICS, CARD, REFERENCE = "thresholds.json", "metrics.json", "READM
 Samples = Tensor | NDArray[np.floating[Any]]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """A method, ready to use: `model` gives calibrated logits, `probabilities` calibrated probabilities."""
@@ -250,6 +252,7 @@ def _or_again() -> Iterator[None]:
         raise InputError(f"{error}; {AGAIN}") from error
 
 
+@checked
 def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     """Read a bundle; nothing in it is unpickled or run, and every file is verified against its sha256.
 

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, fit_calibration
 from surefoot.deploy.model import (
     Calibrated,
@@ -57,6 +58,7 @@ def calibrate(
 ) -> Calibrated | CalibratedBy: ...
 
 
+@checked
 def calibrate(
     model: Any,
     val: Any,
@@ -109,6 +111,7 @@ def calibrate(
     return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=report)
 
 
+@checked
 def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
     """A model's predictions of held-out data."""
     logits: list[Tensor] = []

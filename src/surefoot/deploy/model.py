@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.calibrators.temperature import FittedModule
@@ -227,6 +228,7 @@ class Calibrated(CalibratedModule):
 
     temperature: Tensor  # a buffer: it moves and is saved with the model
 
+    @checked
     def __init__(
         self,
         model: Any,
@@ -238,7 +240,7 @@ class Calibrated(CalibratedModule):
         super().__init__()
         if not 0 < temperature < float("inf"):
             raise InputError(f"temperature is {temperature!r}; allowed: a positive number")
-        self.kind = kind_named(kind)
+        self.kind = LabelKind(kind)
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
@@ -260,6 +262,7 @@ class Calibrated(CalibratedModule):
 class CalibratedBy(CalibratedModule):
     """An unchanged model and a calibration of its logits that is more than one temperature."""
 
+    @checked
     def __init__(self, model: Any, calibration: Calibration, *, report: Report | None = None) -> None:
         super().__init__()
         if calibration.needs_novelty or not calibration.averages_members:
@@ -295,6 +298,7 @@ class Ensemble(CalibratedModule):
     Members are calibrated models; with `kind`, others are allowed too, with T = 1.
     """
 
+    @checked
     def __init__(self, members: Sequence[Any], *, kind: LabelKind | str | None = None) -> None:
         super().__init__()
         if not members:
@@ -328,14 +332,6 @@ class Ensemble(CalibratedModule):
         return (average_softmax if softmax else average_sigmoid)(torch.stack(each))
 
 
-def kind_named(kind: LabelKind | str) -> LabelKind:
-    """A kind from its name."""
-    try:
-        return LabelKind(kind)
-    except ValueError as error:
-        raise InputError(f"kind is {kind!r}; allowed: {', '.join(LabelKind)}") from error
-
-
 def as_module(model: Any, kind: LabelKind) -> nn.Module:
     """A torch module as it is; a scikit-learn classifier as one."""
     if isinstance(model, nn.Module):
@@ -352,7 +348,7 @@ def as_module(model: Any, kind: LabelKind) -> nn.Module:
 def _shared_kind(members: Sequence[Any], kind: LabelKind | str | None) -> LabelKind:
     kinds = {member.kind for member in members if isinstance(member, CalibratedModule)}
     if kind is not None:
-        kinds.add(kind_named(kind))
+        kinds.add(LabelKind(kind))
     elif any(not isinstance(member, CalibratedModule) for member in members):
         raise InputError(
             "a member is not calibrated; needed: surefoot.calibrate(member, val), or kind='one_label' or "

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.deploy.accuracy import FALL_FACTOR, Reference, scaled_fall
 from surefoot.deploy.detectors import (
@@ -116,6 +117,7 @@ class AlphaBudget:
         return AlphaBudget(alpha, number, alpha * 6 / (np.pi * number) ** 2)
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Check(Result):
     """One comparison of current predictions with the reference."""

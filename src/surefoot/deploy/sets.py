@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot import __version__
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document
-from surefoot.calibrators.calibration import require_predictions
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
@@ -42,6 +42,7 @@ class Measured:
     single: Proportion  # sets of one class
 
 
+@checked
 @dataclass(frozen=True)
 class Sets(Result):
     """The classes of a row that are at least as probable as the limit, and the most probable one."""
@@ -53,6 +54,7 @@ class Sets(Result):
     calibration: Calibration | None = None
     measured: Mapping[str, Measured] = field(default_factory=dict)  # on val and on further data
 
+    @checked
     def of(self, predictions: Predictions) -> NDArray[np.bool_]:
         """Which classes are in each row's set, (n, classes); needs no labels."""
         calibrated = predictions if self.calibration is None else self.calibration(predictions)
@@ -67,6 +69,7 @@ class Sets(Result):
         return chosen
 
 
+@checked
 def choose_sets(
     val: Predictions,
     *,
@@ -84,7 +87,6 @@ def choose_sets(
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    require_predictions(**given)
     refuse_other_classifier(given)
     calibrated = val if calibration is None else calibration(val)
     if calibrated.kind is LabelKind.MANY_LABELS:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot import __version__
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
 from surefoot.deploy.learn_then_test import (
     CANDIDATES,
@@ -102,6 +103,7 @@ class Part:
     n: int
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(Result):
     """At or above `accept`: use the prediction; below `reject`: discard it; between: a person reviews it.
@@ -123,6 +125,7 @@ class Thresholds(Result):
     per: str | None = None  # PREDICTED_CLASS, or the column of the groups
     parts: Mapping[str, Part] = field(default_factory=dict)
 
+    @checked
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
         if self.calibration is not None:
@@ -136,11 +139,13 @@ class Thresholds(Result):
             )
         return predictions
 
+    @checked
     def accepted(self, predictions: Predictions) -> Bools:
         """Which rows are accepted; needs no labels."""
         prepared = self.prepare(predictions)
         return confidences(prepared) >= self._limits(prepared)[0]
 
+    @checked
     def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
         """The zones of labelled predictions."""
         prepared = self.prepare(predictions)
@@ -156,6 +161,7 @@ class Thresholds(Result):
         return pairs[:, 0], pairs[:, 1]
 
 
+@checked
 @dataclass(frozen=True)
 class Unreachable(Result):
     """No threshold has the guarantee; the candidates have the bounds that hold instead."""
@@ -332,6 +338,7 @@ DEFINITIONS = {
 }
 
 
+@checked
 def save_thresholds(
     thresholds: Thresholds,
     path: str | Path,
@@ -384,6 +391,7 @@ def thresholds_document(
     }
 
 
+@checked
 def load_thresholds(path: str | Path) -> Thresholds:
     """Read what `save_thresholds` wrote; anything else is refused."""
     document = read_json(path, "a thresholds file")

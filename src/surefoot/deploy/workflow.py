@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, fit_calibration
-from surefoot.calibrators.calibration import require_predictions
 from surefoot.deploy import thresholds as choosing
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import AlphaBudget, Check, Scores, check_shift, fingerprint, scores_of
@@ -20,12 +20,13 @@ from surefoot.deploy.thresholds import (
     Unreachable,
     split_rows,
 )
-from surefoot.errors import InputError, require
+from surefoot.errors import InputError, require, require_whole
 from surefoot.io import all_or_none
 from surefoot.predictions.labels import IGNORE, refuse_other_classifier
 from surefoot.predictions.predictions import Predictions
 
 
+@checked
 def choose_thresholds(
     val: Predictions,
     *,
@@ -51,10 +52,10 @@ def choose_thresholds(
     """
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
+    require_whole("seed", seed, 0)
     require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    require_predictions(val=val, **given)
     refuse_other_classifier({"val": val, **given})
     if split is not None:
         first, val = split_rows(val, split, seed)
@@ -68,6 +69,7 @@ def choose_thresholds(
     return replace(chosen, measured={name: chosen.zones_of(each) for name, each in given.items()})
 
 
+@checked
 def monitor(
     reference: Predictions,
     current: Predictions,
@@ -94,7 +96,6 @@ def monitor(
         if calibration is not None:
             raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
         calibration = thresholds.calibration
-    require_predictions(reference=reference, current=current)
     unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
     refuse_other_classifier({"reference": reference, "current": unlabelled})
     before, after = (

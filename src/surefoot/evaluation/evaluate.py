@@ -5,12 +5,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
-from surefoot.calibrators.calibration import require_predictions
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Bootstrap, drawn_in_order, units_of
-from surefoot.evaluation.scores import GROUP_METRICS, SIDES, Evaluation, GroupScores, Score, SetScores
+from surefoot.evaluation.scores import (
+    GROUP_METRICS,
+    SIDES,
+    Evaluation,
+    GroupScores,
+    Score,
+    SetScores,
+    require_resampling,
+)
 from surefoot.intervals import (
     Interval,
     centred_interval,
@@ -53,7 +61,8 @@ def evaluate(
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
     and after.
     """
-    chosen = [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
+    require_resampling(resamples, seed)
+    chosen = _chosen(metrics)
     given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
     refuse_other_classifier(given)
     for side, predictions in given.items():
@@ -82,11 +91,12 @@ def evaluate(
     return Evaluation(tuple(chosen), resamples, sides, gap, uncalibrated, change, given, calibration)
 
 
+@checked
 def paired_differences(
     first: Predictions,
     second: Predictions,
     *,
-    metrics: Sequence[Metric] = METRICS,
+    metrics: Sequence[Metric | str] = METRICS,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Score]:
@@ -94,12 +104,17 @@ def paired_differences(
 
     Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
     """
-    require_predictions(first=first, second=second)
     if not torch.equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
-    spread = replicates([first, second], metrics, resamples=resamples, rng=np.random.default_rng([seed, 0]))
-    scores = [_scores(p, metrics, drawn) for p, drawn in zip((first, second), spread, strict=True)]
-    return differences(metrics, scores, spread)
+    require_resampling(resamples, seed)
+    chosen = _chosen(metrics)
+    spread = replicates([first, second], chosen, resamples=resamples, rng=np.random.default_rng([seed, 0]))
+    scores = [_scores(p, chosen, drawn) for p, drawn in zip((first, second), spread, strict=True)]
+    return differences(chosen, scores, spread)
+
+
+def _chosen(metrics: Sequence[Metric | str]) -> list[Metric]:
+    return [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
 
 
 def replicates(

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot import __version__
+from surefoot.arguments import checked
+from surefoot.errors import require_whole
+from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.intervals import LEVEL, NAN
 from surefoot.metrics import Metric
 from surefoot.predictions.labels import LabelKind
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 
 GROUP_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 SIDES = ("familiar", "unfamiliar")
+
+
+def require_resampling(resamples: int, seed: int) -> None:
+    """Refuse numbers that cannot be used."""
+    require_whole("resamples", resamples, 0, MOST_RESAMPLES)
+    require_whole("seed", seed, 0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class SetScores:
         return max(defined, key=lambda group: group.metrics[name].value)
 
 
+@checked
 @dataclass(frozen=True)
 class Evaluation(Result):
     """Scores per side, their gap, and with a calibration the scores before it and the change."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from surefoot.arguments import checked
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, difference, same_rows
@@ -170,6 +171,7 @@ class TaskChange:
     missing: tuple[str, ...]  # networks that are not in the store, and so not averaged in
 
 
+@checked
 @dataclass(frozen=True)
 class ExperimentChange(Result):
     """All changes between two experiments."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, Calibrator
 from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
 from surefoot.errors import InputError, refuse_unknown
@@ -105,6 +106,7 @@ class FitData:
     reference: "Predictions | None" = None  # the plain network's, of validation data
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A row of the table."""
@@ -373,7 +375,7 @@ METHODS: Registry[Method] = Methods("method", (
            reference=f"{FORET}, and {OURS}", page="sharpness-aware",
            formula=f"a sharpness-aware network, then the largest T with NLL_val(T) <= {_limit(BUDGET)}",
            training="2", inference="1").with_budget(SHARPNESS_AWARE_BUDGET),
-    Method(name="ensemble-of-sharpness-aware-t", title="Ensemble of T-scaled sharpness-aware",
+    Method(name="ensemble-of-sharpness-aware-t", title="Ensemble of sharpness-aware + T",
            sharpness_aware=True, is_ensemble=True, fit="member-temperatures",
            not_in_paper=True, variance_from="sharpness-aware-t",
            reference=FORET, page="sharpness-aware",

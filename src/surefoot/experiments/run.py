@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.experiments.experiment import Experiment, Part, placed, read_experiment, write_experiment
 from surefoot.experiments.methods import METHODS, Setup
@@ -37,6 +38,7 @@ class PartStudy:
     comparison: "Comparison"
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Study(Result):
     """The result of an experiment."""
@@ -146,7 +148,7 @@ def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
     try:
         plans = parse_json((folder / PLANS).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"no experiment was run in {folder}: {error.strerror}") from error
+        raise InputError(f"cannot read {folder / PLANS}: {error.strerror}; {REPEAT}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / PLANS} is damaged: {error}; {REPEAT}") from error
     experiment = _read_values(folder)

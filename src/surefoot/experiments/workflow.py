@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_of, refuse_unknown
 from surefoot.evaluation import RESAMPLES
 from surefoot.experiments.experiment import Experiment, Part, experiment_named, overridden
@@ -37,6 +38,7 @@ ENGINES = ("local", "ray")
 REPORT_VALUES = ("methods", "metrics", "resamples", "budget")  # that can change without training
 
 
+@checked
 def run(
     experiment: str | Path | Experiment,
     *,
@@ -73,6 +75,7 @@ def run(
     return result
 
 
+@checked
 def load_study(
     experiment: str | Path,
     *,
@@ -90,6 +93,7 @@ def load_study(
     return replace(study(read, plans, Store.containing(folder)), folder=folder)
 
 
+@checked
 def compare(
     before: str | Path, after: str | Path, *, store: str | Path = "runs", resamples: int = RESAMPLES
 ) -> "ExperimentChange":

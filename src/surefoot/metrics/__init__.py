@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.metrics.calibration import (
     debiased_l2,
@@ -108,6 +109,7 @@ METRICS: Registry[Metric] = Registry("metric", (
 # fmt: on
 
 
+@checked
 def error_above_metric(threshold: float) -> Metric:
     """The error rate above a confidence threshold, as a metric."""
     if not 0 <= threshold < 1:

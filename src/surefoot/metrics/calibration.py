@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from surefoot.arguments import checked
 from surefoot.intervals import NAN
 from surefoot.metrics.metric import ONE, ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
 from surefoot.predictions.outcomes import (
@@ -70,6 +71,7 @@ def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     return number, np.diff(curve.residual_at(mass)) / number + 1 - wrong, 1 - wrong
 
 
+@checked
 def ece(predictions: Ranked) -> float:
     """Expected calibration error: sum over bins of n_b / n * |accuracy_b - confidence_b|.
 
@@ -92,6 +94,7 @@ def ece_of_edges(residual: Array, total: float | Array) -> Array:
     return np.asarray(np.abs(residual[..., 1:] - residual[..., :-1]).sum(axis=-1) / total)
 
 
+@checked
 def signed_ece(predictions: Ranked) -> float:
     """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
     return _mean_over_blocks(predictions, signed_of)
@@ -112,6 +115,7 @@ def streamed_signed_ece(accumulated: Accumulated) -> tuple[float, None]:
     return signed_ece(accumulated), None
 
 
+@checked
 def debiased_l2(predictions: Ranked) -> float:
     """Root of the debiased squared calibration error, over the same bins; 0 where it would be negative.
 
@@ -130,6 +134,7 @@ def debiased_squared_of(curve: Curve) -> float:
     return float(number @ squared / curve.total)
 
 
+@checked
 def smooth_ece(predictions: HasOutcomes) -> float:
     """Smooth ECE: the calibration residual smoothed by a Gaussian whose width equals the result.
 
@@ -205,11 +210,13 @@ def streamed_smooth_ece(accumulated: Accumulated) -> tuple[float, None]:
     return mean_of_defined(smooth_eces(accumulated.residuals, np.array(totals)).tolist()), None
 
 
+@checked
 def ece_floor(predictions: HasOutcomes) -> float:
     """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
     return float(np.mean(_calibrated_eces(predictions.outcomes)))
 
 
+@checked
 def ece_floor_95(predictions: HasOutcomes) -> float:
     """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
     return float(np.percentile(_calibrated_eces(predictions.outcomes), 95))

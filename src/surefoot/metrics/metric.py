@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.predictions.labels import LabelKind
@@ -159,6 +160,7 @@ class RatioOfSums:
     denominator: PerDecision | None
     transform: Transform
 
+    @checked
     def __call__(self, predictions: HasOutcomes) -> float:
         outcomes = predictions.outcomes
         above = outcomes.counted(np.asarray(self.numerator(outcomes), dtype=np.float64)).sum()
@@ -176,6 +178,7 @@ class OnCurves:
     pooled: bool
     transform: Transform
 
+    @checked
     def __call__(self, predictions: Ranked) -> float:
         return self.transform.of(curve_mean(predictions.outcomes, self.curve, pooled=self.pooled))
 
@@ -184,6 +187,7 @@ def _not_given(_: HasOutcomes) -> float:
     raise AssertionError("a metric without a function of its own gets one when it is made")
 
 
+@checked
 @dataclass(frozen=True)
 class Metric:
     """A number about predictions, declared once.

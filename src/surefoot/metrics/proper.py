@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from surefoot.arguments import checked
 from surefoot.predictions.outcomes import Array, Decisions, HasOutcomes
 
 CLIP = (0.001, 0.999)  # the paper's bounds on p(true), so that one confident mistake is not everything
 LOG_CLIP = tuple(np.log(CLIP))
 
 
+@checked
 def nll(predictions: HasOutcomes) -> float:
     """Mean of -log p(true), p(true) clipped to [0.001, 0.999] and not renormalised, as in the paper.
 
@@ -24,6 +26,7 @@ def clipped_loss(decisions: Decisions) -> Array:
     return -clipped
 
 
+@checked
 def nll_unclipped(predictions: HasOutcomes) -> float:
     """Mean of -log p(true)."""
     return predictions.outcomes.mean_of(loss)
@@ -34,6 +37,7 @@ def loss(decisions: Decisions) -> Array:
     return -decisions.log_p_true
 
 
+@checked
 def brier(predictions: HasOutcomes) -> float:
     """Root of the mean over samples and classes of (p - onehot)^2: as in the paper's tables.
 
@@ -49,6 +53,7 @@ def squared_error(decisions: Decisions) -> Array:
     return decisions.squared_error
 
 
+@checked
 def brier_true_class(predictions: HasOutcomes) -> float:
     """Root of the mean of (1 - p(true))^2: the paper's formula. Equal to `brier` for two classes."""
     return float(np.sqrt(predictions.outcomes.mean_of(true_class_error)))
@@ -61,6 +66,7 @@ def true_class_error(decisions: Decisions) -> Array:
     return below_one * below_one
 
 
+@checked
 def entropy(predictions: HasOutcomes) -> float:
     """Mean entropy of the predicted distribution, in nats: the NLL the model itself expects."""
     return predictions.outcomes.mean_of(entropy_of)
@@ -71,6 +77,7 @@ def entropy_of(decisions: Decisions) -> Array:
     return decisions.entropy
 
 
+@checked
 def nll_minus_entropy(predictions: HasOutcomes) -> float:
     """NLL less entropy: positive when the model is more confident than it should be."""
     return predictions.outcomes.mean_of(loss_minus_entropy)

@@ -4,6 +4,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from surefoot.arguments import checked
+from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
 from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
@@ -12,6 +14,7 @@ LARGEST_TABLE = 2**22
 FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))
 
 
+@checked
 def label_error(predictions: HasOutcomes) -> float:
     """1 - accuracy; for many labels 1 - mean average precision.
 
@@ -23,6 +26,7 @@ def label_error(predictions: HasOutcomes) -> float:
     return 1 - mean_average_precision(outcomes)
 
 
+@checked
 def label_error_count(predictions: HasOutcomes) -> Proportion | None:
     """Wrong labels of all labels; average precision is not a count, so many labels have none."""
     outcomes = predictions.outcomes
@@ -36,6 +40,7 @@ def wrong(decisions: Decisions) -> Bools:
     return ~decisions.correct
 
 
+@checked
 def mean_average_precision(predictions: HasOutcomes) -> float:
     """Mean over classes of the interpolated average precision of PASCAL VOC (2010 and later).
 
@@ -43,7 +48,10 @@ def mean_average_precision(predictions: HasOutcomes) -> float:
     dropped, and a class without a positive has no AP and is left out. Everingham et al., IJCV 2010.
     """
     outcomes = predictions.outcomes
-    assert outcomes.positive is not None
+    if outcomes.positive is None:
+        raise InputError(
+            "the predictions have one label per row; needed: many labels, for a mean average precision"
+        )
     weight = np.ones(len(outcomes.row)) if outcomes.weight is None else outcomes.weight
     positive = weight * outcomes.positive
     blocks = zip(outcomes.blocks, outcomes.score_rankings, strict=True)
@@ -67,6 +75,7 @@ def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
     return 1 - (low + high) / 2, (1 - high, 1 - low)
 
 
+@checked
 def error_above(predictions: HasOutcomes, threshold: float) -> float:
     """Error rate among decisions with confidence > threshold; NaN where there are none."""
     outcomes = predictions.outcomes
@@ -85,17 +94,20 @@ def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:
     return is_above(decisions, threshold) & ~decisions.correct
 
 
+@checked
 def error_above_count(predictions: HasOutcomes, threshold: float) -> Proportion:
     """The same as k wrong of n above, with the exact binomial interval."""
     above = is_above(predictions.outcomes, threshold)
     return Proportion.of(int(is_wrong_above(predictions.outcomes, threshold).sum()), int(above.sum()))
 
 
+@checked
 def e99(predictions: HasOutcomes) -> float:
     """Error rate among decisions with confidence > 0.99; below 0.01 for a calibrated model."""
     return error_above(predictions, 0.99)
 
 
+@checked
 def e99_count(predictions: HasOutcomes) -> Proportion:
     """E99 as k wrong of n above, with the exact binomial interval.
 
@@ -106,6 +118,7 @@ def e99_count(predictions: HasOutcomes) -> Proportion:
     return error_above_count(predictions, 0.99)
 
 
+@checked
 def aurc(predictions: Ranked) -> float:
     """Area under the risk-coverage curve: (1 / n) * sum over i of (errors among the i most confident) / i.
 
@@ -150,6 +163,7 @@ def _harmonic(mass: Array) -> Array:
     return np.asarray(result)
 
 
+@checked
 def augrc(predictions: Ranked) -> float:
     """Area under the generalised risk-coverage curve: the chance that a decision is wrong and accepted.
 
@@ -165,6 +179,7 @@ def augrc_of(curve: Curve) -> float:
     return float((curve.total * curve.total_errors - rejected) / curve.total**2)
 
 
+@checked
 def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
     """Error rate among the ceil(coverage * n) most confident decisions."""
     return curve_mean(predictions.outcomes, partial(risk_of, coverage=coverage), pooled=True)
@@ -184,6 +199,7 @@ def risk_at_coverage_count(predictions: Ranked, coverage: float) -> Proportion |
     return Proportion.of(round(errors), accepted) if abs(errors - round(errors)) < 1e-9 else None
 
 
+@checked
 def coverage_at_risk(predictions: Ranked, risk: float) -> float:
     """The largest share that a confidence threshold can accept with an error rate of at most `risk`."""
     return curve_mean(predictions.outcomes, partial(coverage_of, risk=risk), pooled=True)
@@ -196,21 +212,25 @@ def coverage_of(curve: Curve, risk: float) -> float:
     return float(mass[errors <= risk * mass + 1e-12].max(initial=0.0) / curve.total)
 
 
+@checked
 def risk_at_80(predictions: Ranked) -> float:
     """Error rate among the most confident 80%."""
     return risk_at_coverage(predictions, 0.8)
 
 
+@checked
 def risk_at_90(predictions: Ranked) -> float:
     """Error rate among the most confident 90%."""
     return risk_at_coverage(predictions, 0.9)
 
 
+@checked
 def coverage_at_1(predictions: Ranked) -> float:
     """The share that can be accepted at an error rate of 1%."""
     return coverage_at_risk(predictions, 0.01)
 
 
+@checked
 def coverage_at_5(predictions: Ranked) -> float:
     """The share that can be accepted at an error rate of 5%."""
     return coverage_at_risk(predictions, 0.05)

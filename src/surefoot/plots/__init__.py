@@ -13,6 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
@@ -39,11 +40,13 @@ Named = Predictions | Mapping[str, Predictions]
 GREY = "#8c8c8c"
 # Every property, so that it takes none from `axes.prop_cycle`
 DIAGONAL: Any = {"color": GREY, "linewidth": 1, "linestyle": "-", "marker": ""}
+LONGEST_LABEL = 40  # characters
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 SHOWN_TEMPERATURES = (0.5, 2, 4, 8)  # written next to their points
 MARKS = {"^": "uncalibrated, T = 1", "X": "calibrated", ".": "T = 2, 2.25, ..."}
 
 
+@checked
 def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
     """Accuracy against confidence in ten bins of equal size, with exact 95% intervals.
 
@@ -59,6 +62,7 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
     return _with_legend(axes, named)
 
 
+@checked
 def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
     """The share of the predictions at each confidence."""
     named, axes = _named(predictions), given_or_new(ax)
@@ -68,6 +72,7 @@ def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
     return _with_legend(axes, named, loc="upper left")
 
 
+@checked
 def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
     """The error rate among the most confident predictions, as more of them are accepted."""
     named, axes = _named(predictions), given_or_new(ax)
@@ -77,6 +82,7 @@ def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
     return _with_legend(axes, named)
 
 
+@checked
 def temperature_curve(predictions: Named, ax: Axes | None = None) -> Axes:
     """NLL (not clipped) as the logits are divided by T; a point marks the T that `fit_temperature` finds."""
     named, axes = _named(predictions), given_or_new(ax)
@@ -104,6 +110,7 @@ def temperature_curve(predictions: Named, ax: Axes | None = None) -> Axes:
     return axes
 
 
+@checked
 def nll_familiar_vs_unfamiliar(
     familiar: Named,
     unfamiliar: Named,
@@ -135,6 +142,7 @@ def nll_familiar_vs_unfamiliar(
     return axes
 
 
+@checked
 def compare_methods(
     familiar: Named,
     unfamiliar: Named | None = None,
@@ -161,6 +169,7 @@ def compare_methods(
     return draw_intervals(given_or_new(ax), rows, axis_label(chosen.title, chosen.better))
 
 
+@checked
 def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """The confidence before against the confidence after a calibration, the other classes being equal.
 
@@ -179,12 +188,18 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
         given = None if novelty is None else np.full(len(before), novelty)
         every = Predictions.from_logits(logits, None, kind=calibration.label_kind, novelty=given)
         after = calibration(every).probs()[:, 0].numpy()
-        label = calibration.summary() if novelty is None else f"novelty {novelty:g}"
+        label = _short_summary(calibration) if novelty is None else f"novelty {novelty:g}"
         axes.plot(before, after, **Style(axes).line, label=label)
     axes.set(xlabel="confidence before", ylabel="confidence after", xlim=(lowest, 1), ylim=(lowest, 1))
     percent_axes(axes.xaxis, axes.yaxis)
     axes.legend()
     return axes
+
+
+def _short_summary(calibration: Calibration) -> str:
+    """Its numbers, or its kind where they would not fit a legend."""
+    summary = calibration.summary()
+    return summary if len(summary) <= LONGEST_LABEL else calibration.kind
 
 
 class Style:
@@ -340,18 +355,9 @@ def axis_label(title: str, better: Better) -> str:
 def _named(predictions: Named) -> dict[str, Predictions]:
     if isinstance(predictions, Predictions):
         return {"": predictions}
-    if not isinstance(predictions, Mapping) or not all(map(_is_predictions, predictions.values())):
-        got = type(predictions).__name__
-        raise InputError(
-            f"predictions have type {got}; allowed: Predictions, or a dict of Predictions by name"
-        )
     if not predictions:
         raise InputError("no predictions to draw; allowed: one or more")
     return {str(name): each for name, each in predictions.items()}
-
-
-def _is_predictions(value: object) -> bool:
-    return isinstance(value, Predictions)
 
 
 def _both_sides(familiar: Named, unfamiliar: Named) -> dict[str, tuple[Predictions, ...]]:
@@ -368,6 +374,7 @@ def _refuse_names(what: str, names: Iterable[str], known: Iterable[str]) -> None
             raise InputError(f"{what} has the name {name!r}, the other side has: {', '.join(have)}")
 
 
+@checked
 def given_or_new(ax: Axes | None) -> Axes:
     """These axes, or those of a new figure."""
     if ax is not None:

@@ -142,6 +142,8 @@ def histogram(lowest: float, *runs: Outcomes) -> Histogram:
 def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
     """The risk-coverage curve at evenly spread knots, from none (the first run's risk) to full coverage."""
     curve = outcomes.pooled_curve
+    if not curve.total:
+        return RiskCoverage((), ())
     knots = np.unique(np.searchsorted(curve.mass[1:], np.linspace(0, curve.total, CURVE_POINTS)[1:])) + 1
     risk = curve.errors[knots] / curve.mass[knots]
     coverage = np.append(0.0, curve.mass[knots] / curve.total)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
@@ -34,6 +35,7 @@ SUFFIXES = (".npz", ".parquet", ".csv")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
 
+@checked
 def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
     """Read a predictions file; one without labels only if `unlabelled` gives their kind."""
     file = Path(path)
@@ -57,6 +59,7 @@ def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
         return from_table(table, unlabelled)
 
 
+@checked
 def write_predictions(predictions: Predictions, path: str | Path) -> None:
     """Write a predictions file, completely or not at all; the ending of its name gives the type."""
     suffix = Path(path).suffix.lower()

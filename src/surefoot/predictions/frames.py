@@ -21,7 +21,7 @@ def read_frame(
     frame: Any,
     columns: Mapping[str, Columns],
     keys: Mapping[str, str | None],
-    class_names: Sequence[str] | None,
+    class_names: Sequence[str | int] | None,
     kind: LabelKind | None,
 ) -> Predictions:
     """The columns under their names in a predictions file, then read as one.
@@ -73,10 +73,10 @@ def as_table(frame: Any) -> pa.Table:
 
 
 def _names_in_a_file(
-    table: pa.Table, scale: str, scores: Columns, label: Columns, class_names: Sequence[str] | None
+    table: pa.Table, scale: str, scores: Columns, label: Columns, class_names: Sequence[str | int] | None
 ) -> dict[str, str]:
     """The names that the columns of scores and labels have in a predictions file."""
-    names = class_names
+    names = None if class_names is None else [str(name) for name in class_names]
     if isinstance(scores, str):
         renamed = {scores: f"{scale}s" if _has_lists(table, scores) else scale}
     else:
@@ -86,7 +86,7 @@ def _names_in_a_file(
                 raise InputError(
                     f"column {column!r} holds lists; allowed: its name alone, {scale}s={column!r}"
                 )
-        names = class_names or [name.removeprefix(f"{scale}_") for name in columns]
+        names = names or [name.removeprefix(f"{scale}_") for name in columns]
         if len(names) != len(columns):
             raise InputError(f"{len(names)} class names for {len(columns)} columns; must be as many")
         renamed = {column: f"{scale}_{name}" for column, name in zip(columns, names, strict=True)}

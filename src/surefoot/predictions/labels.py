@@ -19,6 +19,10 @@ class LabelKind(StrEnum):
     ONE_LABEL = "one_label"
     MANY_LABELS = "many_labels"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "LabelKind":
+        raise InputError(f"kind is {value!r}; allowed: {', '.join(cls)}")
+
 
 class ClassifierOutputs(Protocol):
     """What Predictions and the shape of streamed predictions have in common."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,7 @@ class Outcomes:
         return Curve(mass, errors, confidence)
 
 
+@runtime_checkable
 class HasOutcomes(Protocol):
     """Anything the metrics can read: Predictions, or Outcomes themselves."""
 
@@ -246,6 +247,7 @@ class Curves(Protocol):
     def pooled_curve(self) -> Curve: ...
 
 
+@runtime_checkable
 class Ranked(Protocol):
     """Anything that such a metric can read: Predictions, Outcomes, or the binned curves of a stream."""
 

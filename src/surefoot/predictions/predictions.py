@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from surefoot.errors import InputError, did_you_mean, refuse_unknown, require_instance
+from surefoot.arguments import checked
+from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
 from surefoot.predictions.columns import class_indices
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -46,6 +47,7 @@ from surefoot.runtime import in_parallel
 ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """Logits of one or more members and the true labels. Always logits: `from_probs` takes their log.
@@ -67,6 +69,10 @@ class Predictions:
     features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
+        for name in ("logits", "labels", "novelty", "features"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.layout is not torch.strided:
+                raise InputError(f"{name} are a {tensor.layout} tensor; allowed: a dense one")
         if self.logits.device.type == "cpu":
             check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
         else:
@@ -123,12 +129,13 @@ class Predictions:
         check_predictions(extremes, labels, self.kind, self.class_names, shape=shape, in_range=in_range)
 
     @staticmethod
+    @checked
     def from_logits(
         logits: Any,
         labels: Any,
         *,
         kind: LabelKind | str | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str | int] | None = None,
         groups: Any = None,
         ids: Any = None,
         novelty: Any = None,
@@ -149,15 +156,16 @@ class Predictions:
         rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
         if isinstance(logits, Tensor) and logits.device.type != "cpu":
             return _build("logit", _zeros(logits), *rest, on_device=logits.detach())
-        return _build("logit", as_floats("logits", _as_numpy(logits)), *rest)
+        return _build("logit", as_floats("logits", as_numpy(logits)), *rest)
 
     @staticmethod
+    @checked
     def from_probs(
         probs: Any,
         labels: Any,
         *,
         kind: LabelKind | str | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str | int] | None = None,
         groups: Any = None,
         ids: Any = None,
         novelty: Any = None,
@@ -169,17 +177,18 @@ class Predictions:
         A probability of exactly 0 has no logarithm; it is read as the smallest positive normal number of
         its type (1.2e-38 for float32, 2.2e-308 for float64).
         """
-        scores = as_floats("probs", _as_numpy(probs))
+        scores = as_floats("probs", as_numpy(probs))
         return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
+    @checked
     def from_frame(
         frame: Any,
         *,
         logits: str | Sequence[str] | None = None,
         probs: str | Sequence[str] | None = None,
         label: str | Sequence[str] | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[str | int] | None = None,
         groups: str | None = None,
         ids: str | None = None,
         novelty: str | None = None,
@@ -205,6 +214,7 @@ class Predictions:
         return read_frame(frame, columns, keys, class_names, None if kind is None else LabelKind(kind))
 
     @staticmethod
+    @checked
     def from_batches(batches: Iterable[Any], **optional: Any) -> "Predictions":
         """From any iterable of (logits, labels), such as a generator that runs a model over a loader.
 
@@ -213,14 +223,13 @@ class Predictions:
         >>> Predictions.from_batches(([[z, 0.0]], [0]) for z in (1.0, 2.0))
         Predictions(one_label, members=1, n=2, classes=2)
         """
-        require_instance("batches", batches, Iterable, hint=" of (logits, labels)")
         logits: list[NDArray[Any]] = []
         labels: list[NDArray[Any]] = []
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
                 raise InputError(f"a batch is {got}; allowed: (logits, labels)")
-            scores, truth = as_floats("logits", _as_numpy(batch[0])), np.asarray(_as_numpy(batch[1]))
+            scores, truth = as_floats("logits", as_numpy(batch[0])), np.asarray(as_numpy(batch[1]))
             if len(scores) != len(truth):
                 raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
             if logits and scores.shape[1:] != logits[0].shape[1:]:
@@ -235,6 +244,7 @@ class Predictions:
         return Predictions.from_logits(np.concatenate(logits), np.concatenate(labels), **optional)
 
     @staticmethod
+    @checked
     def from_prediction_output(output: Any, **optional: Any) -> "Predictions":
         """From what `Trainer.predict` of Hugging Face returns; further arguments are those of `from_logits`.
 
@@ -291,10 +301,12 @@ class Predictions:
             return self
         return replace(self, logits=self.logits.cpu(), labels=self.labels.cpu())
 
+    @checked
     def member(self, index: int) -> "Predictions":
         """One member alone."""
         return self.with_logits(self.logits[index : index + 1])
 
+    @checked
     def with_logits(self, logits: Tensor) -> "Predictions":
         """The same samples with other logits."""
         return replace(self, logits=logits)
@@ -310,9 +322,10 @@ class Predictions:
             return False
         return bool(((self.labels == 1).sum(dim=1) == 1).all() and (self.labels >= 0).all())
 
+    @checked
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
-        index = np.arange(self.n)[rows if isinstance(rows, slice) else np.asarray(rows)]
+        index = _row_indices(rows, self.n)
         tensor_index = torch.from_numpy(index)
         return replace(
             self,
@@ -325,6 +338,7 @@ class Predictions:
             features=None if self.features is None else self.features[tensor_index],
         )
 
+    @checked
     def of_class(self, name: str) -> "Predictions":
         """One class of many labels as binary predictions: present or not."""
         names = self.class_names or tuple(str(index) for index in range(self.classes))
@@ -350,6 +364,7 @@ class Predictions:
         assert self.attributes is not None
         return self.attributes[name]
 
+    @checked
     def grouped_by(self, column: str) -> "Predictions":
         """The same predictions with an attribute column as groups."""
         if column == "groups" and self.groups is not None:
@@ -379,12 +394,29 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
     )
 
 
+def _row_indices(rows: Any, n: int) -> NDArray[np.int64]:
+    every = np.arange(n)
+    if isinstance(rows, slice):
+        return every[rows]
+    try:
+        given = np.asarray(rows)
+        index = every[given] if given.size else every[:0]  # an empty list has no type
+        if index.ndim == 1:
+            return index
+        reason = f"shape {given.shape}"
+    except (IndexError, TypeError, ValueError) as error:
+        reason = one_line(error)
+    raise InputError(
+        f"rows cannot be taken ({reason}); allowed: indices below {n}, a mask of {n}, or a slice"
+    )
+
+
 def _build(
     scale: str,
     scores: Floats,
     labels: Any,
     kind: LabelKind | str | None,
-    class_names: Sequence[str] | None,
+    class_names: Sequence[str | int] | None,
     groups: Any,
     ids: Any,
     novelty: Any,
@@ -397,23 +429,30 @@ def _build(
     stay = on_device is not None and isinstance(labels, Tensor) and labels.device == on_device.device
     stay = stay and not labels.is_floating_point() and labels.ndim == 1
     truth = (
-        _zeros(labels) if stay else None if labels is None else _label_indices(_as_numpy(labels), class_names)
+        _zeros(labels) if stay else None if labels is None else _label_indices(as_numpy(labels), class_names)
     )
     logits, truth, known = as_predictions(scale, scores, truth, known)
     device = "cpu" if on_device is None else on_device.device
     if novelty is not None:
-        novelty = torch.from_numpy(as_floats("novelty", _as_numpy(novelty)).astype(np.float64))
+        novelty = torch.from_numpy(as_floats("novelty", as_numpy(novelty)).astype(np.float64))
     return Predictions(
         logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
         labels=labels.to(torch.int64) if stay else _as_tensor(truth).to(device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=None if groups is None else as_keys("groups", _as_numpy(groups)),
-        ids=None if ids is None else as_keys("ids", _as_numpy(ids)),
+        groups=None if groups is None else as_keys("groups", as_numpy(groups)),
+        ids=None if ids is None else as_keys("ids", as_numpy(ids)),
         novelty=novelty,
-        attributes=pa.table(attributes) if isinstance(attributes, Mapping) else attributes,
-        features=None if features is None else _as_tensor(as_floats("features", _as_numpy(features))),
+        attributes=_as_table(attributes) if isinstance(attributes, Mapping) else attributes,
+        features=None if features is None else _as_tensor(as_floats("features", as_numpy(features))),
     )
+
+
+def _as_table(columns: Mapping[str, Any]) -> pa.Table:
+    try:
+        return pa.table(columns)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"attributes are no columns ({one_line(error)}); allowed: lists by name") from error
 
 
 def _zeros(like: Tensor) -> NDArray[Any]:
@@ -433,7 +472,7 @@ def _shaped(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
     return logits
 
 
-def _label_indices(labels: Any, class_names: Sequence[str] | None) -> NDArray[np.integer]:
+def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDArray[np.integer]:
     """Labels as numbers; names are looked up among the class names, as in a file."""
     try:
         array = np.asarray(labels)
@@ -449,13 +488,13 @@ def _label_indices(labels: Any, class_names: Sequence[str] | None) -> NDArray[np
     return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), [str(name) for name in class_names]))
 
 
-def _as_numpy(values: Any) -> Any:
+def as_numpy(values: Any) -> Any:
     """Tensors, and anything with DLPack, as an array on the CPU that shares memory where it can."""
     if not isinstance(values, Tensor):
         if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
             return values
         values = from_dlpack(values)
-    tensor = values.detach().cpu()
+    tensor = values.detach().cpu().to_dense()
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 

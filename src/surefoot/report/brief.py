@@ -28,9 +28,12 @@ IN_REPORT = "in the report."
 BOLD = "Bold: the best, or not significantly worse (t-test over runs, 5%)."
 NEXT = (
     "What to try next:",
-    "  your own predictions: surefoot evaluate familiar.parquet unfamiliar.parquet   (README.md)",
-    "  the tables with other metrics: surefoot report {run}{store} --set metrics=nll,ece,aurc",
-    "  the best method as one folder, to predict with: surefoot bundle {run} {method}{store} -o my-bundle",
+    "  your own predictions (README.md):",
+    "    surefoot evaluate familiar.parquet unfamiliar.parquet",
+    "  the tables with other metrics:",
+    "    surefoot report {run}{store} --set metrics=nll,ece,aurc",
+    "  the recommended method as one folder, to predict with:",
+    "    surefoot bundle {run} {method}{store} -o my-bundle",
     "  your own images or embeddings as a task: docs/tasks.md",
 )
 

@@ -221,7 +221,7 @@ def _gain(part: PartStudy, choice: Choice, baseline: MethodRuns | None) -> str:
         gap = cell.from_baseline
         if gap is not None and not math.isnan(gap.low):
             low, high = -gap.high / before, min(1.0, -gap.low / before)
-            text += f" (95% interval for new {_unit(part)} {low:.0%} to {high:.0%})"
+            text += f" (95% interval for new {_resampled(part, choice)} {low:.0%} to {high:.0%})"
     if (side, E99) not in cells:
         return text
     errors = [method.cells[side, E99].mean for method in (baseline, choice.chosen)]
@@ -285,6 +285,12 @@ def _times(cost: float | None, single: float | None) -> str | None:
 def _unit(part: PartStudy) -> str:
     """What the test set has many of."""
     return "samples" if part.plan.encoding is None else "rows"
+
+
+def _resampled(part: PartStudy, choice: Choice) -> str:
+    """What the bootstrap drew again: whole groups, where there are any."""
+    tested = (run.sides.get(choice.side) for run in choice.chosen.runs)
+    return "groups" if any(p is not None and p.groups is not None for p in tested) else _unit(part)
 
 
 def _runs(choice: Choice) -> str:

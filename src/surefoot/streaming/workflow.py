@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from surefoot.calibrators.calibration import require_calibration
-from surefoot.errors import InputError, one_of, refuse_unknown, require_instance, require_whole
+from surefoot.arguments import checked
+from surefoot.errors import InputError, one_of, refuse_unknown, require_whole
 from surefoot.evaluation import RESAMPLES
+from surefoot.evaluation.scores import require_resampling
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import ONE_HOT, LabelKind
 from surefoot.predictions.paths import files_named
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ENGINES = ("local", "ray")
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ScannedPredictions:
     """Prediction files that are read in batches whenever something is computed from them."""
@@ -80,6 +82,7 @@ class ScannedPredictions:
             yield RayTasks(ray)
 
 
+@checked
 def scan_predictions(
     path: str | Path | Sequence[str | Path],
     *,
@@ -105,6 +108,7 @@ def scan_predictions(
     return ScannedPredictions(files, workers, engine, address)
 
 
+@checked
 def evaluate(
     familiar: "Predictions | ScannedPredictions",
     unfamiliar: "Predictions | ScannedPredictions | None" = None,
@@ -125,9 +129,7 @@ def evaluate(
     and after. Those of scanned predictions are explained in docs/streaming.md.
     """
     given = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
-    require_whole("resamples", resamples, 0)
-    if calibration is not None:
-        require_calibration(calibration)
+    require_resampling(resamples, seed)
     shown = progress_of(progress)
     if _are_scanned(given):
         return _evaluate_scanned(given, calibration, metrics, resamples, seed, shown)
@@ -135,7 +137,7 @@ def evaluate(
 
     with shown.bar("resampling", resamples * len(given)) as tick:
         return evaluate_in_memory(
-            *_in_memory(given),
+            *cast("dict[str, Predictions]", given).values(),
             calibration=calibration,
             metrics=metrics,
             resamples=resamples,
@@ -144,6 +146,7 @@ def evaluate(
         )
 
 
+@checked
 def fit_calibration(
     name: str,
     val: "Predictions | ScannedPredictions",
@@ -170,7 +173,7 @@ def fit_calibration(
     scanned = {"val": val}
     if not _are_scanned(scanned):
         with shown.busy("fitting"):
-            return fit_in_memory(name, *_in_memory(scanned), weights=weights, force=force, **options)
+            return fit_in_memory(name, cast("Predictions", val), weights=weights, force=force, **options)
     from surefoot.streaming.temperature import fit_files, require_streamable
 
     require_streamable(name)
@@ -189,16 +192,6 @@ def _are_scanned(given: Mapping[str, object]) -> TypeGuard[Mapping[str, ScannedP
     for name in given.keys() - scanned if scanned else ():
         raise InputError(f"{name} is in memory and {', '.join(scanned)} scanned; allowed: both the same")
     return bool(scanned)
-
-
-def _in_memory(given: Mapping[str, object]) -> "list[Predictions]":
-    """All of them; anything but predictions is refused."""
-    from surefoot.predictions.predictions import Predictions
-
-    hint = " (read_predictions reads a file), or scan_predictions of files larger than memory"
-    for name, each in given.items():
-        require_instance(name, each, Predictions, hint=hint)
-    return cast("list[Predictions]", list(given.values()))
 
 
 def _evaluate_scanned(

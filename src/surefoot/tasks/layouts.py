@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
+from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.description import Unlabelled, unlabelled_samples
@@ -63,6 +64,7 @@ class Layout:
         return list(dict.fromkeys(place.source for place in self.places))
 
 
+@checked
 @dataclass(frozen=True)
 class TaskEntry:
     """A task in TASKS; a variant of it is named `name/variant`, and `name` alone is the first of them."""

@@ -1,0 +1,184 @@
+"""Refuse arguments of another type than a public function declares: its annotations are the only rules."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache, wraps
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar, Union
+
+from surefoot.errors import InputError, shown
+
+Declared = TypeVar("Declared", bound=Callable[..., Any])
+
+WORDS: Any = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    Path: "a path",
+    type(None): "None",
+}
+PLAIN = (str, int, float, bool, Path)  # shown as they are, not by their type
+SOURCES = {  # where values of our types come from
+    "Predictions": " (read_predictions, Predictions.from_logits)",
+    "ScannedPredictions": " (scan_predictions)",
+    "Calibration": " (fit_calibration, load_calibration)",
+    "Thresholds": " (choose_thresholds, load_thresholds)",
+    "Axes": " of matplotlib",
+}
+
+
+def checked(declared: Declared) -> Declared:
+    """Compare the arguments of a function, or of a class's constructor, with their annotations.
+
+    Annotations that cannot be compared, such as protocols and `Any`, allow everything.
+
+    >>> @checked
+    ... def draw(times: int, *, names: Sequence[str] = ()) -> None: ...
+    >>> draw(2, names="cat")
+    Traceback (most recent call last):
+    surefoot.errors.InputError: names has type str; allowed: a list of text
+    """
+    if isinstance(declared, type):
+        declared.__init__ = checked(declared.__init__)  # type: ignore[misc]
+        return declared
+    signature = inspect.signature(declared)
+
+    @wraps(declared)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError:
+            return declared(*given, **named)  # Python says what is wrong, with the function's name
+        arguments = bound.arguments
+        for name, hint in _hints(declared).items():
+            if name in arguments:
+                arguments[name] = _as_declared(arguments[name], hint)
+                _require(name, arguments[name], hint)
+        return declared(*bound.args, **bound.kwargs)
+
+    return typing.cast("Declared", call)
+
+
+def _as_declared(value: Any, hint: Any) -> Any:
+    """A number of numpy as Python's, an array as a list, and text as an enumeration's, as declared."""
+    if isinstance(value, str):
+        enumerations = (
+            each for each in _options(hint) if isinstance(each, type) and issubclass(each, StrEnum)
+        )
+        return next((each(value) for each in enumerations), value)
+    package = type(value).__module__.partition(".")[0]
+    has_list = package in ("numpy", "pandas") and hasattr(value, "tolist")
+    if has_list and any(typing.get_origin(option) is Sequence for option in _options(hint)):
+        return value.tolist()
+    is_scalar = package == "numpy" and not getattr(value, "shape", True)
+    return (
+        value.item()
+        if is_scalar and any(option in (int, float, bool) for option in _options(hint))
+        else value
+    )
+
+
+def _require(name: str, value: object, hint: Any) -> None:
+    for where, wrong, allowed in _mistakes(name, value, hint):
+        raise InputError(f"{where} {_shown(wrong, allowed)}; allowed: {_described(allowed)}")
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of the arguments; those of names that are only imported for type checkers, by name."""
+    hints = {}
+    for name, annotation in function.__annotations__.items():
+        if name == "return":
+            continue
+        hints[name] = annotation
+        if isinstance(annotation, str):
+            try:
+                hints[name] = eval(annotation, vars(inspect.getmodule(function)), _PublicNames())
+            except NameError:
+                hints[name] = Any
+    return hints
+
+
+class _PublicNames(dict[str, Any]):
+    """Public names of the package, loaded when an annotation has them."""
+
+    def __missing__(self, name: str) -> Any:
+        package = import_module("surefoot")
+        if name not in package.__all__:
+            raise KeyError(name)
+        return getattr(package, name)
+
+
+def _mistakes(where: str, value: object, hint: Any) -> Iterator[tuple[str, object, Any]]:
+    """Where a value is not what is allowed: the place, the value there, and what is allowed there."""
+    inside = []
+    for option in _options(hint):
+        if _fits(value, option):
+            wrong = next(_mistakes_inside(where, value, option), None)
+            if wrong is None:
+                return
+            inside.append(wrong)
+    yield inside[0] if inside else (where, value, hint)
+
+
+def _mistakes_inside(where: str, value: Any, option: Any) -> Iterator[tuple[str, object, Any]]:
+    container, items = typing.get_origin(option), typing.get_args(option)
+    if container is Mapping or container is dict:
+        for key, each in value.items():
+            yield from _mistakes(f"{where}[{key!r}]", each, items[1])
+    elif container is Sequence or container is list or (container is tuple and items[1:] == (...,)):
+        for place, each in enumerate(value):
+            yield from _mistakes(f"{where}[{place}]", each, items[0])
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _fits(value: object, option: Any) -> bool:
+    """Whether a value is of a type, whatever it contains."""
+    kind = typing.get_origin(option) or option
+    if option is None or kind is type(None):
+        return value is None
+    if kind is Path:
+        return isinstance(value, PathLike)
+    if kind is int or kind is float:
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if kind is Sequence and isinstance(value, str | bytes):
+        return False  # not a list of letters
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # `Any`, or a protocol that is only for type checkers
+        return True
+
+
+def _shown(value: object, hint: Any) -> str:
+    if value is None or (isinstance(value, PLAIN) and any(option in PLAIN for option in _options(hint))):
+        return f"is {shown(value)}"
+    return f"has type {type(value).__name__}"
+
+
+def _described(hint: Any) -> str:
+    """What is allowed, in words."""
+    options = _options(hint)
+    return " or ".join(_described_one(each) for each in options if each is not str or Path not in options)
+
+
+def _described_one(option: Any) -> str:
+    container, items = typing.get_origin(option), typing.get_args(option)
+    if container is Mapping or container is dict:
+        return f"a dict of {_described(items[1])}"
+    if container in (Sequence, list, tuple):
+        return f"a list of {_described(items[0])}"
+    if container is Callable or option is Callable:
+        return "a function"
+    name = getattr(container or option, "__name__", str(option))
+    name = "Predictions" if name in ("HasOutcomes", "Ranked") else name
+    return str(WORDS.get(option, name + SOURCES.get(name, "")))
