@@ -14,7 +14,6 @@ from surefoot import Predictions, fit_calibration, fit_temperature
 from surefoot.deploy.accuracy import (
     ESTIMATORS,
     Reference,
-    agreement,
     scaled_difference,
     thresholded_confidence,
 )
@@ -25,12 +24,14 @@ SIZES = (25, 100, 500)
 KINDS = ("familiar", "other mix", "30%", "100%")
 EACH = 5  # windows of a kind and size for each network
 CBPE = "CBPE (NannyML)"
+AVERAGE, DIFFERENCE = "average confidence", "difference of confidences"
+UNLABELLED = "mean confidence, falls times 3"  # for references without labels
 BY_CONFIDENCE: dict[str, Callable[[Reference, Array], float]] = {
     **ESTIMATORS,
     "difference of confidences, falls times 2": partial(scaled_difference, factor=2.0),
-    "mean confidence, falls times 3": lambda reference, confidence: scaled_difference(
+    UNLABELLED: lambda reference, confidence: scaled_difference(
         Reference(reference.confidence, reference.confidence), confidence
-    ),  # for references without labels
+    ),
 }
 
 
@@ -93,7 +94,7 @@ class Rows:
     correct: Array
     by_entropy: Array | None
     sampled: Array | None  # how often labels sampled from two members agree
-    agreeing: Array | None  # how often two members do
+    agreeing: Array | None  # how often two members do (GDE; Jiang et al., ICLR 2022)
 
 
 def rows_of(sides: list[Predictions], scale: float) -> Rows:
@@ -113,7 +114,6 @@ def rows_of(sides: list[Predictions], scale: float) -> Rows:
             sampled = _pairs((logits / scale).softmax(dim=2))
             chosen = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).double()
             agreeing = _pairs(chosen)
-            assert np.isclose(agreeing[: sides[0].n].mean(), agreement(sides[0]))
     return Rows(np.concatenate(confidence), np.concatenate(correct), entropy, sampled, agreeing)
 
 
@@ -184,3 +184,35 @@ def error(found: list[Estimate]) -> float:
 def bias(found: list[Estimate]) -> float:
     """The mean of the estimate less the truth, in points."""
     return float(100 * np.mean([each.value - each.true for each in found]))
+
+
+def of_single(
+    found: list[Estimate], estimator: str, calibration: str, kind: str, *, many: bool = False
+) -> list[Estimate]:
+    """The estimates of single networks on windows of a kind."""
+    return [
+        e for e in found
+        if e.network == "single" and e.estimator == estimator and e.calibration == calibration
+        and e.cell[1] == kind and (e.task == "objects96") == many
+    ]  # fmt: skip
+
+
+def falls(found: list[Estimate]) -> dict[str, float]:
+    """How many times as much as the mean confidence (T of val) accuracy falls on unfamiliar windows."""
+    familiar, strange = (of_single(found, AVERAGE, "T", kind) for kind in ("familiar", "100%"))
+    ratios = {}
+    for task in dict.fromkeys(each.task for each in familiar):
+        sides = [[each for each in side if each.task == task] for side in (familiar, strange)]
+        accuracy = [np.mean([each.true for each in side]) for side in sides]
+        confidence = [np.mean([each.value for each in side]) for side in sides]
+        ratios[task] = float((accuracy[0] - accuracy[1]) / (confidence[0] - confidence[1]))
+    return ratios
+
+
+def errors_by_task(
+    found: list[Estimate], estimators: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Errors with T of val on unfamiliar windows, for one label."""
+    groups = [of_single(found, name, "T", "100%") for name in estimators]
+    for task in dict.fromkeys(each.task for each in groups[0]):
+        yield task, tuple(error([each for each in group if each.task == task]) for group in groups)

@@ -26,7 +26,7 @@ SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 SHARES = {"100%": 1.0, "30%": 0.3, "10%": 0.1}  # of unfamiliar rows
 KINDS = ("familiar", *SHARES, "label shift", "other mix")
 DECIDING: tuple[Cell, ...] = ((25, "100%"), (100, "100%"), (200, "30%"), (500, "10%"))
-SPLITS, WINDOWS = 8, 25  # splits of the familiar rows; windows of each cell and split
+WINDOWS = 25  # of each cell and split
 FAMILIAR_WINDOWS = 100  # of each size and split, for the critical values
 TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
 CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
@@ -38,6 +38,18 @@ FEATURES = ("whitened features", "whitened features, ridge 1", "whitened feature
 CHOSEN_RULE = "Fisher of smallest"  # for one label; for many labels today's
 RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", CHOSEN_RULE, BEFORE)
 SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How much is drawn of each task."""
+
+    splits: int = 8  # of the familiar rows, shared by the networks
+    choosing: int = 4  # splits of the choosing half
+    checked: int = 48  # windows of a deciding cell that the monitor itself checks
+    others: int = 48  # of the other cells
+    histories: int = 24  # shared by the networks
+    peers: int = 2  # splits for frouros
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +70,6 @@ def recipes(store: Path, task: str) -> tuple[list[list[Path]], list[list[Path]]]
         for recipe in sorted((store / "networks" / task).iterdir())
     ]
     return [each for each in found if len(each) >= 10], [each for each in found if 0 < len(each) < 10]
-
-
-def of_half(unfamiliar: Predictions, half: str) -> Predictions:
-    return unfamiliar.take(of_half_rows(unfamiliar, half))
 
 
 def of_half_rows(unfamiliar: Predictions, half: str) -> Array:
@@ -350,7 +358,7 @@ class Drawn:
     rows: Array
 
 
-def draws(members: list[Network], seed: int, splits: int = SPLITS) -> Iterator[Drawn]:
+def draws(members: list[Network], seed: int, splits: int) -> Iterator[Drawn]:
     """The windows of a task and half; the same for everything that is compared."""
     rng = np.random.default_rng(seed)
     for network in members:

@@ -29,7 +29,7 @@ from scipy.stats import linregress
 from scipy.stats import t as student
 
 HERE = Path(__file__).parent
-LIMIT = 1.15  # n log n is 1.06 to 1.1 here
+LIMIT = 1.15  # above n log n, whose slope is 1 + 1 / ln n
 LONG, LONGER = 0.3, 3.0  # seconds after which a run is one of two, or the only one
 ENOUGH = 0.05  # seconds; short operations are repeated until this much is measured
 LEAST_SHOWN = 8.0  # MiB: below, the allocator dominates the measurement
@@ -193,8 +193,8 @@ with its 95% interval. *Steepest* is the largest slope over three consecutive st
 quadratic growth at small sizes. Memory has an exponent if all of the upper half is above
 {LEAST_SHOWN:g} MiB.
 
-**Flagged** operations have the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n, 1.06 to 1.1
-here; reading data larger than the processor's caches in sorted order adds to it. *As for sorting*: the
+**Flagged** operations have the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n; reading
+data larger than the processor's caches in sorted order adds to it. *As for sorting*: the
 operation sorts, and its interval overlaps that of numpy's argsort.
 
 ![CPU seconds and memory by size](growth.svg)"""

@@ -24,17 +24,16 @@ from turns import (
 SIZES = ((1_000_000, 10), (100_000, 1000))
 READINGS = 2  # passes over the logits that a metric needs: one to check for NaN and infinity, one to score
 
-HEAD = """## Metrics
+HEAD = f"""## Metrics
 
 From logits; the time of a peer that takes probabilities includes one float32 softmax by torch. Ours has
 only equal-mass bins, whose edges must be computed (it sorts near them), while those of equal-width bins are
 known. "off by": the difference from the metric's own definition in float64. Memory is the peak of the
 process above its start, including the input. "passes" is the time in units of one pass over all logits in
-memory (torch's aminmax). "limit": three times as fast is impossible here for code that checks for NaN and
-works in float64, because that takes two passes and, except for the label error, an exponential of each
-logit. "NO": below three, and above that limit; two words where the settings differ. With 1000 classes these
-two passes and that exponential (the lower bounds) are at least half of our time, and peers that work in
-float32 take half as long for theirs. "busy": with default threads, beside a busy process.
+memory (torch's aminmax). "limit": {GOAL} times as fast is impossible here for code that checks for NaN and
+works in float64, because that takes {READINGS} passes and, except for the label error, an exponential of each
+logit. "NO": below {GOAL}, and above that limit; two words where the settings differ. "busy": with default
+threads, beside a busy process.
 
 """
 

@@ -8,6 +8,7 @@ results go to benchmarks/results/monitor.md and monitor.png; without, the page i
 """
 
 import argparse
+import os
 import subprocess
 import tempfile
 import time
@@ -23,7 +24,7 @@ import monitoring_page
 import numpy as np
 import spending
 import two_detectors
-from detectors import ALPHA, DECIDING, HALVES, TASKS, Cell, Drawn
+from detectors import ALPHA, DECIDING, HALVES, TASKS, Cell, Drawn, Sample
 
 from surefoot import fit_temperature
 from surefoot.deploy.monitor import AlphaBudget, Scores, check_shift, scores_of
@@ -36,18 +37,6 @@ CHECKED: tuple[Cell, ...] = (
 CHECKS = 20  # of a history
 REPEATED = ("cat-dog",)  # with OTHER_SEED, for the Monte Carlo error
 OTHER_SEED = 11
-PEER_SPLITS = 2  # of each task, of 25 windows
-
-
-@dataclass(frozen=True)
-class Sample:
-    """How much is drawn."""
-
-    splits: int = detectors.SPLITS
-    choosing: int = detectors.SPLITS // 2  # splits of the choosing half
-    checked: int = 24  # windows of a task and deciding cell that the monitor itself checks
-    others: int = 8  # of the other cells
-    histories: int = 1  # of each task
 
 
 def members(store: Path, task: str, half: str) -> list[detectors.Network]:
@@ -108,12 +97,15 @@ def checked(drawn: list[Drawn], sample: Sample) -> dict[Cell, dict[str, Proporti
     }
 
 
-def false_alarms(network: detectors.Network, sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
+def false_alarms(
+    networks: list[detectors.Network], sample: Sample, rng: np.random.Generator
+) -> tuple[int, int]:
     """Histories of CHECKS windows of new familiar rows with one reference: with any alarm, and all."""
-    whole = both_sides(network)
-    n = network.familiar.n
+    sides = [both_sides(network) for network in networks]
+    n = networks[0].familiar.n
     alarms = 0
-    for _ in range(sample.histories):
+    for number in range(sample.histories):
+        whole = sides[number % len(sides)]
         reference, pool = np.split(rng.permutation(n), [n // 2])
         size = len(pool) // CHECKS
         alarms += any(
@@ -127,7 +119,7 @@ def false_alarms(network: detectors.Network, sample: Sample, rng: np.random.Gene
     return alarms, sample.histories
 
 
-def for_peers(drawn: list[Drawn], folder: Path, task: str) -> dict[str, Cell]:
+def for_peers(drawn: list[Drawn], folder: Path, task: str, splits: int) -> dict[str, Cell]:
     """Write the windows of the deciding cells and the familiar ones of these sizes; names of the files."""
     sizes = {size for size, _ in DECIDING}
     seen: dict[Cell, int] = {}
@@ -135,7 +127,7 @@ def for_peers(drawn: list[Drawn], folder: Path, task: str) -> dict[str, Cell]:
     for each in drawn:
         wanted = each.cell in DECIDING or (each.cell[1] == "familiar" and each.cell[0] in sizes)
         number = seen.get(each.cell, 0)
-        if not wanted or number >= PEER_SPLITS:
+        if not wanted or number >= splits:
             continue
         seen[each.cell] = number + 1
         confidence, logits = -each.data.scores["confidence"], each.data.logits
@@ -193,6 +185,13 @@ def run_peers(python: str, folder: Path) -> None:
     subprocess.run([python, str(Path(__file__).with_name("monitoring_peers.py")), str(folder)], check=True)
 
 
+def peer_versions(python: str) -> str:
+    code = (
+        "from importlib.metadata import version as v; print('frouros', v('frouros'), 'nannyml', v('nannyml'))"
+    )
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
 @dataclass(frozen=True, eq=False)
 class OfTask:
     """What was measured on one task."""
@@ -202,11 +201,9 @@ class OfTask:
     product: dict[Cell, dict[str, Proportion]]
     histories: tuple[int, int]
     frouros: dict[Cell, dict[str, float]]
-    seconds: float
 
 
 def of_task(store: Path, peers: str | None, sample: Sample, task: str) -> OfTask:
-    start = time.process_time()
     power = {}
     for half in HALVES:
         networks = members(store, task, half)
@@ -217,18 +214,18 @@ def of_task(store: Path, peers: str | None, sample: Sample, task: str) -> OfTask
     if task in REPEATED:
         repeated = detectors.rates(list(detectors.draws(networks, OTHER_SEED, sample.splits)))
     product = checked(drawn, sample)
-    histories = false_alarms(networks[0], sample, np.random.default_rng(2))
+    histories = false_alarms(networks, sample, np.random.default_rng(2))
     with tempfile.TemporaryDirectory() as folder:
-        names = for_peers(drawn, Path(folder), task) if peers else {}
+        names = for_peers(drawn, Path(folder), task, sample.peers) if peers else {}
         if peers:
             run_peers(peers, Path(folder))
         frouros = peer_rates(Path(folder), names)
-    seconds = time.process_time() - start
-    print(task, f"{seconds:.0f} s", flush=True)
-    return OfTask(power, repeated, product, histories, frouros, seconds)
+    print(task, f"{time.process_time():.0f} s", flush=True)
+    return OfTask(power, repeated, product, histories, frouros)
 
 
 def study(store: Path, peers: str | None, sample: Sample, workers: int) -> monitoring_page.Study:
+    versions = peer_versions(peers) if peers else "none"
     tasks = (*TASKS, "pets")
     with ProcessPoolExecutor(workers) as pool:
         by_task = pool.map(partial(of_task, store, peers, sample), tasks)
@@ -248,8 +245,10 @@ def study(store: Path, peers: str | None, sample: Sample, workers: int) -> monit
         {task: each.frouros for task, each in results.items()},
         spent,
         estimates,
-        time.process_time() + sum(each.seconds for each in results.values()),
         two_detectors.simulate(),
+        sample,
+        versions,
+        sum(os.times()[:4]),  # of this process and of those that it has waited for
     )
 
 
@@ -261,7 +260,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repetitions, to try the script")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    sample = Sample(4, 4, 4, 4, 1) if given.quick else Sample()
+    sample = Sample(4, 4, 4, 4, 4, 1) if given.quick else Sample()
     found = study(given.store, given.peers, sample, given.workers)
     text = monitoring_page.page(found)
     if given.write:

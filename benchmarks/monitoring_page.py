@@ -6,7 +6,19 @@ from datetime import date
 
 import detectors
 import numpy as np
-from accuracy import CBPE, KINDS, Estimate, bias, error
+from accuracy import (
+    AVERAGE,
+    CBPE,
+    DIFFERENCE,
+    KINDS,
+    UNLABELLED,
+    Estimate,
+    bias,
+    error,
+    errors_by_task,
+    falls,
+    of_single,
+)
 from detectors import (
     CHOSEN_RULE,
     DECIDING,
@@ -14,17 +26,19 @@ from detectors import (
     HALVES,
     LOGITS,
     RULES,
+    SEEDS,
     SHARES,
     SIZES,
-    SPLITS,
     WINDOWS,
     Cell,
+    Sample,
     set_name,
 )
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from spending import CHECKS, HISTORIES, POWERS, SOON, STARTS, TODAY
+from spending import CHECKS, HISTORIES, POWERS, SOON, STARTS, TODAY, spending_answer, spending_words
 
+from surefoot.deploy.accuracy import FALL_FACTOR
 from surefoot.intervals import Proportion
 from surefoot.report.style import METHOD_COLOURS, STYLE
 
@@ -34,7 +48,7 @@ CHOSEN = set_name(CHOSEN_RULE, FEATURES[0])
 WITHOUT = set_name(CHOSEN_RULE, None)  # files without features
 CLASSIFIER = "domain classifier"
 GOAL = ((25, "100%"), (200, "30%"))
-DEFAULT = "difference of confidences, falls times 3"
+DEFAULT = f"{DIFFERENCE}, falls times {FALL_FACTOR:g}"
 DEFAULTS = ((DEFAULT, "T"), (DEFAULT, "no T"), (CBPE, "no T"))
 
 
@@ -49,8 +63,10 @@ class Study:
     frouros: Power
     spending: dict[str, dict[str, float]]
     estimates: dict[str, list[Estimate]]  # by half
-    seconds: float
     pairs: dict[str, tuple[float, float]]  # two_detectors.simulate
+    sample: Sample
+    peers: str  # their names and versions
+    seconds: float  # of a processor
 
 
 def table(header: list[str], lines: Iterable[list[str]]) -> str:
@@ -288,14 +304,26 @@ def accuracy_table(study: Study, many: bool) -> str:
     return table(["network", "calibration", "estimator", *header, "bias at 100%"], lines)
 
 
-def typical(study: Study, estimator: str, calibration: str, kind: str, *, many: bool = False) -> float:
-    """The error of single networks in the confirming half; NaN if it was not run."""
-    found = [
-        e for e in study.estimates["confirm"]
-        if e.network == "single" and e.estimator == estimator and e.calibration == calibration
-        and e.cell[1] == kind and (e.task == "objects96") == many
-    ]  # fmt: skip
+def typical(study: Study, half: str, estimator: str, calibration: str, kind: str) -> float:
+    """The error for one label; NaN if it was not run."""
+    found = of_single(study.estimates[half], estimator, calibration, kind)
     return error(found) if found else float("nan")
+
+
+def printed_table(study: Study) -> str:
+    """The error that `surefoot monitor` prints with an estimate: the mean of both halves."""
+    lines = []
+    for many, with_labels, without in ((False, DEFAULT, UNLABELLED), (True, DIFFERENCE, AVERAGE)):
+        for reference, estimator in (("with labels", with_labels), ("without labels", without)):
+            line = ["many labels" if many else "one label", f"reference {reference}"]
+            for calibration in ("T", "no T"):
+                halves = [
+                    error(of_single(study.estimates[half], estimator, calibration, "100%", many=many))
+                    for half in HALVES
+                ]
+                line.append(f"{np.mean(halves):.0f}")
+            lines.append(line)
+    return table(["printed, in points", "", "with T", "without T"], lines)
 
 
 def answers(study: Study) -> list[str]:
@@ -324,33 +352,47 @@ def answers(study: Study) -> list[str]:
         )
     alarms, histories = (sum(each[i] for each in study.histories.values()) for i in (0, 1))
     errors = {
-        kind: [typical(study, name, calibration, kind) for name, calibration in DEFAULTS]
+        kind: [typical(study, "confirm", name, calibration, kind) for name, calibration in DEFAULTS]
         for kind in ("100%", "familiar")
     }
+    ratios = "; ".join(
+        f"{half}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in falls(study.estimates[half]).items())
+        for half in HALVES
+    )
+    worse = [
+        f"{name} ({with_factor:.0f} points, without {without:.0f})"
+        for name, (with_factor, without) in errors_by_task(study.estimates["confirm"], (DEFAULT, DIFFERENCE))
+        if with_factor > without
+    ]
+    detectors_in_all = len(
+        set.intersection(*(set(singles(c)) for t in confirmed.values() for c in t.values()))
+    )
     return [
         f"**At least 60% detected:** {'; '.join(goals)}. `check_shift` itself, in percent: "
         f"{'; '.join(itself)}.",
         "**Never more than 5 points below the best single detector:** true in "
         f"{len(found) - len(far)} of {len(found)} cells (task, rows, share of unfamiliar rows). The others: "
         f"{where or 'none'}; the largest gap is {-gap:.0f} points ({task}, {rows} rows, {share}). The best "
-        "of twenty noisy rates is itself some points too high. Where only one of two independent kinds of "
+        f"of {detectors_in_all} noisy rates is itself too high. Where only one of two independent kinds of "
         f"evidence shows a shift, every rule loses {100 * study.pairs['any'][0]:.0f} points or more for some "
         "shifts (see below), so this goal cannot be promised.",
         f"**False alarms:** {alarms} of {histories} histories of {CHECKS} checks of familiar data contain an "
-        f"alarm ({proportion(Proportion.of(alarms, histories))}%); at most 5% is stated, and so few "
-        "histories can only show a gross error.",
-        "**Spending:** the rule stays. No rule that detects as much at the first check detects more later.",
-        "**Accuracy without labels:** the reference's accuracy less three times the fall of the mean "
-        f"confidence. Its error on unfamiliar windows is {errors['100%'][0]:.0f} points with T and "
+        f"alarm ({proportion(Proportion.of(alarms, histories))}%); at most 5% is stated. The histories of a "
+        "task share its familiar rows, so the interval is too narrow.",
+        spending_answer(study.spending),
+        f"**Accuracy without labels:** the reference's accuracy less {FALL_FACTOR:g} times the fall of the "
+        f"mean confidence. Its error on unfamiliar windows is {errors['100%'][0]:.0f} points with T and "
         f"{errors['100%'][1]:.0f} without; CBPE's is {errors['100%'][2]:.0f}. On familiar windows: "
         f"{errors['familiar'][0]:.1f}, {errors['familiar'][1]:.1f} and {errors['familiar'][2]:.1f}. The "
-        "factor was chosen on other networks and groups, but of the same tasks: accuracy fell 2 to 10 times "
-        "as much as confidence there, so no factor is right for all (cat-dog: worse than without).",
+        "factor was chosen on the choosing half: on other networks and groups, but of the same tasks. How "
+        f"many times as much as confidence (with T) accuracy fell: {ratios}. So no factor is right for all. "
+        f"Worse than without it in the confirming half: {', '.join(worse) or 'none'}.",
     ]
 
 
 def page(study: Study) -> str:
-    windows = SPLITS * WINDOWS
+    sample = study.sample
+    first_seed, *_, last_seed = SEEDS["confirm"]
     of_rate, of_gap = monte_carlo_errors(study)
     powers = ", ".join(f"{power:.0%}" for power in POWERS)
     tasks = ", ".join(sorted({each.task for each in study.estimates["confirm"]} - {"objects96"}))
@@ -358,13 +400,14 @@ def page(study: Study) -> str:
     return f"""# How well `surefoot monitor` detects shift
 
 {date.today()}, `python benchmarks/monitoring.py STORE --peers PYTHON --write`,
-{study.seconds / 60:.0f} minutes of one processor, without the peers. The
+{study.seconds / 60:.0f} minutes of one processor. The
 [protocol](../monitoring_protocol.md) was written first; this is its third round. Numbers are those of the
-confirming half (seeds 10 to 13, which no study has used, and other unfamiliar groups), unless marked
-*choose*; familiar rows are the same in both halves, and so is the network of pets. The odd groups had been
-seen before, with other networks. Rates are in percent, from {windows} windows of each kind in {SPLITS}
-splits. Drawn again with another seed (cat-dog), they have a standard error of {of_rate:.0f} points in the
-middle of the range, and differences of two detectors one of {of_gap:.0f}.
+confirming half (seeds {first_seed} to {last_seed}, new in this round, and other unfamiliar groups), unless
+marked *choose*; familiar rows are the same in both halves, and so is the network of pets. The odd groups had
+been seen before, with other networks. Rates are in percent, from {sample.splits * WINDOWS} windows of each
+kind in {sample.splits} splits (choosing half: {sample.choosing}). Drawn again with another seed (cat-dog),
+they have a standard error of {of_rate:.0f} points in the middle of the range, and differences of two
+detectors one of {of_gap:.0f}.
 
 {points}
 
@@ -373,10 +416,11 @@ middle of the range, and differences of two detectors one of {of_gap:.0f}.
 {goal_table(study)}
 
 *monitor*: its set of detectors at the study's critical values; what `check_shift` itself detects is
-further below, from few windows. All tasks have features, projected to 64 numbers; *without features*: the
-monitor for files that have none. *before*: the set of the second round, with features. *BBSD* (Rabanser
-et al., NeurIPS 2019): the largest Kolmogorov-Smirnov distance of a class's probability. Every detector has
-the critical value that gives exactly 5% false alarms on the same windows; frouros on the first 50 of them.
+further below, from {sample.checked} windows. All tasks have features, projected to 64 numbers; *without
+features*: the monitor for files that have none. *before*: the set of the second round, with features. *BBSD*
+(Rabanser et al., NeurIPS 2019): the largest Kolmogorov-Smirnov distance of a class's probability. Every
+detector has the critical value that gives exactly 5% false alarms on the same windows; frouros on the first
+{sample.peers * WINDOWS} of them.
 
 ![Detection by window size](monitor.png)
 
@@ -393,8 +437,8 @@ The mean over tasks; in brackets the number of tasks, where few have it.
 
 ## Rules
 
-Mean power over the four deciding cells and the tasks, and the gap to the best single detector in points,
-over all sizes and shares of unfamiliar rows. *Fisher of smallest* is the monitor's for one label: the
+Mean power over {len(DECIDING)} deciding cells and the tasks, and the gap to the best single detector in
+points, over all sizes and shares of unfamiliar rows. *Fisher of smallest* is the monitor's for one label: the
 smallest p-value of the one-sided scores, as one test, is added to that of the features. For many labels its
 rule is *today's* (smallest weighted p-value, features at a quarter). For rules with logits or outputs only,
 the best single detector is one without features.
@@ -410,7 +454,7 @@ either, which is optimal (Neyman & Pearson 1933).
 
 ## Peers in the same run
 
-Mean over tasks. `frouros` 0.9.0 on the confidence; its MMD on the logits.
+Mean over tasks. Peers: {study.peers}. Frouros on the confidence; its MMD on the logits.
 
 {peers_table(study)}
 
@@ -424,15 +468,12 @@ matters*: it also says that the estimated accuracy has fallen.
 ## Spending alpha over a history
 
 Simulated: {HISTORIES:,} histories of {CHECKS} checks with one reference of five windows (standard error below
-0.4 points). Detection at the first check, and within {SOON} checks of a shift that begins at a check and
-stays: the mean over shifts that one check at 5% detects in {powers} of the cases.
+{50 / np.sqrt(HISTORIES):.1g} points). Detection at the first check, and within {SOON} checks of a shift that
+begins at a check and stays: the mean over shifts that one check at 5% detects in {powers} of the cases.
 
 {spending_table(study)}
 
-The plain e-process breaks its promise, because all checks share a reference. Comparing each window with the
-reference *and all earlier windows* makes the p-values independent. That e-process is valid and detects a late
-shift far better, but little at the first check. Three quarters levels and one quarter e-process would be the
-best of all, but it needs the rows of all earlier checks, which a history file does not hold.
+{spending_words(study.spending)}
 
 ## Accuracy without labels
 
@@ -446,6 +487,11 @@ One label ({tasks}):
 Many labels (objects96; a row's accuracy is the share of its labels that are right; CBPE does not apply):
 
 {accuracy_table(study, True)}
+
+What the monitor prints with its estimate (`TYPICAL_ERROR` in `src/surefoot/deploy/monitor_text.py`): the mean
+error of single networks on fully unfamiliar windows, of both halves.
+
+{printed_table(study)}
 """
 
 

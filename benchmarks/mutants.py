@@ -160,11 +160,6 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "if one n is 0 its value is NaN, and so is any difference from it",
     ),
     (
-        "return float(np.exp(brentq(excess, narrowest, 0.1, xtol=1e-6)))",
-        "return float(np.exp(brentq(excess, narrowest, 0.15000000000000002, xtol=1e-6)))",
-        "any upper end beyond the only root finds that root",
-    ),
-    (
         "result = minimize(objective, np.clip(start, low, high), jac=True, method='L-BFGS-B', "
         "bounds=Bounds(low, high), options={'ftol': 1e-16, 'gtol': 1e-10},)",
         "result = minimize(objective, np.clip(start, low, high), jac=True, "

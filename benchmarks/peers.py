@@ -163,11 +163,10 @@ HEAD = """# Comparison with other libraries
 `make benchmark`.
 {circumstances}
 
-torch-uncertainty cannot be imported directly: its `__init__` imports lightning and torchvision, and with
-torchvision 0.29.2 that fails with "RuntimeError: operator torchvision::nms does not exist". Its fit and its
-metrics run from its own, unchanged modules without that `__init__`. gpleiss's temperature_scaling is a file,
-not a package: its published algorithm (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is
-reimplemented in `benchmarks/contestant_fits.py`.
+torch-uncertainty's fit and metrics run from its own, unchanged modules, without its `__init__`, which imports
+lightning and torchvision. gpleiss's temperature_scaling is a file, not a package: its published algorithm
+(LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is reimplemented in
+`benchmarks/contestant_fits.py`.
 """
 
 FITS_HEAD = """## Temperature fits

@@ -91,3 +91,39 @@ def simulate() -> dict[str, dict[str, float]]:
             row[part] = np.mean([row[f"{part}, {power:.0%}"] for power in POWERS])
         row["mean"] = np.mean([row["first check"], *(row[f"from check {start}"] for start in STARTS)])
     return table
+
+
+def spending_answer(found: dict[str, dict[str, float]]) -> str:
+    """Whether another rule is better, in a sentence."""
+    today = found[TODAY]
+    later = [f"from check {start}" for start in STARTS[1:]]
+    as_good = {
+        name: np.mean([row[part] for part in later])
+        for name, row in found.items()
+        if name != TODAY and row["first check"] >= today["first check"]
+    }
+    better = [name for name, mean in as_good.items() if mean > np.mean([today[part] for part in later])]
+    return (
+        f"**Spending:** {len(as_good)} of {len(found) - 1} other rules detect as much at the first check; of "
+        f"these, {' and '.join(better) if better else 'none'} detects more of the shifts that begin later."
+    )
+
+
+def spending_words(found: dict[str, dict[str, float]]) -> str:
+    """One shift in detail, and what e-processes do."""
+
+    def of(name: str, part: str) -> str:
+        return f"{100 * found[name][part]:.0f}%"
+
+    exact, mixed = "e-process, earlier rows", "3/4 levels, 1/4 e-process, earlier rows"
+    first, soon, late = "first check, 80%", "from check 1, 80%", f"from check {STARTS[-1]}, 80%"
+    return f"""A shift that a single check detects in 80% of the cases is detected by the monitor's rule in
+{of(TODAY, first)} as the first check of a history, and within {SOON} checks in {of(TODAY, soon)}; if it
+begins at check {STARTS[-1]}, within {SOON} checks in {of(TODAY, late)}. By the e-process with earlier rows:
+{of(exact, first)}, {of(exact, soon)} and {of(exact, late)}.
+
+The plain e-process alarms in {of("e-process", "any false alarm, reference of 2 windows")} of the histories
+with a reference of two windows, because all checks share a reference. Comparing each window with the
+reference *and all earlier windows* makes the p-values independent, and that e-process valid. Three quarters
+levels and one quarter e-process has a mean of {of(mixed, "mean")} (the monitor's rule: {of(TODAY, "mean")}),
+but needs the rows of all earlier checks, which a history file does not hold."""

@@ -5,14 +5,15 @@
 Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
 and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods
 that the paper does not have, into its details.md; the two kinds of ensemble, from the scores, into its
-ensembles.md; each between two comments.
+ensembles.md; each between two comments. The rows of numbers in docs/methods/README.md and in the
+repository's README.md are written again from the scores.
 """
 
 import argparse
 import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ ROW = re.compile(
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
+CHANGES = re.compile(r"^\| `[^`]+`( \| [+-]?\d+%){4} \|$", re.MULTILINE)  # rows of the page of methods
+NLLS = re.compile(r"^\| `[^`]+`[^|]* \| \d+( \| [^|]+\(\*[^|]+\*\)){4} \|$", re.MULTILINE)  # of the README
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
 BEGIN, END = "<!-- {}: written by experiments/answers.py -->", "<!-- end of {} -->"
 MORE_METHODS = re.compile(r"^\*\*Not in the paper.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
@@ -54,6 +57,8 @@ STYLES: dict[str, dict[str, Any]] = {
     OTHER: {"color": "#56b4e9", "marker": "o", "markersize": 3.5, "markerfacecolor": "none"},
     PAPER: {"color": "#d55e00", "marker": "D", "markersize": 4.5},
 }
+
+Means = Sequence[Mapping[tuple[str, str, str], float]]  # of each task, by method, side and metric
 
 
 @dataclass(frozen=True)
@@ -76,32 +81,28 @@ def answers(text: str) -> Iterator[Answer]:
         yield Answer(row["question"], *changes, word=row["word"])
 
 
-def answers_table(pages: Path) -> str:
-    """A row per question, a word and a percentage per task, and the paper's percentages."""
-    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
-    lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
-    for of_question in zip(*ours.values(), strict=True):
-        question = of_question[0].question
-        cells = []
-        for task, each in zip(ours, of_question, strict=True):
-            changes = f"{percent(each.change)}; *{percent(paper_change(question, task))}*"
-            cells.append(f"{WORDS.get(each.word, each.word)} ({changes})")
-        lines.append(f"| {question} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def answers_by_task(pages: Path) -> dict[str, list[Answer]]:
+    """From each task's page."""
+    return {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
 
 
-def details_table(pages: Path) -> str:
-    """The same with the numbers: the interval for new groups, and half of that over runs."""
-    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
-    lines = ["| question | " + " | ".join(ours) + " |", "|---|" + "---|" * len(ours)]
-    for of_question in zip(*ours.values(), strict=True):
-        cells = [
-            f"{WORDS.get(each.word, each.word)}: {each.change:+.1%} [{each.low:+.1%}, {each.high:+.1%}] "
-            f"±{each.margin:.1%}"
-            for each in of_question
-        ]
-        lines.append(f"| {of_question[0].question} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def questions_table(pages: Path, cell: Callable[[str, Answer], str]) -> str:
+    """A row per question, a cell per task."""
+    ours = answers_by_task(pages)
+    by_question = zip(*ours.values(), strict=True)
+    return markdown("question", ((each[0].question, *map(cell, ours, each)) for each in by_question))
+
+
+def with_paper(task: str, answer: Answer) -> str:
+    """A word and a percentage, and the paper's percentage."""
+    changes = f"{percent(answer.change)}; *{percent(paper_change(answer.question, task))}*"
+    return f"{WORDS.get(answer.word, answer.word)} ({changes})"
+
+
+def with_intervals(_task: str, answer: Answer) -> str:
+    """The numbers: the interval for new groups, and half of that over runs."""
+    interval = f"[{answer.low:+.1%}, {answer.high:+.1%}] ±{answer.margin:.1%}"
+    return f"{WORDS.get(answer.word, answer.word)}: {answer.change:+.1%} {interval}"
 
 
 def more_methods_table(pages: Path) -> str:
@@ -112,12 +113,16 @@ def more_methods_table(pages: Path) -> str:
         for line in table.splitlines()[2:]:
             method, _, difference, *_ = (cell.strip() for cell in line.strip("|").split(" | "))
             differences.setdefault(method, {})[task] = difference
-    lines = ["| method | " + " | ".join(TASKS) + " |", "|---|" + "---|" * len(TASKS)]
-    for method, of_tasks in differences.items():
-        lines.append(
-            f"| {method} | " + " | ".join(of_tasks.get(task, "\N{EN DASH}") for task in TASKS) + " |"
-        )
-    return "\n".join(lines)
+    return markdown(
+        "method",
+        ((method, *(of.get(task, "\N{EN DASH}") for task in TASKS)) for method, of in differences.items()),
+    )
+
+
+def markdown(first: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table with a column per task after the first one."""
+    lines = [f"| {' | '.join(cells)} |" for cells in ((first, *TASKS), *rows)]
+    return "\n".join([lines[0], "|---|" + "---|" * len(TASKS), *lines[1:]])
 
 
 def ensembles_table(pages: Path) -> str:
@@ -135,6 +140,21 @@ def ensembles_table(pages: Path) -> str:
                 f"| {first} | `{method}` | " + " | ".join(cells).replace("-", "\N{MINUS SIGN}") + " |"
             )
     return "\n".join(lines)
+
+
+def change_row(line: str, means: Means) -> str:
+    """On the page of methods: the change of unfamiliar NLL from `single-t`, on each task."""
+    method = line.split("`")[1]
+    changes = [of[method, "unfamiliar", "nll"] / of["single-t", "unfamiliar", "nll"] - 1 for of in means]
+    return f"| `{method}` | {' | '.join(map(percent, changes))} |"
+
+
+def nll_row(line: str, means: Means) -> str:
+    """In the README: unfamiliar NLL on each task; the paper's stays."""
+    method, cells = line.split("`")[1], line.split(" | ")
+    for place, of in enumerate(means, start=2):
+        cells[place] = f"{of[method, 'unfamiliar', 'nll']:.3f} {cells[place].partition(' ')[2]}"
+    return " | ".join(cells)
 
 
 def percent(change: float) -> str:
@@ -164,7 +184,7 @@ def paper_change(text: str, task: str) -> float:
 def answers_picture(pages: Path) -> Picture:
     """A panel for each question, a line for each task."""
     recipes = re.split(r"^## ", (pages / "recipes.md").read_text(), flags=re.MULTILINE)
-    ours = {task: list(answers((pages / f"{name}.md").read_text())) for task, name in TASKS.items()}
+    ours = answers_by_task(pages)
     others = {
         task: [answer for part in recipes if part.startswith(f"{name}:") for answer in answers(part)]
         for task, name in TASKS.items()
@@ -216,13 +236,20 @@ def main() -> None:
     path.write_text(answers_picture(pages).svg())
     print(path)
     for page, name, table in (
-        ("README.md", "answers", answers_table),
-        ("details.md", "answers", details_table),
-        ("details.md", "methods", more_methods_table),
-        ("ensembles.md", "ensembles", ensembles_table),
+        ("README.md", "answers", questions_table(pages, with_paper)),
+        ("details.md", "answers", questions_table(pages, with_intervals)),
+        ("details.md", "methods", more_methods_table(pages)),
+        ("ensembles.md", "ensembles", ensembles_table(pages)),
     ):
         path = pages / page
-        path.write_text(with_table(path.read_text(), name, table(pages)))
+        path.write_text(with_table(path.read_text(), name, table))
+        print(path)
+    means = [mean_scores(pages / f"{name}-scores.csv") for name in TASKS.values()]
+    for path, rows, row in (
+        (pages.parent / "methods/README.md", CHANGES, change_row),
+        (pages.parent.parent / "README.md", NLLS, nll_row),
+    ):
+        path.write_text(rows.sub(lambda found, row=row: row(found[0], means), path.read_text()))
         print(path)
 
 

@@ -486,11 +486,11 @@ def picture(every: "Sequence[Results]", compared: "Sequence[Sequence[tuple[Any, 
             axes.set_title(found.task, loc="left", fontsize=9)
             axes.axvline(0, color=GREY, linewidth=0.8)
             rows: list[tuple[str, float, float, float]] = []
-            for kind, _, _, place, _, _, base, gap in lines:
+            for kind, _, _, place, runs, _, base, gap in lines:
                 if (kind, place) == ("primary", "unfamiliar nll"):
                     low, high = gap.ends
                     rows.append(
-                        ("chosen setting, 10 runs", *(100 * v / base for v in (low, gap.value, high)))
+                        (f"chosen setting, {runs} runs", *(100 * v / base for v in (low, gap.value, high)))
                     )
             for effect in effects(found):
                 if (effect.side, effect.metric) == ("unfamiliar", "nll"):

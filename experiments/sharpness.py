@@ -458,7 +458,7 @@ ABLATION_PLACES = (
 )
 ABLATION_TITLE = (
     "The change of the NLL from the plain recipe of the same length, at each network's own T; "
-    "left of 0 is better. Means of 3 runs and their standard errors."
+    f"left of 0 is better. Means of {len(SEEDS)} runs and their standard errors."
 )
 
 Place = tuple[str, str]  # the side and the metric's name
@@ -547,7 +547,8 @@ def ablation_markdown(scores: Mapping[str, Scores]) -> str:
     names = [Column(METRICS.named(metric).title, group=side) for side, metric in ABLATION_PLACES]
     columns = (Column("recipe", align="left"), *names)
     notes = (
-        "means of 3 runs ± their standard error; trained on train only, T fitted on validation data",
+        f"means of {len(SEEDS)} runs ± their standard error; trained on train only, T fitted on validation "
+        "data",
         "all rows of a task have the same number of epochs"
         + (f", except '{OWN_LENGTH}'" if OWN_LENGTH in labels else ""),
     )

@@ -291,14 +291,14 @@ def evaluate(chosen: argparse.Namespace) -> None:
 SHOWN = {  # label, colour, marker
     "single-t": ("single", "#888888", "o"),
     "budget-t": ("single", "#888888", "s"),
-    PAPER_ENSEMBLE: ("ensemble of 10", "#1f5fa8", "o"),
-    "ensemble-budget-t": ("ensemble of 10", "#1f5fa8", "s"),
+    PAPER_ENSEMBLE: ("ensemble", "#1f5fa8", "o"),
+    "ensemble-budget-t": ("ensemble", "#1f5fa8", "s"),
     "sharpness-aware-t": ("sharpness-aware", "#c4541a", "o"),
     OURS: ("sharpness-aware", "#c4541a", "s"),
-    OWN_ENSEMBLE: ("ensemble of 10 sharpness-aware", "#6a3d9a", "o"),
+    OWN_ENSEMBLE: ("ensemble of sharpness-aware", "#6a3d9a", "o"),
 }
 SCORES = (("familiar", "nll"), ("unfamiliar", "nll"), ("unfamiliar", "aurc"), ("unfamiliar", "label_error"))
-SCORES_TITLE = "Familiar and unfamiliar NLL: circles with the own T, squares with the 2% budget"
+SCORES_TITLE = "Familiar and unfamiliar NLL: circles with the own T, squares with the risk budget"
 
 
 def scores_of(plan: Plan, store: Store) -> dict[str, tuple[float, ...]]:
@@ -349,7 +349,7 @@ def scores_picture(scores: Mapping[str, Mapping[str, tuple[float, ...]]]) -> "Pi
                 color=colour,
                 marker="o",
                 linestyle="",
-                markersize=7 if "10" in label else 5,
+                markersize=7 if label.startswith("ensemble") else 5,
                 label=label,
             )
             for label, colour in kinds.items()

@@ -170,3 +170,8 @@ def test_nothing_is_loaded_by_pickle():
             if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
                 assert isinstance(node.value, ast.Constant)
                 assert node.value.value is (node.arg == "weights_only")
+
+
+def test_mutants_that_change_nothing_are_of_lines_that_exist(monkeypatch):
+    monkeypatch.syspath_prepend(SOURCE.parents[1] / "benchmarks")
+    importlib.import_module("mutants").check_equivalent()

@@ -8,6 +8,7 @@ both from nothing.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -44,10 +45,7 @@ LOADED = (
 
 
 class Process:
-    """A process as `subprocess.Popen` shows it, with text in its pipes.
-
-    `new_workers` are for a task with a table: once Arrow's threads have read one, they do not work in a fork.
-    """
+    """A process as `subprocess.Popen` shows it, with text in its pipes."""
 
     def __init__(
         self,
@@ -57,7 +55,6 @@ class Process:
         cwd=None,
         environment=None,
         new_session=False,
-        new_workers=False,
         stdin=False,
     ):
         self.args, self.returncode = [code, *arguments], None
@@ -67,7 +64,6 @@ class Process:
             "cwd": str(cwd or os.getcwd()),  # noqa: PTH109 as it is given to a new process
             "environment": {**os.environ, **(environment or {})},
             "new_session": new_session,
-            "new_workers": new_workers,
         }
         (out, to_out), (err, to_err), (status, to_status), (from_in, to_in) = (os.pipe() for _ in range(4))
         _server().send(json.dumps(request), [from_in, to_out, to_err, to_status])
@@ -168,21 +164,29 @@ def serve(number):
     sys.path[0] = ""
     for name in LOADED:
         importlib.import_module(name)
+    # For signals Arrow keeps a pipe, which a training process would close.
+    importlib.import_module("pyarrow").enable_signal_handlers(False)
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     requests = socket.socket(fileno=number)
     while True:
         text, (*pipes,), _, _ = socket.recv_fds(requests, 2**20, 4)
+        _count_ended()
         if not text:
             return
         if os.fork() == 0:
             requests.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _watch(json.loads(text), *pipes)
             return
         for each in pipes:
             os.close(each)
+
+
+def _count_ended():
+    """Add the processor time of forks that have ended to this process's, so that `time` shows it."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _watch(request, given, out, err, status):
@@ -212,8 +216,7 @@ def _become(request):
     _use(request["environment"])
     os.chdir(request["cwd"])
     sys.argv = ["-c", *request["arguments"]]
-    if not request["new_workers"]:
-        subprocess.Popen = _ForkedWorkers
+    subprocess.Popen = _ForkedWorkers
     exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
 
 

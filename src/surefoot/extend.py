@@ -28,6 +28,6 @@ def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant])
             TASKS.add(entry)
         else:
             raise InputError(
-                f"cannot register {shown(entry)}; allowed: a Metric, Calibrator, Method, TaskEntry, or a subclass "
-                "of Variant"
+                f"cannot register {shown(entry)}; allowed: a Metric, Calibrator, Method, TaskEntry, or a "
+                "subclass of Variant"
             )

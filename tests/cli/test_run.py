@@ -109,6 +109,25 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_rows_of_further_calibrators_are_added_without_training(
+    folder, no_training, no_figures, here, tmp_path
+):
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    command = ("run", folder / "tiny.toml", "--store", tmp_path / "runs", "--method", "single")
+    printed = here(*command, "--set", "runs=1", "--calibrators", "temperature,vector,isotonic").stdout
+    added = {"Single + T", "Single + vector", "Single + isotonic", "Ensemble + vector", "Ensemble + isotonic"}
+    assert {row[0] for row in rows_of(printed)} >= {"Single", *added}
+    page = Path(printed.rpartition("report: ")[2].strip())
+    text = page.read_text()
+    assert all(title in text for title in added)
+    (table,) = page.parent.glob("tables/*-scores.csv")
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    nlls = {
+        row["method"]: row["value"] for row in rows if (row["side"], row["metric"]) == ("familiar", "nll")
+    }
+    assert len({nlls[name] for name in ("single", "single-t", "single-vector", "single-isotonic")}) == 4
+
+
 def test_it_ends_with_the_table_and_the_report(folder):
     printed = (folder / "said.txt").read_text()
     page = folder / "runs/experiments/tiny/report.html"

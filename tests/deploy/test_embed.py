@@ -1,5 +1,6 @@
 """Embeddings of images, compared with the network itself; killed, resumed and refused."""
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from torch import nn
 
 from surefoot.deploy import embed
 from surefoot.deploy.bundle import Preprocessing
-from surefoot.deploy.embed import Encoder, embedding_facts, encoder_named, read_images, write_embeddings
+from surefoot.deploy.embed import METADATA, Encoder, encoder_named, read_images, write_embeddings
 from surefoot.errors import InputError
 from surefoot.networks.backbones import build_network
 from surefoot.training.augment import MEAN, SPREAD
@@ -81,7 +82,7 @@ def test_the_file_has_the_inputs_of_the_last_layer(photos, tmp_path):
     with torch.no_grad():
         expected = network.features(torch.from_numpy(views.transpose(0, 3, 1, 2)).float()).numpy()
     assert np.stack(table["embedding"].to_pylist()) == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    facts = embedding_facts(tmp_path / "out.parquet")
+    facts = json.loads(table.schema.metadata[METADATA])
     assert (facts["network"], facts["view"], facts["resize"], facts["type"]) == ("resnet18", 8, 12, "float")
     assert len(facts["weights"]) == 16
 

@@ -109,9 +109,7 @@ def study(script, evaluation, tmp_path_factory):
     """A study whose first command was killed once the first student was done, and called again."""
     folder = tmp_path_factory.mktemp("study")
     write_task(folder)
-    process = warm.Process(
-        CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True, new_workers=True
-    )
+    process = warm.Process(CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True)
     end = time.monotonic() + 300
     while not any((folder / "runs" / "lessons").glob("*/*.npy")) and time.monotonic() < end:
         assert process.poll() is None, process.stderr.read()
@@ -130,7 +128,7 @@ def study(script, evaluation, tmp_path_factory):
             ("final", "tiny: "),
             ("options", "tiny: "),
         ):
-            done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder), new_workers=True)
+            done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder))
             assert done.returncode == 0, done.stderr
             assert script.main(table) == 0
             first = (folder / "out" / "distillation-tables.md").read_text().splitlines()[0]

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from surefoot import InputError
 from surefoot.networks.backbones import build_network
-from surefoot.networks.weights import Mismatch, load_weights, load_weights_and_head, read_weights
+from surefoot.networks.weights import Mismatch, load_weights, read_weights
 from tests.networks.conftest import seeded, small
 
 
@@ -127,20 +127,12 @@ def test_names_under_wrappers(tmp_path):
     assert list(read_weights(path)) == ["conv1.weight"]
 
 
-def test_the_last_layer_is_loaded_only_where_asked_for_and_fitting(tmp_path):
+def test_the_last_layer_is_not_loaded(tmp_path):
     state, path = published(classes=2), tmp_path / "same.pth"
     torch.save(state, path)
     network = network_for(classes=2)
     assert load_weights(network, path).left_out == ("fc.weight", "fc.bias")
     assert not torch.equal(network.fc.weight, state["fc.weight"])
-    report = load_weights_and_head(network, path)
-    assert report.left_out == ()
-    assert "fc.weight" in report.matched
-    assert torch.equal(network.fc.weight, state["fc.weight"])
-    with pytest.raises(InputError, match=r"fc.weight is of shape \(2, 512\); allowed: shape \(3, 512\)"):
-        load_weights_and_head(network_for(classes=3), path)
-    with pytest.raises(InputError, match=r"fc.variance.weight is missing; allowed: shape \(2, 512\)"):
-        load_weights_and_head(network_for(head="gaussian"), path)
 
 
 def test_a_gaussian_head_is_a_last_layer_too(tmp_path):

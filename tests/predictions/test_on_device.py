@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot import Predictions
+from surefoot import LabelKind, Predictions
 from surefoot.calibrators import search
 from surefoot.metrics import METRICS
+from surefoot.predictions import fused
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and functions that use it, are loaded
-    from surefoot.predictions import fused
 
 
 def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):
@@ -76,12 +73,11 @@ numpy_warns = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-def interpreted(monkeypatch):
-    """The kernels, interpreted on the CPU."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    if type(fused._softmax_facts).__name__ != "InterpretedFunction":
-        pytest.skip("triton was imported before this file")
+def interpreted():
+    """The kernels, interpreted on the CPU (`tests/conftest.py`)."""
+    pytest.importorskip("triton", reason="needs triton, which torch with CUDA brings")
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU the kernels are compiled: benchmarks/gpu.py compares them")
     return fused
 
 
@@ -151,9 +147,7 @@ def test_slopes_of_the_kernel_are_those_of_the_host(case, scale, interpreted):
     for stride in (1, 3):
         some, truth = logits[:, ::stride], labels[::stride].contiguous()
         first, second, third = interpreted.softmax_slopes(some, truth, scale)
-        expected = search.read(
-            search._SomeRows(some, truth, Predictions.from_logits(logits, labels).kind), scale
-        )
+        expected = search.read(search.Rows(some, truth, LabelKind.ONE_LABEL), scale)
         close = tolerance(logits)
         size = float(logits.abs().max())
         np.testing.assert_allclose(first, expected.row_slopes, close["rtol"], close["rtol"] * size)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from surefoot import (
     Evaluation,
     InputError,
+    choose_sets,
     choose_thresholds,
     evaluate,
     fit_calibration,
@@ -55,6 +56,9 @@ def results():
         "evaluation": evaluate(familiar, unfamiliar, calibration=calibration, resamples=10),
         "calibration": calibration,
         "thresholds": choose_thresholds(val, target_error=0.3, unfamiliar=unfamiliar),
+        "thresholds per class": choose_thresholds(val, target_error=0.6, per="class"),
+        "sets": choose_sets(val, unfamiliar=unfamiliar),
+        "vector": fit_calibration("vector", val),
         "unreachable": choose_thresholds(val, target_error=0.0001),
         "check": monitor(familiar, unfamiliar),
         "change": change(),
@@ -62,7 +66,18 @@ def results():
     }
 
 
-KINDS = ("evaluation", "calibration", "thresholds", "unreachable", "check", "change", "study")
+KINDS = (
+    "evaluation",
+    "calibration",
+    "vector",
+    "thresholds",
+    "thresholds per class",
+    "sets",
+    "unreachable",
+    "check",
+    "change",
+    "study",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,6 +85,10 @@ def test_every_result_can_be_looked_at(results, kind, tmp_path):
     result = results[kind]
     text = repr(result)
     assert 2 <= len(text.splitlines()) < 41
+    widest = max(
+        len(line) - len(HOSTILE) * (HOSTILE in line or kind == "change") for line in text.splitlines()
+    )
+    assert widest <= 100
     assert "Result object" not in text
     fragment = result._repr_html_()
     assert fragment.startswith('<div class="surefoot">')

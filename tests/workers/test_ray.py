@@ -108,6 +108,10 @@ def two_nodes(tmp_path_factory):
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1 alone
         patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+        # A process imports torch, which takes seconds: keep each for all tests, and start none without work.
+        patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "600000")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
         nodes = TwoNodes(tmp_path_factory.mktemp("caches"))
         try:
             with Cluster(address=nodes.address).connected():

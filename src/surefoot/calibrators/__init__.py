@@ -65,7 +65,6 @@ class Calibrator:
     kind: str  # of its calibrations, in files
     fit: Callable[..., Calibration]  # of Predictions, and of `options` by name
     read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
-    one_temperature: bool = False  # whether it fits one T for all logits
     options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
     one_label_only: bool = False  # whether it needs classes that exclude each other
     one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
@@ -83,7 +82,7 @@ def _later(path: str) -> Callable[..., Any]:
 CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
                kind="temperature", fit=_later("temperature:fit_temperature"),
-               read=_later("temperature:Temperature.from_dict"), one_temperature=True, options=("weights",)),
+               read=_later("temperature:Temperature.from_dict"), options=("weights",)),
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
@@ -96,11 +95,11 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
-               read=_later("temperature:Temperature.from_dict"), one_temperature=True, options=("weights",)),
+               read=_later("temperature:Temperature.from_dict"), options=("weights",)),
     Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
                "this package",
                kind="budget", fit=_later("budget:fit_budget_temperature"),
-               read=_later("budget:BudgetTemperature.from_dict"), one_temperature=True,
+               read=_later("budget:BudgetTemperature.from_dict"),
                options=("budget", "reference")),
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
                "Li & Hoiem, CVPR 2020",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from surefoot.calibrators.search import CLOSE, is_flat, is_separable, search, search_bounds
+from surefoot.calibrators.search import CLOSE, is_at_bound, is_flat, is_separable, search, search_bounds
 from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
@@ -96,7 +96,7 @@ def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAvera
     lowest, highest = search_bounds(labelled)
     scale, low, high = _start(labelled, lowest, highest)
     scale, reading = search(lambda at: read(labelled, at), scale, low, high, CLOSE)
-    at_bound = not lowest * 1.01 < scale < highest / 1.01 or not reading.second > 0
+    at_bound = is_at_bound(scale, lowest, highest) or not reading.second > 0
     factor = math.inf
     if not at_bound:
         factor = interval_factor(reading.rows, reading.second, scale, labelled.groups)

@@ -4,6 +4,7 @@ A class is compared with all others together; for exclusive classes the probabil
 their sum. Two classes have one curve, that of class 1; many labels have one for each label.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
@@ -44,9 +45,9 @@ class OneVsRest(Calibration):
         calibrated = self.module(torch.float64)(logits.to(torch.float64))
         return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
 
+    @abstractmethod
     def module(self, dtype: torch.dtype = torch.float32) -> "OneVsRestModule":
         """As a torch module of logits (n, classes)."""
-        raise NotImplementedError
 
     def remarks(self) -> list[str]:
         """A warning about few rows."""
@@ -208,16 +209,16 @@ Logistic = TypeVar("Logistic", bound=LogisticCurves)
 OfPieces = TypeVar("OfPieces", bound=Pieces)
 
 
-class OneVsRestModule(FittedModule):
+class OneVsRestModule(FittedModule, ABC):
     """Logits (n, classes) to log odds of each curve (curves, n), through the curve, and back."""
 
     def __init__(self, kind: LabelKind, classes: int) -> None:
         super().__init__()
         self.kind, self.classes = kind, classes
 
+    @abstractmethod
     def curve(self, log_odds: Tensor) -> Tensor:
         """Calibrated log odds (curves, n)."""
-        raise NotImplementedError
 
     def log_probabilities(self, log_odds: Tensor) -> Tensor:
         """Of each curve, (curves, n)."""

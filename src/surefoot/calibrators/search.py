@@ -49,20 +49,7 @@ class Derivatives(Protocol):
 Read = TypeVar("Read", bound=Derivatives)
 
 
-class Rows(Protocol):
-    """Predictions, or some of their rows."""
-
-    @property
-    def logits(self) -> Tensor: ...
-
-    @property
-    def labels(self) -> Tensor: ...
-
-    @property
-    def kind(self) -> LabelKind: ...
-
-
-class _SomeRows(NamedTuple):
+class Rows(NamedTuple):
     """Some rows of predictions, which have been checked."""
 
     logits: Tensor
@@ -110,10 +97,10 @@ def best_scale(
     stride = predictions.n // fewest
     while stride > 1:
         labels = predictions.labels[::stride].contiguous()
-        every = _SomeRows(predictions.logits[:, ::stride], labels, predictions.kind)
+        every = Rows(predictions.logits[:, ::stride], labels, predictions.kind)
         some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
-        if not lowest * 1.01 < scale < highest / 1.01:  # with few rows, all predictions may be correct
+        if is_at_bound(scale, lowest, highest):  # with few rows, all predictions may be correct
             scale = start
         stride //= more
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
@@ -132,6 +119,11 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
     """The same from the largest logit of all rows (a few rows may dominate T) and the root mean square."""
     return 1 / (REACH * max(1.0, largest)), REACH / min(1.0, max(size, 1e-30))
+
+
+def is_at_bound(scale: float, lowest: float, highest: float) -> bool:
+    """Whether the best scale is at an end of what was searched."""
+    return not lowest * 1.01 < scale < highest / 1.01
 
 
 def is_flat(predictions: Predictions) -> bool:
@@ -192,7 +184,7 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(rows: Rows, scale: float, weights: Tensor | None = None) -> Reading:
+def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
     logits, labels, kind = rows.logits, rows.labels, rows.kind
     softmax = kind is LabelKind.ONE_LABEL

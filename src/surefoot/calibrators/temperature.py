@@ -17,7 +17,7 @@ from surefoot.calibrators.calibration import (
     facts_from,
     positive,
 )
-from surefoot.calibrators.search import best_scale, is_flat, is_separable, search_bounds
+from surefoot.calibrators.search import best_scale, is_at_bound, is_flat, is_separable, search_bounds
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
@@ -328,7 +328,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     separable = not reading.largest_slope > 0 and is_separable(labelled)
     if separable:
         scale = highest
-    at_bound = separable or not lowest * 1.01 < scale < highest / 1.01
+    at_bound = separable or is_at_bound(scale, lowest, highest)
     factor = math.inf
     if not at_bound:
         factor = interval_factor(reading.row_slopes, reading.second, scale, labelled.groups)
@@ -373,13 +373,18 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
 
 
 def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
-    """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h; g is summed within groups."""
+    """`factor_of` the rows' slopes, which are summed within groups."""
     slopes = row_slopes.numpy() if row_slopes.device.type == "cpu" else row_slopes
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
         slopes = np.bincount(member_of, row_slopes.cpu().numpy())
-    error = math.sqrt(float((slopes * slopes).sum())) / second / scale
-    widened = NORMAL * few_samples_factor(len(slopes)) * error
+    return factor_of(float((slopes * slopes).sum()), len(slopes), second, scale)
+
+
+def factor_of(squared_slopes: float, independent: int, second: float, scale: float) -> float:
+    """exp(t * standard error of log T), by the sandwich sqrt(sum g^2) / sum h."""
+    error = math.sqrt(squared_slopes) / second / scale
+    widened = NORMAL * few_samples_factor(independent) * error
     return math.exp(widened) if widened < 700 else math.inf
 
 

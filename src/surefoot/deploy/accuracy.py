@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
 
 FALL_FACTOR = 3.0  # measured: on unfamiliar data accuracy fell 2 to 10 times as much as the mean confidence
 
@@ -62,18 +61,6 @@ def thresholded_confidence(reference: Reference, confidence: Array) -> float:
         return 1.0
     threshold = np.sort(reference.confidence)[wrong - 1]
     return float((confidence > threshold).mean())
-
-
-def agreement(predictions: Predictions) -> float:
-    """How often two members of an ensemble predict the same class (GDE; Jiang et al., ICLR 2022).
-
-    The expected accuracy of one member, if the ensemble is calibrated.
-    """
-    chosen = predictions.logits.argmax(dim=2).numpy()  # (members, n)
-    members = len(chosen)
-    counts = np.stack([(chosen == label).sum(axis=0) for label in range(predictions.classes)])
-    pairs = (counts * (counts - 1)).sum(axis=0) / (members * (members - 1))
-    return float(pairs.mean())
 
 
 ESTIMATORS = {

@@ -388,9 +388,3 @@ def _joined(
             width = width or (len(table[EMBEDDING][0]) if len(table) else 0)
             writer.write_table(table.cast(schema))
     return width
-
-
-def embedding_facts(file: Path) -> dict[str, Any] | None:
-    """What the metadata of a file of embeddings says about the network; None if it is not such a file."""
-    found = (pyarrow.parquet.read_schema(file).metadata or {}).get(METADATA)
-    return None if found is None else json.loads(found)

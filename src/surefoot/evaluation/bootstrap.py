@@ -219,13 +219,11 @@ class _RankedDecisions:
         filled.reshape(-1, 2)[:number] = np.stack([np.ones(number), self.residual], axis=1)
         self.blocks = filled  # (blocks, decisions, 2): 1 for a decision, and its residual
         self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * BLOCK - number, dtype=np.intp))
-        # Runs of ties: where the run of each decision begins and ends, if there are any.
-        self.has_ties = len(self.ends) < number
         after = self.ends + 1
         before = np.append(0, after[:-1]) if len(after) else after
-        self.run_start, self.run_end = (
-            np.repeat(side, after - before) if self.has_ties else None for side in (before, after)
-        )
+        # Where the run of ties of each decision begins and ends; None without ties.
+        has_ties = len(self.ends) < number
+        self.runs = [np.repeat(side, after - before) for side in (before, after)] if has_ties else None
         # The wrong decisions, the first of each run of them, and where these runs begin and end.
         self.wrong_at = np.flatnonzero(self.wrong)
         run = np.searchsorted(self.ends, self.wrong_at)
@@ -269,11 +267,9 @@ class _RunningSums:
 
     @property
     def mass(self) -> Array:
-        return (
-            self.reached[:, np.append(0, self.decisions.ends + 1)]
-            if self.decisions.has_ties
-            else self.reached
-        )
+        if self.decisions.runs is None:
+            return self.reached
+        return self.reached[:, np.append(0, self.decisions.ends + 1)]
 
     @cached_property
     def errors(self) -> Array:
@@ -302,13 +298,13 @@ class _RunningSums:
         last = np.searchsorted(reached, mass)
         at = np.maximum(last - 1, 0)
         start, end = at, at + 1
-        if decisions.run_start is not None and decisions.run_end is not None:
-            start, end = decisions.run_start[at], decisions.run_end[at]
+        if decisions.runs is not None:
+            start, end = (side[at] for side in decisions.runs)
         return reached[start], np.where(last > 0, reached[end], 0.0)
 
     def residual_at(self, mass: Array, rows: slice = slice(None)) -> Array:
         """The residual at so much mass, (resamples, places): within a run of ties it is straight."""
-        if not self.decisions.has_ties:
+        if self.decisions.runs is None:
             return self._residual_by_blocks(mass, rows)
         chosen = range(*rows.indices(len(self.counts)))
         start, end = np.stack([self.run_at(row, places) for row, places in zip(chosen, mass, strict=True)], 1)
@@ -381,28 +377,31 @@ def _last_at_most(places: Array, knots: Array) -> Index:
 class _ResampledCurve(Curve):
     """The curve of one resample; whole arrays are summed only if a metric reads them."""
 
+    sums: _RunningSums
+    row: int
+
     def __init__(self, sums: _RunningSums, row: int) -> None:
         self.__dict__.update(sums=sums, row=row)
 
     @cached_property
     def mass(self) -> Array:
-        return np.asarray(self.__dict__["sums"].mass[self.__dict__["row"]])
+        return np.asarray(self.sums.mass[self.row])
 
     @property
     def errors(self) -> Array:
-        return np.asarray(self.__dict__["sums"].errors[self.__dict__["row"]])
+        return np.asarray(self.sums.errors[self.row])
 
     @property
     def confidence(self) -> Array:
-        return np.asarray(self.__dict__["sums"].confidence[self.__dict__["row"]])
+        return np.asarray(self.sums.confidence[self.row])
 
     @property
     def total(self) -> float:
-        return float(self.__dict__["sums"].totals[self.__dict__["row"]])
+        return float(self.sums.totals[self.row])
 
     @cached_property
     def error_steps(self) -> Array:
-        return np.asarray(self.__dict__["sums"].error_steps(self.__dict__["row"]))
+        return self.sums.error_steps(self.row)
 
     @property
     def total_errors(self) -> float:
@@ -411,7 +410,7 @@ class _ResampledCurve(Curve):
     @property
     def _is_short(self) -> bool:
         """Whether summing everything takes less time than finding out what is needed."""
-        return len(self.__dict__["sums"].decisions.unit) <= AT_ONCE
+        return len(self.sums.decisions.unit) <= AT_ONCE
 
     def errors_at(self, mass: Array) -> Array:
         if self._is_short:
@@ -424,13 +423,12 @@ class _ResampledCurve(Curve):
         return np.asarray(errors + np.clip((mass - start) / (end - start), 0.0, 1.0) * (after - errors))
 
     def run_ends(self, mass: Array) -> Array:
-        return np.asarray(self.__dict__["sums"].run_at(self.__dict__["row"], mass)[1])
+        return self.sums.run_at(self.row, mass)[1]
 
     def residual_at(self, mass: Array) -> Array:
-        sums, row = self.__dict__["sums"], self.__dict__["row"]
         if self._is_short:
-            return np.asarray(np.interp(mass, self.mass, sums.residual[row]))
-        return np.asarray(sums.residual_at(mass[None], slice(row, row + 1))[0])
+            return np.asarray(np.interp(mass, self.mass, self.sums.residual[self.row]))
+        return np.asarray(self.sums.residual_at(mass[None], slice(self.row, self.row + 1))[0])
 
 
 def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Counts) -> Array:

@@ -110,38 +110,20 @@ class WeightsReport:
 
 def load_weights(network: Network, path: str | Path) -> WeightsReport:
     """Put the file's backbone into the network; the last layer stays as initialised."""
-    return _load(network, path, read_weights(path), head={})
-
-
-def load_weights_and_head(network: Network, path: str | Path) -> WeightsReport:
-    """Put the file's backbone and its last layer into the network; refused if the last layer does not fit."""
     tensors = read_weights(path)
-    head = {f"{network.published_head}.{name}": own for name, own in network.head.state_dict().items()}
-    for name, own in head.items():
-        stored = tensors.get(name)
-        if stored is None or stored.shape != own.shape:
-            got = "missing" if stored is None else f"of shape {tuple(stored.shape)}"
-            raise InputError(f"{path}: last layer's {name} is {got}; allowed: shape {tuple(own.shape)}")
-    return _load(network, path, tensors, head=head)
-
-
-def _load(
-    network: Network, path: str | Path, tensors: dict[str, Tensor], *, head: dict[str, Tensor]
-) -> WeightsReport:
     backbone = {  # the tensors themselves, not copies, by published name
         name.removeprefix(network.published_prefix): tensor
         for name, tensor in network.state_dict().items()
         if not _is_under(network.head_name, name)
     }
-    targets = {**backbone, **head}
-    report = _compare(str(path), tensors, targets, network.published_head)
+    report = _compare(str(path), tensors, backbone, network.published_head)
     _refuse_wrong_file(network, report)
     for name in report.matched:  # a damaged file would look like a training that diverges
         if not torch.isfinite(tensors[name]).all():
             raise InputError(f"{report.path}: {name} holds NaN or infinity; allowed: numbers")
     with torch.no_grad():
         for name in report.matched:
-            targets[name].copy_(tensors[name])  # converts float16, and moves to the network's device
+            backbone[name].copy_(tensors[name])  # converts float16, and moves to the network's device
     return report
 
 

@@ -40,6 +40,7 @@ Named = Predictions | Mapping[str, Predictions]
 GREY = "#8c8c8c"
 # Every property, so that it takes none from `axes.prop_cycle`
 DIAGONAL: Any = {"color": GREY, "linewidth": 1, "linestyle": "-", "marker": ""}
+LONGEST_LABEL = 40  # characters
 COUNT_SHARE = 0.2  # of a reliability diagram's height, for the tallest bar of counts
 SHOWN_TEMPERATURES = (0.5, 2, 4, 8)  # written next to their points
 MARKS = {"^": "uncalibrated, T = 1", "X": "calibrated", ".": "T = 2, 2.25, ..."}
@@ -187,12 +188,18 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
         given = None if novelty is None else np.full(len(before), novelty)
         every = Predictions.from_logits(logits, None, kind=calibration.label_kind, novelty=given)
         after = calibration(every).probs()[:, 0].numpy()
-        label = calibration.summary() if novelty is None else f"novelty {novelty:g}"
+        label = _short_summary(calibration) if novelty is None else f"novelty {novelty:g}"
         axes.plot(before, after, **Style(axes).line, label=label)
     axes.set(xlabel="confidence before", ylabel="confidence after", xlim=(lowest, 1), ylim=(lowest, 1))
     percent_axes(axes.xaxis, axes.yaxis)
     axes.legend()
     return axes
+
+
+def _short_summary(calibration: Calibration) -> str:
+    """Its numbers, or its kind where they would not fit a legend."""
+    summary = calibration.summary()
+    return summary if len(summary) <= LONGEST_LABEL else calibration.kind
 
 
 class Style:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.predictions.labels import LabelKind
+
+if TYPE_CHECKING:
+    from surefoot.predictions.on_device import DeviceFacts
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -113,7 +116,7 @@ class Outcomes:
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
-    on_device: "OnDevice | None" = None  # the same decisions in the memory of a GPU
+    on_device: "DeviceFacts | None" = None  # the same decisions in the memory of a GPU
 
     @property
     def outcomes(self) -> "Outcomes":
@@ -205,16 +208,6 @@ class Outcomes:
         sums = (weight, weight * ~self.correct[block], weight * self.confidence[block])
         mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
         return Curve(mass, errors, confidence)
-
-
-class OnDevice(Protocol):
-    """Decisions of one block in the memory of a GPU."""
-
-    def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]: ...
-
-    def ranking(self) -> Ranking: ...
-
-    def curve_at(self, edges: Array) -> Curve: ...
 
 
 @runtime_checkable

@@ -78,6 +78,15 @@ class Table:
         )
         return Table(title, columns, (Section.of_text(None, texts),))
 
+    def select(self, *headings: str) -> "Table":
+        """The same with these columns only."""
+        places = [self.header.index(heading) for heading in headings]
+        sections = tuple(
+            replace(section, rows=tuple(tuple(row[place] for place in places) for row in section.rows))
+            for section in self.sections
+        )
+        return replace(self, columns=tuple(self.columns[place] for place in places), sections=sections)
+
     @property
     def heading(self) -> str:
         """The title with the table's number, for formats that do not number tables themselves."""

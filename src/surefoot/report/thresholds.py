@@ -38,7 +38,7 @@ def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
     """For each set of data: how much is accepted, reviewed and rejected, and how much of it is wrong."""
     rows = []
     any_rejected = bool(chosen.reject) or any(part.reject for part in chosen.parts.values())
-    for name, zones in {"val (thresholds chosen here)": chosen.zones, **measured}.items():
+    for name, zones in {"val (chosen here)": chosen.zones, **measured}.items():
         for zone, rows_in in zones.items():
             if zone != "reject" or any_rejected:
                 rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))

@@ -39,7 +39,7 @@ from surefoot.report.study_tables import headline_tables, part_document, part_na
 from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
 from surefoot.report.tables import Table, to_html, to_text
-from surefoot.report.thresholds import rounded_up, thresholds_table, thresholds_verdict
+from surefoot.report.thresholds import parts_table, rounded_up, thresholds_table, thresholds_verdict
 from surefoot.results import Result
 from surefoot.text import count_of, visible
 
@@ -110,7 +110,8 @@ class View:
             import pandas
         except ImportError as error:
             raise InputError("to_frame needs pandas; install it with: pip install pandas") from error
-        return pandas.DataFrame(list(self.rows()))
+        rows = ({name: NAN if value is None else value for name, value in row.items()} for row in self.rows())
+        return pandas.DataFrame(rows)
 
     def save(self, folder: Path) -> Path:
         """Write the page and the JSON document."""
@@ -233,7 +234,7 @@ def _thresholds_view(chosen: Thresholds) -> View:
     return View(
         "Confidence thresholds",
         tuple(thresholds_verdict(chosen, chosen.measured)),
-        (thresholds_table(chosen, chosen.measured),),
+        (*([parts_table(chosen)] if chosen.parts else []), thresholds_table(chosen, chosen.measured)),
         rows,
         lambda: thresholds_document(chosen, sources={}, elsewhere=chosen.measured),
         lambda ax: _draw_candidates(chosen, plots.given_or_new(ax)),
@@ -293,14 +294,16 @@ def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
     some = [each for each in chosen.candidates if each.n]
     shares = [each.share for each in some]
     style = plots.Style(axes)
-    axes.plot(shares, [each.wrong / each.n for each in some], label="measured", **style.line)
-    axes.plot(shares, [each.bound for each in some], **plots.Style(axes).point("_"), label="guaranteed")
+    if some:  # with thresholds per class or group, there are none of all rows
+        axes.plot(shares, [each.wrong / each.n for each in some], label="measured", **style.line)
+        axes.plot(shares, [each.bound for each in some], **plots.Style(axes).point("_"), label="guaranteed")
     target = chosen.guarantee.target_error
     axes.axhline(target, color=plots.GREY, linewidth=1, label="target")
     if isinstance(chosen, Thresholds) and chosen.zones["accept"].error.n:
         zone = chosen.zones["accept"]
         point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
-        axes.plot(zone.share.value, zone.error.value, label=f"accept at {chosen.accept:.4g}", **point)
+        label = f"accept at {chosen.accept:.4g}" if chosen.per is None else f"accepted, per {chosen.per}"
+        axes.plot(zone.share.value, zone.error.value, label=label, **point)
     highest = max([target, *(each.wrong / each.n for each in some)])
     axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
@@ -314,9 +317,13 @@ def _check_view(check: Check) -> View:
 
     def rows() -> Iterable[Row]:
         for each in check.findings:
-            change = {f"change_{end}": getattr(each.change, end) for end in ("value", "low", "high")}
             plain = ("name", "reference", "current", "distance", "p", "adjusted")
-            yield {name: getattr(each, name) for name in plain} | change
+            intervals = {"change": each.change, "more_novel": each.more_novel}
+            yield {name: getattr(each, name) for name in plain} | {
+                f"{name}_{end}": getattr(interval, end)
+                for name, interval in intervals.items()
+                for end in ("value", "low", "high")
+            }
 
     def draw(ax: Axes | None) -> Axes:
         accuracies = {"reference": check.reference_accuracy, "current": check.accuracy}
@@ -328,7 +335,7 @@ def _check_view(check: Check) -> View:
     return View(
         "Monitor: " + ("alarm" if check.alarm else "no alarm"),
         tuple(verdict),
-        (monitor_table(check),),
+        (monitor_table(check).select("compared", "reference", "current", "change", "p", "p (corrected)"),),
         rows,
         lambda: monitor_document(check, verdict),
         draw,

@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 
 from surefoot.calibrators import Evidence
-from surefoot.calibrators.search import LOOSE, bounds_for, search
-from surefoot.calibrators.temperature import Temperature, at_least_one, fit_temperature, only_labelled
+from surefoot.calibrators.search import LOOSE, bounds_for, is_at_bound, search
+from surefoot.calibrators.temperature import (
+    Temperature,
+    at_least_one,
+    factor_of,
+    fit_temperature,
+    only_labelled,
+)
 from surefoot.errors import InputError
-from surefoot.intervals import NORMAL, few_samples_factor
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
@@ -102,12 +107,10 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     if reading.separable:
         scale = highest
-    at_bound = reading.separable or not lowest * 1.01 < scale < highest / 1.01
+    at_bound = reading.separable or is_at_bound(scale, lowest, highest)
     factor = math.inf
     if not at_bound:
-        error = math.sqrt(reading.slope_squared) / reading.second / scale
-        widened = NORMAL * few_samples_factor(reading.rows) * error
-        factor = math.exp(widened) if widened < 700 else math.inf
+        factor = factor_of(reading.slope_squared, reading.rows, reading.second, scale)
     return Temperature(
         temperature=1 / scale,
         low=1 / factor / scale,

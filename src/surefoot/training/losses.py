@@ -1,6 +1,7 @@
 """What training minimises, for one label (softmax) and for many (sigmoid; ignored labels left out)."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ class Views(Protocol):
         ...
 
 
-class Objective:
+class Objective(ABC):
     """A loss, and the part of the network whose outputs it takes."""
 
     views: Views | None = None  # each epoch's; None: drawn independently
@@ -36,9 +37,9 @@ class Objective:
         """The same, its tensors on the device that trains."""
         return self
 
+    @abstractmethod
     def __call__(self, outputs: Any, views: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch, from the outputs of that part; `rows` are the samples' positions."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
