@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from surefoot import IGNORE, Predictions
+from tests.browser import ARGUMENTS, CHROMIUM
 
 matplotlib.use("agg")
 settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green
@@ -42,6 +43,17 @@ def one_label():
 @pytest.fixture
 def many_labels():
     return draw_many_labels()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium for all tests of a file."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 # The files that take longest, the longest first: xdist gives each worker a file at a time, so that the last ones
