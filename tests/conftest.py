@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from surefoot import IGNORE, Predictions
+from tests.browser import ARGUMENTS, CHROMIUM
 
 matplotlib.use("agg")
 if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
@@ -47,25 +48,40 @@ def many_labels():
     return draw_many_labels()
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium for all tests of a file."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
 # The files that take longest, the longest first: xdist gives each worker a file at a time, so that the last ones
 # should be short.
 LONGEST = (
     "workers/test_ray.py",
     "test_extending.py",
-    "experiments/test_distillation_script.py",
+    "experiments/test_methods.py",
     "workers/test_kill.py",
-    "deploy/test_export.py",
+    "cli/test_run.py",
     "test_tutorials.py",
+    "report/test_study_page.py",
+    "experiments/test_distillation_script.py",
     "fuzz/test_fuzz.py",
     "test_frozen.py",
+    "experiments/test_sharpness_script.py",
+    "deploy/test_bundle.py",
     "deploy/test_monitor.py",
     "serve/test_patience.py",
-    "cli/test_streaming.py",
+    "cli/test_train.py",
+    "cli/test_watch.py",
+    "deploy/test_export.py",
+    "cli/test_deploy.py",
     "experiments/test_search.py",
-    "experiments/test_sharpness_script.py",
-    "report/test_study_page.py",
-    "training/test_teachers.py",
-    "predictions/test_logits.py",
+    "networks/test_backbones.py",
 )
 
 

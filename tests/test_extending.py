@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surefoot import InputError, Metric, register
+from surefoot import InputError, Metric, register, write_predictions
 from surefoot.plugins import load_plugins, plugin_path
 from tests import warm
-from tests.cli.command import in_a_new_process
+from tests.cli.command import STRICT
+from tests.conftest import draw_one_label
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 
@@ -60,24 +61,46 @@ def test_the_commands_of_the_page(folder):
     assert value == pytest.approx((probabilities.max(axis=1) < 0.5).mean())
 
 
-def run(folder, store, *more):
-    """From nothing: a worker that is a fork would have the plugin already."""
-    words = ("run", "my_experiment.toml", "--store", store, "--cache", folder / "cache", *more)
-    return in_a_new_process(*words, cwd=folder).stdout
+RUN = ("run", "my_experiment.toml", "--cache", "cache")
+ON_RAY = """
+import json, sys
+from surefoot.cli import main
+from surefoot.workers.ray import Cluster
+with Cluster().connected() as ray:
+    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    for words in json.loads(sys.argv[1]):
+        sys.argv[1:] = words
+        try:
+            main()
+        except SystemExit as ended:
+            assert not ended.code
+"""
 
 
 @pytest.fixture(scope="module")
 def printed(folder):
     """What the page's experiment prints when it is run."""
-    return run(folder, "runs", "--workers", "1")
+    done = warm.run(
+        warm.SUREFOOT,
+        *RUN,
+        "--store",
+        "runs",
+        "--workers",
+        1,
+        cwd=folder,
+        environment=STRICT,
+        new_workers=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_in_worker_processes_and_the_report(folder, printed):
     assert "report:" in printed
     written = folder / "runs" / "experiments" / "my_experiment"
     report = json.loads((written / "report.json").read_text())
-    assert [part["task"] for part in report["parts"]] == ["blobs", "letters"]
-    for name in ("blobs", "letters"):
+    assert [part["task"] for part in report["parts"]] == ["blobs", "toy/wave"]
+    for name in ("blobs", "toy-wave"):
         scores = (written / "tables" / f"{name}-scores.csv").read_text()
         assert scores.count("half_sure") == 3 * 2 * 2  # methods, runs, sides
         assert "smoothed-doubled,1,unfamiliar,half_sure" in scores
@@ -89,7 +112,24 @@ def test_in_worker_processes_and_the_report(folder, printed):
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
 def test_on_ray(folder, printed):
-    run(folder, "ray-runs", "--engine", "ray", "--train-only", "--set", "runs=1")
+    """Two commands on a cluster that is started here: networks are the same to the bit, and so are metrics."""
+    (folder / "parts").mkdir()
+    for seed in range(3):
+        write_predictions(draw_one_label(300, sharpness=3, seed=seed), folder / f"parts/{seed}.parquet")
+    evaluate = ("evaluate", "parts", "--resamples", "0", "--format", "json")
+    train = (*RUN, "--store", "ray-runs", "--train-only", "--set", "runs=1")
+    commands = [[*words, "--engine", "ray"] for words in (evaluate, train)]
+    done = warm.run(ON_RAY, json.dumps(commands), cwd=folder, environment=STRICT)
+    assert done.returncode == 0, done.stderr
+    scores, _ = json.JSONDecoder().raw_decode(done.stdout)
+    here = json.loads(output(folder, *evaluate))["familiar"]["metrics"]
+    assert here.keys() == scores["familiar"]["metrics"].keys()
+    for name, score in here.items():
+        on_ray = scores["familiar"]["metrics"][name]
+        assert [on_ray.get(key) for key in ("k", "n", "bound")] == [
+            score.get(key) for key in ("k", "n", "bound")
+        ]
+        assert on_ray["value"] == pytest.approx(score["value"], rel=1e-12)
 
     def logits(store):
         files = sorted((folder / store / "networks").rglob("test_*.npz"))

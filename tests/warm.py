@@ -45,7 +45,10 @@ LOADED = (
 
 
 class Process:
-    """A process as `subprocess.Popen` shows it, with text in its pipes."""
+    """A process as `subprocess.Popen` shows it, with text in its pipes.
+
+    `new_workers`: its training processes start from nothing, without the plugins that it has loaded.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Process:
         cwd=None,
         environment=None,
         new_session=False,
+        new_workers=False,
         stdin=False,
     ):
         self.args, self.returncode = [code, *arguments], None
@@ -64,6 +68,7 @@ class Process:
             "cwd": str(cwd or os.getcwd()),  # noqa: PTH109 as it is given to a new process
             "environment": {**os.environ, **(environment or {})},
             "new_session": new_session,
+            "new_workers": new_workers,
         }
         (out, to_out), (err, to_err), (status, to_status), (from_in, to_in) = (os.pipe() for _ in range(4))
         _server().send(json.dumps(request), [from_in, to_out, to_err, to_status])
@@ -216,7 +221,8 @@ def _become(request):
     _use(request["environment"])
     os.chdir(request["cwd"])
     sys.argv = ["-c", *request["arguments"]]
-    subprocess.Popen = _ForkedWorkers
+    if not request["new_workers"]:
+        subprocess.Popen = _ForkedWorkers
     exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
 
 

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from surefoot import load_calibration, write_predictions
 from surefoot.cli.app import app
 from surefoot.errors import InputError
-from tests import warm
 from tests.conftest import draw_many_labels, draw_one_label
 
 CODE = "from surefoot.cli import main; main()"
@@ -20,17 +19,6 @@ class Refuse:
     def find_spec(name, *_):
         assert name != "torch"
 sys.meta_path.insert(0, Refuse)
-{CODE}
-"""
-
-
-LOOPBACK = f"""
-from surefoot.streaming import engines
-run = engines.RayTasks.__call__
-def check_and_run(self, *arguments):
-    assert self.ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
-    return run(self, *arguments)
-engines.RayTasks.__call__ = check_and_run
 {CODE}
 """
 
@@ -142,17 +130,3 @@ def test_what_cannot_be_streamed_is_one_sentence(name, folder, monkeypatch):
     arguments, output = REFUSED[name]
     with pytest.raises(InputError, match=output):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
-
-
-def test_ray_finds_the_same_numbers_and_listens_to_this_machine_alone(folder):
-    pytest.importorskip("ray")
-    options = ("evaluate", folder / "familiar", "--format", "json", "--resamples", 0)
-    spread, here = (
-        scores(output_of(warm.run(LOOPBACK, *options, "--engine", "ray"))),
-        scores(surefoot(*options).stdout),
-    )
-    for name, score in here.items():
-        assert spread[name].get("k") == score.get("k")
-        assert spread[name].get("n") == score.get("n")
-        assert spread[name].get("bound") == score.get("bound")
-        assert spread[name]["value"] == pytest.approx(score["value"], rel=1e-12)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy.optimize import minimize_scalar
 from scipy.stats import t as student_t
 
@@ -22,24 +21,9 @@ from surefoot.metrics import METRICS
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from tests import warm
+from tests.small_images import TASK, write_task
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-TASK = """
-[task]
-name = "tiny"
-manifest = "table.csv"
-images = "."
-label = "label"
-groups = "group"
-[familiar]
-group = {{ in = ["g0", "g1", "g2"] }}
-[splits]
-val = 0.3
-test = 0.3
-seed = 0
-[unlabelled]
-images = "{unlabelled}"
-"""
 EXPERIMENT = """
 name = "tiny"
 task = "task.toml"
@@ -52,27 +36,6 @@ learning_rate = 0.05
 view = 6
 resize = 8
 """
-
-
-def pictures(folder, count, rng, brightness=0):
-    folder.mkdir(parents=True)
-    for number in range(count):
-        pixels = np.clip(rng.integers(0, 160, (8, 8, 3)) + brightness, 0, 255).astype(np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-
-
-def write_task(folder):
-    """Bright and dark images in five groups, two of them unfamiliar; two folders of unlabelled images."""
-    rng = np.random.default_rng(0)
-    lines = ["path,label,group"]
-    for label, brightness in (("dark", 0), ("bright", 40)):
-        pictures(folder / label, 60, rng, brightness)
-        lines += [f"{label}/{number}.png,{label},g{number % 5}" for number in range(60)]
-    (folder / "table.csv").write_text("\n".join(lines) + "\n")
-    pictures(folder / "g" / "small", 10, rng, 20)
-    pictures(folder / "g" / "large", 25, rng, 20)
-    (folder / "task.toml").write_text(TASK.format(unlabelled="g"))
-    (folder / "tiny.toml").write_text(EXPERIMENT)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +72,7 @@ def study(script, evaluation, tmp_path_factory):
     """A study whose first command was killed once the first student was done, and called again."""
     folder = tmp_path_factory.mktemp("study")
     write_task(folder)
+    (folder / "tiny.toml").write_text(EXPERIMENT)
     process = warm.Process(CALL, [FOLDER, 3, 10, "grid", *words_of(folder)], new_session=True)
     end = time.monotonic() + 300
     while not any((folder / "runs" / "lessons").glob("*/*.npy")) and time.monotonic() < end:
@@ -311,11 +275,11 @@ def test_what_is_missing_is_said_in_a_sentence(script, study, capsys, tmp_path):
     assert "20 networks of the grid not done; needed: all, to choose a setting" in capsys.readouterr().err
     assert script.main(["table", "--store", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "has no networks of this study" in capsys.readouterr().err
-    (folder / "task.toml").write_text(TASK.format(unlabelled="g/small"))
+    (folder / "task.toml").write_text(TASK.replace('images = "g"', 'images = "g/small"'))
     try:
         assert script.main(["grid", *words]) == 2
     finally:
-        (folder / "task.toml").write_text(TASK.format(unlabelled="g"))
+        (folder / "task.toml").write_text(TASK)
     assert "has no unlabelled images in a folder 'small'; needed: small and large" in capsys.readouterr().err
 
 

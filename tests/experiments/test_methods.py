@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -71,14 +71,17 @@ class Made:
 
     setup: Setup
     reader: Reader
+    results: dict = field(default_factory=dict)  # fitted once
 
     @property
     def store(self):
         return self.reader.store
 
     def result(self, method):
-        plan = plan_from(json.loads(json.dumps(plan_of(self.setup, [method]).as_dict())))
-        return self.reader.result(plan.methods[0])
+        if method not in self.results:
+            plan = plan_from(json.loads(json.dumps(plan_of(self.setup, [method]).as_dict())))
+            self.results[method] = self.reader.result(plan.methods[0])
+        return self.results[method]
 
 
 @pytest.fixture(scope="module", params=["one label", "one label, with groups", "many labels"])

@@ -28,11 +28,13 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Protocol, Recipe, Spec
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
+from surefoot.tasks.letters import PER_GLYPH, load_letters
 from surefoot.tasks.task import Split
 from surefoot.variants import read_recipe, variant_from
 from surefoot.workers.jobs import Job, WorkOrder
 from surefoot.workers.produce import open_context, produce
 from tests.cli.command import in_a_process, started, surefoot
+from tests.small_images import write_task
 
 BASE = Recipe(network="mlp", width=16, learning_rate=0.05, epochs=8)
 SET = ("--set", "network=mlp", "--set", "width=16", "--set", "learning_rate=0.05", "--set", "epochs=8")
@@ -56,7 +58,7 @@ def toy():
 
 @pytest.fixture(scope="module")
 def letters():
-    return task_named("letters")
+    return load_letters(per_glyph=dict.fromkeys(PER_GLYPH, 1))
 
 
 def test_the_grid_is_every_combination_and_the_plain_recipe(letters):
@@ -282,11 +284,15 @@ def test_where_every_candidate_diverges_one_sentence_says_so(tmp_path):
 def test_jobs_of_one_order_are_trained_with_their_own_augmentation(tmp_path):
     plain = Recipe(network="mlp", width=8, epochs=1, view=8, resize=8, augmentation="none", protocol="search")
     random = replace(plain, augmentation="inception")
-    logits = []
+    task, logits = str(write_task(tmp_path)), []
     for first in (plain, random):
         store = Store(tmp_path / first.augmentation)
         order = WorkOrder(
-            task="letters", root=None, jobs=(Job(first, 0), Job(random, 0)), store=str(store.root)
+            task=task,
+            root=None,
+            jobs=(Job(first, 0), Job(random, 0)),
+            store=str(store.root),
+            cache=str(tmp_path / "cache"),
         )
         context = open_context(order)
         spec = Spec(context.task.name, context.task.identity, random, 0)

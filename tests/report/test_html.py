@@ -12,7 +12,7 @@ from surefoot.evaluation.evaluate import evaluate
 from surefoot.plots import curves as data
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.summary import summarize
-from tests.browser import ARGUMENTS, CHROMIUM
+from tests.browser import CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 
 NASTY = ["<script>alert(1)</script>", "a & b", '"quoted"', "{{ 7 * 7 }}"]
@@ -147,36 +147,32 @@ def test_temperature_curve_has_its_minimum_at_the_right_temperature():
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
-def test_in_a_real_browser(report, width, scheme):
-    from playwright.sync_api import sync_playwright
-
+def test_in_a_real_browser(browser, report, width, scheme):
     problems = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
-        page.goto(report.as_uri())
-        figures = page.locator("figure svg")
-        assert figures.count() == 5
-        for index in range(5):
-            box = figures.nth(index).bounding_box()
-            assert box["width"] > 250
-            assert box["height"] > 200
-            assert box["x"] >= 0
-            assert box["x"] + box["width"] <= width
-        assert NASTY[0] in page.locator("table.classes").first.inner_text()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        ink, paper = page.evaluate(
-            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
-        )
-        brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
-        assert (brightness[0] < brightness[1]) == (scheme == "light")
-        page.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
-        page.emulate_media(media="print")
-        cut = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length"
-        assert page.evaluate(cut) == 0
-        assert len(page.pdf()) > 10_000
-        browser.close()
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+    page.goto(report.as_uri())
+    figures = page.locator("figure svg")
+    assert figures.count() == 5
+    for index in range(5):
+        box = figures.nth(index).bounding_box()
+        assert box["width"] > 250
+        assert box["height"] > 200
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert NASTY[0] in page.locator("table.classes").first.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+    assert (brightness[0] < brightness[1]) == (scheme == "light")
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
+    page.emulate_media(media="print")
+    cut = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length"
+    assert page.evaluate(cut) == 0
+    assert len(page.pdf()) > 10_000
+    page.close()
     assert problems == []

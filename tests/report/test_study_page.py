@@ -27,7 +27,7 @@ from surefoot.report.study_figures import drawable_methods, part_figures
 from surefoot.report.study_tables import mean_score, subgroups
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split, Task
-from tests.browser import ARGUMENTS, CHROMIUM
+from tests.browser import CHROMIUM
 from tests.conftest import draw_one_label
 from tests.report.studies import (
     FEW,
@@ -298,32 +298,28 @@ def test_a_temperature_curve_for_each_kind_of_network(study, monkeypatch):
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_in_a_real_browser(report, width, scheme):
-    from playwright.sync_api import sync_playwright
-
+def test_in_a_real_browser(browser, report, width, scheme):
     problems = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
-        page.goto(report.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("figure > svg, .pictures svg").count() == len(FIGURES)
-        if width == 1280:  # the first screen has the verdict, a figure and the short table
-            figure, table = (page.locator(f".first > {name}").bounding_box() for name in ("figure", "div"))
-            assert figure["y"] == table["y"] < 400
-            assert figure["y"] + figure["height"] < 850
-        for summary in page.locator("summary").all():
-            summary.click()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        ink, paper = page.evaluate(
-            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
-        )
-        brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
-        assert (brightness[0] < brightness[1]) == (scheme == "light")
-        page.emulate_media(media="print")
-        assert len(page.pdf()) > 10_000
-        browser.close()
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("figure > svg, .pictures svg").count() == len(FIGURES)
+    if width == 1280:  # the first screen has the verdict, a figure and the short table
+        figure, table = (page.locator(f".first > {name}").bounding_box() for name in ("figure", "div"))
+        assert figure["y"] == table["y"] < 400
+        assert figure["y"] + figure["height"] < 850
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+    assert (brightness[0] < brightness[1]) == (scheme == "light")
+    page.emulate_media(media="print")
+    assert len(page.pdf()) > 10_000
+    page.close()
     assert problems == []

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import surefoot
-from tests.browser import ARGUMENTS, CHROMIUM
+from tests.browser import CHROMIUM
 from tests.deploy.made import COLOURS
 from tests.serve.made import PATIENCE, expected, picture, served
 
@@ -53,9 +53,7 @@ def test_the_browser_is_held_to_what_is_in_the_page(server):
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
-def test_in_a_real_browser(server, made, tmp_path, width, scheme):
-    from playwright.sync_api import sync_playwright
-
+def test_in_a_real_browser(browser, server, made, tmp_path, width, scheme):
     bundle, problems = surefoot.load_bundle(made[1]), []
     data = [picture(seed, label=2, size=(40, 60)) for seed in range(3)]
     names = ["a.png", "<img src=x onerror=alert(1)>.png", "c.png"]
@@ -63,58 +61,56 @@ def test_in_a_real_browser(server, made, tmp_path, width, scheme):
         {"name": name, "mimeType": "image/png", "buffer": each}
         for name, each in zip(names, data, strict=True)
     ]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        page.set_default_timeout(1000 * PATIENCE)
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
-        page.goto(server.url)
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.set_default_timeout(1000 * PATIENCE)
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+    page.goto(server.url)
 
-        def shows(card, image, name):
-            probs, novelty = expected(bundle, image, tmp_path)
-            top = probs.argmax()
-            card.locator("h3").wait_for()
-            assert card.locator("h3").inner_text() == COLOURS[top], "text, also where it looks like HTML"
-            assert card.locator(".confidence").inner_text() == f"{100 * probs[top]:.1f}% confidence"
-            assert card.locator(".mark").inner_text() == bundle.familiar.verdict(novelty)
-            assert card.locator(".decision").inner_text() == bundle.thresholds.decide(probs[top])
-            assert card.locator(".file").inner_text() == name
-            shown = card.locator(".bars .name").all_inner_texts()
-            assert shown == [COLOURS[i] for i in probs.argsort()[::-1]]
-            inside = card.locator(".bar.top i").bounding_box()["width"]
-            outside = card.locator(".bar.top").bounding_box()["width"] - 2
-            assert inside / outside == pytest.approx(probs[top], abs=0.01)
+    def shows(card, image, name):
+        probs, novelty = expected(bundle, image, tmp_path)
+        top = probs.argmax()
+        card.locator("h3").wait_for()
+        assert card.locator("h3").inner_text() == COLOURS[top], "text, also where it looks like HTML"
+        assert card.locator(".confidence").inner_text() == f"{100 * probs[top]:.1f}% confidence"
+        assert card.locator(".mark").inner_text() == bundle.familiar.verdict(novelty)
+        assert card.locator(".decision").inner_text() == bundle.thresholds.decide(probs[top])
+        assert card.locator(".file").inner_text() == name
+        shown = card.locator(".bars .name").all_inner_texts()
+        assert shown == [COLOURS[i] for i in probs.argsort()[::-1]]
+        inside = card.locator(".bar.top i").bounding_box()["width"]
+        outside = card.locator(".bar.top").bounding_box()["width"] - 2
+        assert inside / outside == pytest.approx(probs[top], abs=0.01)
 
-        page.locator("#file").set_input_files(payload)
-        page.get_by_text("3 images predicted.").wait_for()
-        for index, (image, name) in enumerate(zip(data, names, strict=True)):
-            shows(page.locator(".card").nth(index), image, name)
-        assert page.locator(".card b, .card script").count() == 0
-        assert (
-            page.locator(".card img").first.evaluate("image => image.decode().then(() => image.naturalWidth)")
-            == 60
-        )
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#file").set_input_files(payload)
+    page.get_by_text("3 images predicted.").wait_for()
+    for index, (image, name) in enumerate(zip(data, names, strict=True)):
+        shows(page.locator(".card").nth(index), image, name)
+    assert page.locator(".card b, .card script").count() == 0
+    assert (
+        page.locator(".card img").first.evaluate("image => image.decode().then(() => image.naturalWidth)")
+        == 60
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
-        page.evaluate(DROP, [list(data[2]), "dropped.png", "image/png"])
-        page.get_by_text("1 image predicted.").wait_for()
-        shows(page.locator(".card"), data[2], "dropped.png")
-        page.evaluate(PASTE, [list(data[1]), "pasted.png", "image/png"])
-        page.get_by_text("pasted.png").wait_for()
-        shows(page.locator(".card"), data[1], "pasted.png")
+    page.evaluate(DROP, [list(data[2]), "dropped.png", "image/png"])
+    page.get_by_text("1 image predicted.").wait_for()
+    shows(page.locator(".card"), data[2], "dropped.png")
+    page.evaluate(PASTE, [list(data[1]), "pasted.png", "image/png"])
+    page.get_by_text("pasted.png").wait_for()
+    shows(page.locator(".card"), data[1], "pasted.png")
 
-        page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.id") == "file"
-        assert page.evaluate("document.querySelector('label').control.id") == "file"
-        assert problems == [], "nothing the policy forbids, no error, no script of others"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "file"
+    assert page.evaluate("document.querySelector('label').control.id") == "file"
+    assert problems == [], "nothing the policy forbids, no error, no script of others"
 
-        page.evaluate(DROP, [list(b"no image"), "notes.txt", "text/plain"])
-        page.locator(".card.wrong").wait_for()
-        assert page.locator("#status").inner_text().startswith("not an image in a supported format")
-        page.locator("#file").set_input_files([*payload, payload[0]])
-        page.get_by_text("the form has more than 3 images").first.wait_for()
-        assert all("Failed to load resource" in problem for problem in problems), "the browser's own remark"
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        browser.close()
+    page.evaluate(DROP, [list(b"no image"), "notes.txt", "text/plain"])
+    page.locator(".card.wrong").wait_for()
+    assert page.locator("#status").inner_text().startswith("not an image in a supported format")
+    page.locator("#file").set_input_files([*payload, payload[0]])
+    page.get_by_text("the form has more than 3 images").first.wait_for()
+    assert all("Failed to load resource" in problem for problem in problems), "the browser's own remark"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()

@@ -7,7 +7,7 @@ from torch import nn
 from surefoot.errors import InputError
 from surefoot.networks.backbones import build_network
 from surefoot.recipes.recipe import Recipe
-from surefoot.tasks import task_named
+from surefoot.tasks.letters import PER_GLYPH, load_letters
 from surefoot.tasks.task import Split
 from surefoot.training.data import Images, Points
 from surefoot.training.initial import initial_network, mixed, refresh_statistics
@@ -65,7 +65,7 @@ def mapping(classes):
 
 @pytest.fixture(scope="module")
 def letters():
-    return task_named("letters")
+    return load_letters(per_glyph=dict.fromkeys(PER_GLYPH, 1))
 
 
 def drawn(name, task):

@@ -16,6 +16,7 @@ from surefoot.training.data import task_inputs
 from surefoot.variants import Averaged, Bayesian, Distilled, HeldOut
 from surefoot.variants.build import TaskContext, phases
 from surefoot.workers.produce import produce
+from tests.small_images import write_task
 
 CPU = torch.device("cpu")
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -134,10 +135,8 @@ def test_divergence_names_epoch_rate_and_a_way_out(task, tmp_path):
 
 def test_networks_of_one_order_have_their_own_augmentation(tmp_path):
     """One context, as a worker opens it for all jobs of an order, trains what a context of its own does."""
-    letters = task_named("letters")
-    samples = {split: each.take(range(60)) for split, each in letters.splits.items()}
-    task = Task("letters/small", letters.kind, letters.class_names, samples)
-    plain = Recipe(network="mlp", width=4, epochs=1, view=16, resize=16, augmentation="none")
+    task = task_named(str(write_task(tmp_path)))
+    plain = Recipe(network="mlp", width=4, epochs=1, view=8, resize=8, augmentation="none")
     augmented = replace(plain, augmentation="inception")
     shared, store = TaskContext(task, task_inputs(task, plain, cache=tmp_path), torch.device("cpu")), {}
     for name, recipe, context in (

@@ -12,6 +12,7 @@ from surefoot.experiments.experiment import read_experiment
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
+from tests.small_images import write_task
 from tests.workers.orders import SMALL, epochs_logged, events_of, order, results, specs, started
 
 
@@ -80,7 +81,8 @@ def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event
     monkeypatch.setattr("surefoot.plugins._folders", {})
     read_experiment(tmp_path / "own.toml")
     wanted = replace(
-        order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)), task="letters"
+        order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)),
+        task=str(write_task(tmp_path)),
     )
     with pytest.raises(InputError, match="a training process ended with code 7; finished networks are saved"):
         execute(wanted, workers=1, on_event=lambda _: None)

@@ -24,10 +24,13 @@ from surefoot.variants import Distilled
 from surefoot.workers.jobs import Job, jobs_of
 from surefoot.workers.produce import open_context, produce
 from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
+from tests.small_images import write_task
 from tests.workers.orders import SMALL, events_of, order, specs, started
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")
-PATIENT = Recipe(network="patient:build", view=8, resize=8, augmentation="none", epochs=2, learning_rate=0.1)
+PATIENT = Recipe(
+    network="patient:build", view=8, resize=8, augmentation="none", epochs=2, batch=2, learning_rate=0.01
+)  # 14 steps per epoch
 STUDENT = replace(SMALL, variant=Distilled(teachers=Teachers(SMALL, (0, 1))))
 JOBS = (Job(STUDENT, 9), Job(SMALL, 0, ("energy",)), Job(SMALL, 1))  # the student first, to be put off
 ENDLESS = replace(SMALL, epochs=1_000_000)
@@ -47,7 +50,7 @@ class Patient(nn.Module):
 
     def forward(self, images):
         self.steps += self.training
-        if self.steps == 40 and "PATIENT" in os.environ:
+        if self.steps == 20 and "PATIENT" in os.environ:
             folder = Path(os.environ["PATIENT"])
             (folder / f"waiting-{os.getpid()}").touch()
             while not (folder / "go").exists():
@@ -255,7 +258,8 @@ def test_a_node_that_does_not_see_the_data_is_named(two_nodes, tmp_path):
 @needs_ray
 def test_a_node_killed_while_it_trains_costs_no_network(two_nodes, tmp_path, capfd, monkeypatch):
     """Last, for it leaves one node. Both networks wait in the middle; then the node of one of them is killed."""
-    wanted, events = replace(order(tmp_path / "ray", PATIENT, seeds=(0, 1)), task="letters"), []
+    task = str(write_task(tmp_path))
+    wanted, events = replace(order(tmp_path / "ray", PATIENT, seeds=(0, 1)), task=task), []
     killed = []
 
     def on_event(event):
