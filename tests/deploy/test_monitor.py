@@ -1,6 +1,7 @@
 """The monitor: every number against an independent oracle, the stated rates in drawn data, a history that counts."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -283,6 +284,10 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert "Only 9 rows" in " ".join(
         monitor_verdict(check_shift(reference, scores_of(source(9, rng)), budget=ONLY))
     )
+    late = monitor_verdict(replace(loud, budget=AlphaBudget(0.05, 9, 1e-9)))
+    assert late[0].startswith("No shift detected")
+    assert "A single check would have detected a shift" in late[1]
+    assert "as check 9 of a history, the limit is 1e-09" in late[1]
     assert len(monitor_table(loud).rows) == 7
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, SCALED, Check, Finding
+from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check, Finding
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
@@ -73,17 +73,18 @@ def monitor_verdict(check: Check) -> list[str]:
             f"The data has shifted, but the estimated accuracy has fallen by only {drop.value:.3g} "
             f"({drop.low:.3g} to {drop.high:.3g}), less than the bound {check.bound:g}: no alarm."
         ]
-    sentences += [_evidence(each) for each in significant if each.name not in SUMMARISED]
     if check.matters:
         sentences.append(
-            f"It matters: the estimated accuracy has fallen by {drop.value:.1%} "
-            f"({percent_range(drop.low, drop.high)})."
+            f"It matters: the estimated accuracy has fallen by {100 * drop.value:.1f} points "
+            f"({100 * drop.low:.1f} to {100 * drop.high:.1f})."
         )
     else:
         sentences.append(
             "The rows look different, but the estimated accuracy has not fallen significantly (change "
-            f"{-drop.value:+.1%}, 95% interval {-drop.high:+.1%} to {-drop.low:+.1%})."
+            f"{-100 * drop.value:+.1f} points, 95% interval {-100 * drop.high:+.1f} to "
+            f"{-100 * drop.low:+.1f})."
         )
+    sentences += [_evidence(each) for each in significant if each.name not in SUMMARISED]
     parts = sorted((each for each in check.parts if each.adjusted <= check.budget.level), key=lambda x: x.p)
     if parts:
         names = ", ".join(f"{each.kind} {each.name!r}" for each in parts[:PARTS_SHOWN])
@@ -99,9 +100,16 @@ def _not_detected(check: Check) -> list[str]:
     """What the check did not see, and what it could not have seen."""
     sentences = [
         f"No shift detected. With {count_of(check.n_current, 'row')}, a drop of the estimated accuracy by "
-        f"{check.smallest_drop:.1%} or more would have been detected four times of five; smaller ones may be "
-        "missed."
+        f"{100 * check.smallest_drop:.1f} points or more would have been detected with a probability of "
+        f"{POWER:.0%}; smaller ones may be missed."
     ]
+    smallest = min((each.adjusted for each in check.findings), default=1.0)
+    if smallest <= check.budget.alpha:
+        sentences.append(
+            f"A single check would have detected a shift (corrected p = {p_text(smallest)}, at most "
+            f"{check.budget.alpha:g}); as check {check.budget.number} of a history, the limit is "
+            f"{check.budget.level:.3g}. Check a larger window."
+        )
     apart = [each for each in check.findings if each.change.low > 0 or each.change.high < 0]
     if apart:
         names = " and ".join(TITLES[each.name] for each in apart)

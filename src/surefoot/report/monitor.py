@@ -9,10 +9,12 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.deploy.monitor import Check, novelty_name
 from surefoot.deploy.monitor_text import TITLES, monitor_verdict
+from surefoot.deploy.parts import FEWEST
 from surefoot.deploy.workflow import Checked
 from surefoot.io import replacing
 from surefoot.pages import template_named
@@ -95,6 +97,8 @@ def write_monitor_page(checked: Checked, sources: Mapping[str, str], path: str |
         verdict=monitor_verdict(check),
         table=to_html([monitor_table(check)], "compared"),
         parts=to_html([_parts_table(check)], "parts") if check.parts else "",
+        fewest=FEWEST,
+        new_groups=_new_groups(reference.groups, current.groups),
         unfamiliar=to_html([_unfamiliar_table(check)], "unfamiliar"),
         figures=[(title, Markup(svg), caption) for title, svg, caption in figures],
         history=to_html([_history_table(recent)], "checks") if len(recent) > 1 else "",
@@ -120,6 +124,14 @@ def _parts_table(check: Check) -> Table:
     ]
     columns = ("share, reference", "share, current", "confidence, reference", "confidence, current")
     return Table.of_text("", ("part", *columns, "p (Holm)"), rows)
+
+
+def _new_groups(known: NDArray[Any] | None, current: NDArray[Any] | None) -> str:
+    """How many rows are in groups that cannot be compared."""
+    if known is None or current is None or np.isin(current, known).all():
+        return ""
+    rows = int((~np.isin(current, known)).sum())
+    return f" {rows:,} of {len(current):,} current rows are in groups that the reference does not have."
 
 
 def _unfamiliar_table(check: Check) -> Table:
@@ -175,7 +187,7 @@ def _timeline(check: Check, history: Sequence[Mapping[str, Any]]) -> str:
         axes.set(xlabel="check", ylabel="estimated accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         percent_axes(axes.yaxis)
-        axes.legend(loc="best")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above: the intervals are everywhere
         return svg_of(figure, "monitor-looks", "Estimated accuracy at every check")
 
 

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from surefoot.text import visible
+from surefoot.text import DASH, visible
 
 
 @dataclass(frozen=True)
@@ -390,8 +390,9 @@ def _html_section(section: Section, table: Table) -> Markup:
         lines += Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
             _html_cell(name),
             _join(
-                Markup("<td{}{}>{}</td>").format(
+                Markup("<td{}{}{}>{}</td>").format(
                     _left(column),
+                    Markup(" data-empty" if cell.text == DASH else ""),
                     "" if table.has_groups else Markup(' data-name="{}"').format(column.name),
                     _html_cell(cell),
                 )
