@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from surefoot.deploy.monitor import (
     scores_of,
 )
 from surefoot.deploy.monitor import _estimated as estimated
-from surefoot.deploy.monitor_text import SHIFTED, monitor_document, monitor_verdict
+from surefoot.deploy.monitor_text import SHIFTED, TYPICAL_ERROR, monitor_document, monitor_verdict
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
 from surefoot.report.monitor import monitor_table
 from tests.conftest import draw_many_labels, draw_one_label
@@ -439,3 +440,16 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         found = check_shift(reference, current, budget=ONLY)
         assert len(found.findings) == 7 + expected
     assert AlphaBudget(0.05).number == 1
+
+
+def test_the_printed_error_is_the_one_of_the_published_study():
+    page = Path(__file__).parents[2] / "benchmarks" / "results" / "monitor.md"
+    published = {}
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[1].startswith("reference with"):
+            estimator = SCALED if cells[0] == "one label" else DIFFERENCE
+            labelled = cells[1] == "reference with labels"
+            published[estimator, labelled, True] = int(cells[2])
+            published[estimator, labelled, False] = int(cells[3])
+    assert published == TYPICAL_ERROR

@@ -96,7 +96,7 @@ def write_monitor_page(checked: Checked, sources: Mapping[str, str], path: str |
         check=check,
         verdict=monitor_verdict(check),
         table=to_html([monitor_table(check)], "compared"),
-        parts=to_html([_parts_table(check)], "parts") if check.parts else "",
+        parts=to_html([_parts_table(check)], "compared") if check.parts else "",
         fewest=FEWEST,
         new_groups=_new_groups(reference.groups, current.groups),
         unfamiliar=to_html([_unfamiliar_table(check)], "unfamiliar"),
