@@ -13,8 +13,8 @@ SOURCE = Path(surefoot.__file__).parent
 
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
-    {"errors", "intervals", "pages", "runtime", "text"},
-    {"arguments", "io", "plugins", "progress", "ray_cluster", "registry"},
+    {"errors", "intervals", "runtime", "text"},
+    {"arguments", "io", "pages", "plugins", "progress", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes", "results"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 DASH = "\N{EN DASH}"  # an undefined number in a table
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
 def count_of(number: int, one: str, many: str | None = None) -> str:
@@ -147,6 +148,15 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def without_controls(html: str) -> str:
+    r"""HTML whose control characters, and those that reverse or hide text, are shown as escape sequences.
+
+    >>> print(without_controls("<b>a\x1b[31m</b>"))
+    <b>a\x1b[31m</b>
+    """
+    return CONTROLS.sub(lambda each: ascii(each[0])[1:-1], html)
 
 
 def path_text(path: str | Path) -> str:

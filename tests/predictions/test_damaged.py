@@ -6,6 +6,7 @@ import random
 import resource
 import socket
 import struct
+import tracemalloc
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -289,6 +290,17 @@ def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
     logits = np.zeros((len(ids), 2))
     with pytest.raises(InputError, match="ids of up to 100,000,000 characters would take"):
         Predictions.from_logits(logits, np.zeros(len(ids), int), ids=ids)
+
+
+def test_every_header_is_checked_before_the_first_array_is_read(tmp_path):
+    """A few kilobytes of zeros can stand for gigabytes."""
+    np.savez_compressed(tmp_path / "p.npz", logits=np.zeros((2**20, 8)), labels=np.zeros(5, complex))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="array 'labels' has type complex128; allowed: numbers and text"):
+        read_predictions(tmp_path / "p.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**23  # the logits have 2**26 bytes
 
 
 def test_an_allocation_beyond_the_available_memory_is_refused_while_data_are_decoded(monkeypatch):

@@ -110,6 +110,17 @@ def test_hostile_names_are_escaped_where_they_are_shown(results):
     assert "&lt;script&gt;" in results["change"]._repr_html_()
 
 
+def test_control_characters_are_shown_as_text(tmp_path):
+    names = ["\x1b[31mred", "\u202eback", "c", "d"]
+    val = draw_one_label(60, class_names=names, groups=names * 15)
+    result = evaluate(val, resamples=5)
+    page = result.save_report(tmp_path).read_text()
+    for html in (result._repr_html_(), page):
+        assert "\x1b" not in html
+        assert "\u202e" not in html
+        assert r"\x1b[31mred" in html
+
+
 def test_frames_have_the_numbers(results):
     evaluation = results["evaluation"]
     frame = evaluation.to_frame().set_index(["metric", "part"])

@@ -36,7 +36,10 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
         for name, member in members.items():
             _check_member(name, member)
         size = sum(member.file_size for member in members.values())
-        refuse_larger_than_memory("the arrays", size)
+        refuse_larger_than_memory("the arrays, and as much again for what is computed from them,", 2 * size)
+        for name, member in members.items():  # all, before the data of the first are read
+            with archive.open(member) as file:
+                _checked_header(name, member, file)
         return {name: _read_member(name, member, archive) for name, member in members.items()}
 
 
@@ -56,19 +59,27 @@ def _check_member(name: str, member: zipfile.ZipInfo) -> None:
         )
 
 
+def _checked_header(
+    name: str, member: zipfile.ZipInfo, file: IO[bytes]
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    shape, in_columns, dtype = _read_header(name, file)
+    if dtype.hasobject:
+        raise InputError(f"array {name!r} holds Python objects; allowed: numbers and text")
+    if dtype.kind not in "biufU":
+        raise InputError(f"array {name!r} has type {dtype}; allowed: numbers and text")
+    size, have = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+    if min(shape, default=0) < 0 or size != have:
+        raise InputError(
+            f"array {name!r} has shape {shape} of {dtype}, {bytes_text(size)}, but {bytes_text(have)} of "
+            "data; the numbers must be equal"
+        )
+    return shape, in_columns, dtype
+
+
 def _read_member(name: str, member: zipfile.ZipInfo, archive: zipfile.ZipFile) -> NDArray[Any]:
     with archive.open(member) as file:
-        shape, in_columns, dtype = _read_header(name, file)
-        if dtype.hasobject:
-            raise InputError(f"array {name!r} holds Python objects; allowed: numbers and text")
-        if dtype.kind not in "biufU":
-            raise InputError(f"array {name!r} has type {dtype}; allowed: numbers and text")
-        size, have = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
-        if min(shape, default=0) < 0 or size != have:
-            raise InputError(
-                f"array {name!r} has shape {shape} of {dtype}, {bytes_text(size)}, but {bytes_text(have)} of "
-                "data; the numbers must be equal"
-            )
+        shape, in_columns, dtype = _checked_header(name, member, file)
+        size = math.prod(shape) * dtype.itemsize
         data = np.empty(size, dtype=np.uint8)
         filled = 0
         while piece := file.read(AT_ONCE):  # the last one, which is empty, verifies the checksum

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from surefoot.text import DASH, visible
+from surefoot.text import DASH, visible, without_controls
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,8 @@ def latex_text(text: str) -> str:
 
 def to_html(tables: Sequence[Table], css_class: str = "methods") -> Markup:
     """A fragment: a scrolling table and its notes for each, everything escaped."""
-    return Markup("\n").join(_html(table, css_class) for table in tables)
+    fragment = Markup("\n").join(_html(table, css_class) for table in tables)
+    return Markup(without_controls(fragment))
 
 
 def _html(table: Table, css_class: str) -> Markup:

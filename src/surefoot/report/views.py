@@ -41,7 +41,7 @@ from surefoot.report.summary import summarize
 from surefoot.report.tables import Table, to_html, to_text
 from surefoot.report.thresholds import parts_table, rounded_up, thresholds_table, thresholds_verdict
 from surefoot.results import Result
-from surefoot.text import count_of, visible
+from surefoot.text import count_of, visible, without_controls
 
 if TYPE_CHECKING:
     import pandas
@@ -100,9 +100,10 @@ class View:
     def html(self) -> str:
         """A fragment for notebooks; everything that came from the user is escaped."""
         sentences = Markup("").join(Markup("<p>{}</p>").format(each) for each in self.sentences)
-        return Markup('<div class="surefoot"><style>{}</style><p class="title">{}</p>{}{}</div>').format(
+        fragment = Markup('<div class="surefoot"><style>{}</style><p class="title">{}</p>{}{}</div>').format(
             Markup(CSS), self.title, sentences, to_html(self.tables, "result")
         )
+        return without_controls(fragment)
 
     def frame(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame."""
