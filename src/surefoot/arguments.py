@@ -1,12 +1,12 @@
 """Refuse arguments of another type than a public function declares: its annotations are the only rules."""
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache, wraps
-from importlib import import_module
+from functools import wraps
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, Union
@@ -89,30 +89,41 @@ def _require(name: str, value: object, hint: Any) -> None:
         raise InputError(f"{where} {_shown(wrong, allowed)}; allowed: {_described(allowed)}")
 
 
-@cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of the arguments; those of names that are only imported for type checkers, by name."""
-    hints = {}
+    if function in _RESOLVED:
+        return _RESOLVED[function]
+    hints, names = {}, _PublicNames()
     for name, annotation in function.__annotations__.items():
         if name == "return":
             continue
         hints[name] = annotation
         if isinstance(annotation, str):
             try:
-                hints[name] = eval(annotation, vars(inspect.getmodule(function)), _PublicNames())
+                hints[name] = eval(annotation, vars(inspect.getmodule(function)), names)
             except NameError:
                 hints[name] = Any
+    if names.all_loaded:
+        _RESOLVED[function] = hints
     return hints
 
 
+_RESOLVED: dict[Callable[..., Any], dict[str, Any]] = {}
+
+
 class _PublicNames(dict[str, Any]):
-    """Public names of the package, loaded when an annotation has them."""
+    """Public names of the package. Nothing is imported: of a type that is not loaded there are no values."""
+
+    all_loaded = True
 
     def __missing__(self, name: str) -> Any:
-        package = import_module("surefoot")
+        package = sys.modules["surefoot"]
         if name not in package.__all__:
             raise KeyError(name)
-        return getattr(package, name)
+        if package._HOMES[name] in sys.modules:
+            return getattr(package, name)
+        self.all_loaded = False
+        return type(name, (), {})
 
 
 def _mistakes(where: str, value: object, hint: Any) -> Iterator[tuple[str, object, Any]]:

@@ -432,7 +432,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
     [
         (lambda about: about.pop("networks"), "is damaged: missing or wrong 'networks'"),
         (lambda about: about.update(format=9), "format 9 is not one this version reads"),
-        (lambda about: about.update(kind="some"), "'some' is not a valid LabelKind"),
+        (lambda about: about.update(kind="some"), "kind is 'some'; allowed: one_label, many_labels; copy the bundle again"),
         (lambda about: about["files"].update({"../../etc/passwd": "0"}), "which is no part of a bundle"),
         (lambda about: about["files"].pop("weights.safetensors"), "does not name weights.safetensors"),
         (lambda about: about["class_names"].pop(), "the weights do not fit network 'mlp'"),

@@ -89,7 +89,7 @@ HTML = """<div class="scroll"><table class="methods">
 </thead>
 <tbody>
 <tr><th scope="row">Single_1</th><td>10</td><td><strong>0.083</strong><br>\
-<small class="paper">paper 0.084</small></td><td>–</td></tr>
+<small class="paper">paper 0.084</small></td><td data-empty>–</td></tr>
 </tbody>
 <tbody>
 <tr class="section"><th colspan="4">oracle</th></tr>

@@ -277,10 +277,11 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
 
 
 def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
-    kind, shape = LabelKind(about["kind"]), tuple(int(side) for side in about["input"]["shape"])
+    shape = tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
     prepared = about["preprocessing"]
     with _or_again():
+        kind = LabelKind(about["kind"])
         try:
             weights = load_file(folder / WEIGHTS)
         except (OSError, SafetensorError) as error:

@@ -136,11 +136,14 @@ def _planned(
 
 def plan_from(document: Mapping[str, Any]) -> Plan:
     """The plan that `as_dict` gave."""
+    from surefoot.predictions.validate import check_class_names
+
     try:
         recipes = {digest: recipe_from(values) for digest, values in document["recipes"].items()}
         texts = (document["task"], document["task_identity"], *document["class_names"], *document["skipped"])
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("text in the task, its classes or what is skipped")
+        check_class_names(document["class_names"])
 
         def spec(short: Mapping[str, Any]) -> Spec:
             seed = int(short["seed"])
