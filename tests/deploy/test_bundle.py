@@ -447,6 +447,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about["method"].pop("name"), "is damaged: missing or wrong 'name'"),
         (lambda about: about.update(task="colours"), "is damaged: missing or wrong string indices"),
         (lambda about: about["input"].update(shape=[math.inf, 12, 12]), "Infinity is not a number of JSON"),
+        (lambda about: about["input"].update(shape=[3, 0, 12]), r"shape \[3, 0, 12\]; .*; copy the bundle again"),
     ],
 )  # fmt: skip
 def test_a_changed_description_is_one_sentence(copy, change, says):

@@ -172,6 +172,8 @@ DAMAGES = {
     "unknown method": lambda d: d["methods"][0].update(name="magic"),
     "no runs": lambda d: d["methods"][0].pop("runs") and None,
     "runs of numbers": lambda d: d["methods"][0].update(runs=[[1]]),
+    "a run without networks": lambda d: d["methods"][0].update(runs=[[]]),
+    "an empty class name": lambda d: d["class_names"].__setitem__(0, ""),
     "a seed in words": lambda d: d["methods"][0]["runs"][0][0].update(seed="one"),
     "unknown kind": lambda d: d.update(kind="some labels"),
     "a bad budget": lambda d: next(m for m in d["methods"] if "budget" in m).update(budget="all of it"),

@@ -282,6 +282,8 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
     prepared = about["preprocessing"]
     with _or_again():
         kind = LabelKind(about["kind"])
+        if not shape or min(shape) < 1:
+            raise InputError(f"input has shape {list(shape)}; allowed: whole numbers from 1")
         try:
             weights = load_file(folder / WEIGHTS)
         except (OSError, SafetensorError) as error:

@@ -159,6 +159,8 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
             )
             for each in document["methods"]
         )
+        if not all(run for planned in methods for run in planned.runs):
+            raise TypeError("networks of a run")
         return Plan(
             document["task"],
             document["task_identity"],
