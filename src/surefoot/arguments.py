@@ -48,6 +48,7 @@ def checked(declared: Declared) -> Declared:
         declared.__init__ = checked(declared.__init__)  # type: ignore[misc]
         return declared
     signature = inspect.signature(declared)
+    right: set[tuple[str, type]] = set()  # arguments of these types are right, whatever their value is
 
     @wraps(declared)
     def call(*given: Any, **named: Any) -> Any:
@@ -57,9 +58,13 @@ def checked(declared: Declared) -> Declared:
             return declared(*given, **named)  # Python says what is wrong, with the function's name
         arguments = bound.arguments
         for name, hint in _hints(declared).items():
-            if name in arguments:
-                arguments[name] = _as_declared(arguments[name], hint)
-                _require(name, arguments[name], hint)
+            if name not in arguments or (name, type(arguments[name])) in right:
+                continue
+            given_value = arguments[name]
+            arguments[name] = _as_declared(given_value, hint)
+            _require(name, arguments[name], hint)
+            if arguments[name] is given_value and not isinstance(given_value, str | Sequence | Mapping):
+                right.add((name, type(given_value)))
         return declared(*bound.args, **bound.kwargs)
 
     return typing.cast("Declared", call)
