@@ -37,16 +37,22 @@ def log_probabilities(logits, many):
     return np.logaddexp.reduce(logs, axis=0) - np.log(len(logits))
 
 
-def scores(logits, labels):
-    """Every metric of (members, n, classes) logits, the number of labelled rows, and how close to a tie."""
+NUDGES = (1.5e-16, -1.5e-16, 3e-16, -3e-16)  # about an ulp of 1: rounded, such probabilities can differ
+
+
+def scores(logits, labels, nudge=0.0):
+    """Every metric of (members, n, classes) logits, and the number of labelled rows.
+
+    The nudge is added to confidences before they are rounded, which decides what is a tie.
+    """
     labels = np.asarray(labels)
     many = labels.ndim == 2
     logs = log_probabilities(logits, many)
-    found = _many(logs, labels) if many else _one(logs, labels)
+    found = _many(logs, labels, nudge) if many else _one(logs, labels, nudge)
     return {name: None if np.isnan(value) else float(value) for name, value in found.items()}
 
 
-def _one(logs, labels):
+def _one(logs, labels, nudge):
     known = labels >= 0
     logs, labels = logs[known], labels[known]
     rows = np.arange(len(labels))
@@ -56,7 +62,8 @@ def _one(logs, labels):
     squares = (others.sum(axis=1) ** 2 + (others**2).sum(axis=1)) / logs.shape[1]
     with np.errstate(invalid="ignore"):
         entropy = -np.where(probs > 0, probs * logs, 0.0).sum(axis=1)
-    confidence, correct = probs.max(axis=1).round(DECIMALS), logs.argmax(axis=1) == labels
+    confidence = (probs.max(axis=1) + nudge).round(DECIMALS)
+    correct = logs.argmax(axis=1) == labels
     found = _shared(true, squares, entropy, confidence, correct)
     found["label_error"] = 1 - correct.mean()
     found["ece"] = ece(confidence, correct)
@@ -64,7 +71,7 @@ def _one(logs, labels):
     return {"n": len(rows), **found}
 
 
-def _many(logs, labels):
+def _many(logs, labels, nudge):
     absent, present = logs
     known = labels >= 0
     positive = labels == 1
@@ -73,7 +80,7 @@ def _many(logs, labels):
     correct = (present >= absent) == positive
     entropy = -(np.exp(present) * present + np.exp(absent) * absent)
     wrong = np.exp(np.where(positive, absent, present))
-    confidence = probs.round(DECIMALS)
+    confidence = (probs + nudge).round(DECIMALS)
     found = _shared(true[known], wrong[known] ** 2, entropy[known], confidence[known], correct[known])
     columns = [(confidence[k, i], correct[k, i]) for i, k in enumerate(known.T) if k.any()]
     found["ece"] = np.mean([ece(*each) for each in columns])
