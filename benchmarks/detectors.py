@@ -44,11 +44,11 @@ SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
 class Sample:
     """How much is drawn of each task."""
 
-    splits: int = 8  # of the familiar rows, shared by the networks
-    choosing: int = 4  # splits of the choosing half
-    checked: int = 48  # windows of a deciding cell that the monitor itself checks
-    others: int = 48  # of the other cells
-    histories: int = 24  # shared by the networks
+    splits: int = 16  # of the familiar rows, shared by the networks
+    choosing: int = 8  # splits of the choosing half
+    checked: int = 240  # windows of a deciding cell that the monitor itself checks
+    others: int = 96  # of the other cells
+    histories: int = 120  # shared by the networks
     peers: int = 2  # splits for frouros
 
 

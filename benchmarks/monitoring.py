@@ -11,11 +11,9 @@ import argparse
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import fields, replace
 from pathlib import Path
 
 import accuracy
@@ -35,6 +33,7 @@ CHECKED: tuple[Cell, ...] = (
     (25, "familiar"), (25, "100%"), (200, "familiar"), (200, "30%"), (200, "other mix")
 )  # fmt: skip
 CHECKS = 20  # of a history
+CONFIRM = HALVES[1]
 REPEATED = ("cat-dog",)  # with OTHER_SEED, for the Monte Carlo error
 OTHER_SEED = 11
 
@@ -70,8 +69,9 @@ def both_sides(network: detectors.Network) -> Scores:
     return replace(sides[0], **arrays, novelty=novelty, features=network.features)
 
 
-def checked(drawn: list[Drawn], sample: Sample) -> dict[Cell, dict[str, Proportion]]:
+def checked(store: Path, sample: Sample, task: str) -> dict[Cell, dict[str, Proportion]]:
     """How often `surefoot monitor` itself finds a shift: alone, as a first check, and if it matters."""
+    drawn = list(detectors.draws(members(store, task, CONFIRM), HALVES.index(CONFIRM), sample.splits))
     found: dict[Cell, list[tuple[bool, bool, bool]]] = {}
     scores: dict[int, Scores] = {}
     first = AlphaBudget.of_check(1, ALPHA).level
@@ -97,10 +97,9 @@ def checked(drawn: list[Drawn], sample: Sample) -> dict[Cell, dict[str, Proporti
     }
 
 
-def false_alarms(
-    networks: list[detectors.Network], sample: Sample, rng: np.random.Generator
-) -> tuple[int, int]:
+def false_alarms(store: Path, sample: Sample, task: str) -> tuple[int, int]:
     """Histories of CHECKS windows of new familiar rows with one reference: with any alarm, and all."""
+    networks, rng = members(store, task, CONFIRM), np.random.default_rng(2)
     sides = [both_sides(network) for network in networks]
     n = networks[0].familiar.n
     alarms = 0
@@ -192,64 +191,56 @@ def peer_versions(python: str) -> str:
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-@dataclass(frozen=True, eq=False)
-class OfTask:
-    """What was measured on one task."""
-
-    power: dict[str, dict[Cell, dict[str, float]]]  # by half
-    repeated: dict[Cell, dict[str, float]] | None
-    product: dict[Cell, dict[str, Proportion]]
-    histories: tuple[int, int]
-    frouros: dict[Cell, dict[str, float]]
+def power(store: Path, sample: Sample, task: str, half: str, seed: int) -> dict[Cell, dict[str, float]]:
+    """Each detector's and each rule's power on windows drawn with a seed."""
+    splits = sample.choosing if half == HALVES[0] else sample.splits
+    return detectors.rates(list(detectors.draws(members(store, task, half), seed, splits)))
 
 
-def of_task(store: Path, peers: str | None, sample: Sample, task: str) -> OfTask:
-    power = {}
-    for half in HALVES:
-        networks = members(store, task, half)
-        splits = sample.choosing if half == "choose" else sample.splits
-        drawn = list(detectors.draws(networks, HALVES.index(half), splits))
-        power[half] = detectors.rates(drawn)
-    repeated = None
-    if task in REPEATED:
-        repeated = detectors.rates(list(detectors.draws(networks, OTHER_SEED, sample.splits)))
-    product = checked(drawn, sample)
-    histories = false_alarms(networks, sample, np.random.default_rng(2))
+def frouros(store: Path, peers: str, sample: Sample, task: str) -> dict[Cell, dict[str, float]]:
+    """Frouros on the same windows."""
+    drawn = list(detectors.draws(members(store, task, CONFIRM), HALVES.index(CONFIRM), sample.splits))
     with tempfile.TemporaryDirectory() as folder:
-        names = for_peers(drawn, Path(folder), task, sample.peers) if peers else {}
-        if peers:
-            run_peers(peers, Path(folder))
-        frouros = peer_rates(Path(folder), names)
-    print(task, f"{time.process_time():.0f} s", flush=True)
-    return OfTask(power, repeated, product, histories, frouros)
+        names = for_peers(drawn, Path(folder), task, sample.peers)
+        run_peers(peers, Path(folder))
+        return peer_rates(Path(folder), names)
 
 
 def study(store: Path, peers: str | None, sample: Sample, workers: int) -> monitoring_page.Study:
     versions = peer_versions(peers) if peers else "none"
     tasks = (*TASKS, "pets")
     with ProcessPoolExecutor(workers) as pool:
-        by_task = pool.map(partial(of_task, store, peers, sample), tasks)
-        halves = pool.map(partial(accuracy.all_estimates, store), HALVES)
-        estimates, others = {}, []
-        for half, found in zip(HALVES, halves, strict=True):
-            estimates[half], others = found
-        with tempfile.TemporaryDirectory() as folder:
-            estimates["confirm"] += cbpe(peers, Path(folder), others) if peers else []
-        spent = spending.simulate()
-        results = dict(zip(tasks, by_task, strict=True))
+        products = {task: pool.submit(checked, store, sample, task) for task in tasks}
+        histories = {task: pool.submit(false_alarms, store, sample, task) for task in tasks}
+        powers = {
+            half: {task: pool.submit(power, store, sample, task, half, seed) for task in tasks}
+            for seed, half in enumerate(HALVES)
+        }
+        repeated = {task: pool.submit(power, store, sample, task, CONFIRM, OTHER_SEED) for task in REPEATED}
+        halves = {half: pool.submit(accuracy.all_estimates, store, half) for half in HALVES}
+        peer = {task: pool.submit(frouros, store, peers, sample, task) for task in tasks} if peers else {}
+        spent, simulated = pool.submit(spending.simulate), pool.submit(two_detectors.simulate)
+        estimates = {half: each.result()[0] for half, each in halves.items()}
+        if peers:
+            with tempfile.TemporaryDirectory() as folder:
+                estimates[CONFIRM] += cbpe(peers, Path(folder), halves[CONFIRM].result()[1])
     return monitoring_page.Study(
-        {half: {task: each.power[half] for task, each in results.items()} for half in HALVES},
-        {task: each.repeated for task, each in results.items() if each.repeated is not None},
-        {task: each.product for task, each in results.items()},
-        {task: each.histories for task, each in results.items()},
-        {task: each.frouros for task, each in results.items()},
-        spent,
+        {half: results(each) for half, each in powers.items()},
+        results(repeated),
+        results(products),
+        results(histories),
+        {task: peer[task].result() if peers else {} for task in tasks},
+        spent.result(),
         estimates,
-        two_detectors.simulate(),
+        simulated.result(),
         sample,
         versions,
         sum(os.times()[:4]),  # of this process and of those that it has waited for
     )
+
+
+def results(futures: dict[str, Future]) -> dict:
+    return {name: each.result() for name, each in futures.items()}
 
 
 def main() -> None:

@@ -401,8 +401,8 @@ def page(study: Study) -> str:
 
 {date.today()}, `python benchmarks/monitoring.py STORE --peers PYTHON --write`,
 {study.seconds / 60:.0f} minutes of one processor. The
-[protocol](../monitoring_protocol.md) was written first; this is its third round. Numbers are those of the
-confirming half (seeds {first_seed} to {last_seed}, new in this round, and other unfamiliar groups), unless
+[protocol](../monitoring_protocol.md) was written first; this is its third round, with all networks trained again. Numbers are those of the
+confirming half (seeds {first_seed} to {last_seed}, and other unfamiliar groups), unless
 marked *choose*; familiar rows are the same in both halves, and so is the network of pets. The odd groups had
 been seen before, with other networks. Rates are in percent, from {sample.splits * WINDOWS} windows of each
 kind in {sample.splits} splits (choosing half: {sample.choosing}). Drawn again with another seed (cat-dog),
