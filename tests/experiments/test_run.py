@@ -284,6 +284,15 @@ def test_damaged_plans_are_named(made, tmp_path, text):
         read_folder(folder)
 
 
+def test_a_plan_with_a_class_name_too_few_says_how_to_recover(made):
+    plan = replace(made.plan, class_names=made.plan.class_names[1:])
+    named, classes = len(plan.class_names), len(made.plan.class_names)
+    with pytest.raises(
+        InputError, match=f"the plan has {named} class names for networks of {classes} classes; repeat '"
+    ):
+        study(made.experiment, [plan], made.store)
+
+
 def test_a_folder_without_an_experiment_says_so(made, tmp_path):
     with pytest.raises(
         InputError, match=r"cannot read .*plans.json: No such file or directory; .*surefoot run"

@@ -30,7 +30,7 @@ from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
-from surefoot.experiments.results import Reader
+from surefoot.experiments.results import Reader, check_classes
 from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -312,6 +312,7 @@ def _run(chosen: Chosen, run: int) -> MethodRun:
             f"not all of {planned.method.name!r} is in the store; missing: {result.missing[0]}; "
             "'surefoot run' with this experiment trains what is missing"
         )
+    check_classes(chosen.plan, result)
     return result.runs[0]
 
 

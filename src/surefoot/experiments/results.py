@@ -10,6 +10,7 @@ from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.experiments.methods import KNN, ODIN, FitData, Method
 from surefoot.experiments.plan import MethodPlan, Plan
+from surefoot.experiments.run import REPEAT
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
@@ -165,7 +166,18 @@ def _read_by(planned: MethodPlan, specs: Sequence[Spec]) -> tuple[Spec, ...]:
 
 def results_of(plan: Plan, store: Store) -> tuple[MethodRuns, ...]:
     """What the store has of every method of a plan."""
-    return tuple(in_parallel(Reader(store).result, plan.methods))
+    results = tuple(in_parallel(Reader(store).result, plan.methods))
+    for result in results:
+        check_classes(plan, result)
+    return results
+
+
+def check_classes(plan: Plan, result: MethodRuns) -> None:
+    """Raise if a plan names more or fewer classes than its networks have."""
+    named = len(plan.class_names)
+    for classes in {outputs.classes for run in result.runs for outputs in run.outputs.values()}:
+        if classes != named:
+            raise InputError(f"the plan has {named} class names for networks of {classes} classes; {REPEAT}")
 
 
 def described(method: Method) -> MethodRuns:
