@@ -401,12 +401,12 @@ def page(study: Study) -> str:
 
 {date.today()}, `python benchmarks/monitoring.py STORE --peers PYTHON --write`,
 {study.seconds / 60:.0f} minutes of one processor. The
-[protocol](../monitoring_protocol.md) was written first; this is its third round, with all networks trained again. Numbers are those of the
-confirming half (seeds {first_seed} to {last_seed}, and other unfamiliar groups), unless
-marked *choose*; familiar rows are the same in both halves, and so is the network of pets. The odd groups had
-been seen before, with other networks. Rates are in percent, from {sample.splits * WINDOWS} windows of each
-kind in {sample.splits} splits (choosing half: {sample.choosing}). Drawn again with another seed (cat-dog),
-they have a standard error of {of_rate:.0f} points in the middle of the range, and differences of two
+[protocol](../monitoring_protocol.md) was written first; this is its third round, with all networks trained
+again. Numbers are those of the confirming half (seeds {first_seed} to {last_seed}, and other unfamiliar
+groups), unless marked *choose*; familiar rows are the same in both halves, and so is the network of pets. The
+odd groups had been seen before, with other networks. Rates are in percent, from
+{sample.splits * WINDOWS} windows of each kind in {sample.splits} splits (choosing half:
+{sample.choosing}). Drawn again with another seed (cat-dog), they have a standard error of {of_rate:.0f} points in the middle of the range, and differences of two
 detectors one of {of_gap:.0f}.
 
 {points}
