@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.on_device import DeviceFacts, on_host
+from surefoot.predictions.on_device import DeviceFacts, on_host, summed
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Outcomes
 from surefoot.runtime import in_parallel
 
@@ -93,8 +93,7 @@ def outcomes_on_device(facts: DeviceFacts, labels: Tensor | None) -> Outcomes:
 
 def facts_on_device(logits: Tensor, labels: Tensor) -> DeviceFacts:
     """The facts of all rows, operation by operation; where a label is unknown, as if it were 0."""
-    facts, correct = _read_facts(logits, labels.clamp(min=0).unsqueeze(1), None)
-    return DeviceFacts(facts, correct)
+    return DeviceFacts.of(*_read_facts(logits, labels.clamp(min=0).unsqueeze(1), None))
 
 
 def _labelled(labels: Tensor) -> Tensor | None:
@@ -192,13 +191,14 @@ def can_fuse(logits: Tensor) -> bool:
     return fits(logits)
 
 
-def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, Tensor]:
-    """The facts of all rows in one reading, and (2, n) each row's lowest and highest logit."""
-    from surefoot.predictions.fused import softmax_facts
+def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float]]:
+    """The facts of all rows in one reading, and the lowest logit and label, and the highest."""
+    from surefoot.predictions.fused import softmax_facts, totals
 
-    facts, correct, extremes = softmax_facts(logits, labels)
-    facts[1].round_(decimals=DECIMALS)
-    return DeviceFacts(facts, correct), extremes
+    facts, correct, keys, extremes = softmax_facts(logits, labels)
+    parts = on_host(totals(facts, correct, extremes, labels))  # one copy, and one wait
+    ranges = [*parts[:2].min(axis=1).tolist(), *parts[2:4].max(axis=1).tolist()]
+    return DeviceFacts(facts, correct, keys, summed(parts[4:].sum(axis=1))), ranges
 
 
 def lowest(labels: Tensor) -> int:
