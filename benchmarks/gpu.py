@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,6 @@ from surefoot.calibrators.temperature import fit_temperature  # noqa: E402
 from surefoot.metrics import METRICS  # noqa: E402
 from surefoot.predictions import fused  # noqa: E402
 from surefoot.predictions.logits import outcomes_on_device  # noqa: E402
-from surefoot.predictions.on_device import DeviceFacts  # noqa: E402
 from surefoot.predictions.predictions import Predictions  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "gpu.md"
@@ -114,6 +114,7 @@ def measured(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
     """A table row per operation; whole calls include the check of the logits."""
     peak = bandwidth(logits)
     given = Predictions.from_logits(logits, labels)
+    facts, extremes = given.outcomes.on_device, torch.zeros(2, len(labels), device=labels.device)
     counter = Readings(len(labels))
 
     def new() -> Predictions:
@@ -132,7 +133,8 @@ def measured(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
         "kernel of the facts": lambda: fused.softmax_facts(given.logits, labels),
         "kernel of the derivatives": lambda: fused.softmax_slopes(given.logits, labels, 0.4),
         "one step of a fit": lambda: read(given, 0.4),
-        "sorting confidences": lambda: given.outcomes.on_device.confidence.neg().sort(),
+        "kernel of ranges and sums": lambda: fused.totals(facts.facts, facts.correct, extremes, labels),
+        "sorting confidences": lambda: facts.keys.sort(),
         "ECE, after the facts": lambda: metrics.ece(new_facts(given)),
         "the paper's metrics, after the facts": lambda: paper(new_facts(given)),
     }
@@ -159,10 +161,10 @@ def measured(logits: torch.Tensor, labels: torch.Tensor) -> list[str]:
 
 
 def new_facts(predictions: Predictions) -> Predictions:
-    """The same predictions, of which facts are known, and nothing that was computed from them."""
+    """The same predictions, of which facts and their sums are known, and no ranking."""
     facts = predictions.outcomes.on_device
     same = copy(predictions)
-    same.__dict__["outcomes"] = outcomes_on_device(DeviceFacts(facts.facts, facts.correct), None)
+    same.__dict__["outcomes"] = outcomes_on_device(replace(facts), None)
     return same
 
 

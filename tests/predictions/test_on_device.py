@@ -9,6 +9,7 @@ from surefoot.calibrators import search
 from surefoot.metrics import METRICS
 from surefoot.predictions import fused
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
+from surefoot.predictions.on_device import SUMMED, DeviceFacts
 
 
 def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):
@@ -82,6 +83,7 @@ def interpreted():
 
 
 KERNEL_CASES = {
+    "many rows": lambda: drawn(5000, 2),
     "few classes": lambda: drawn(100, 3),
     "more classes": lambda: drawn(9, 1000),
     "several warps": lambda: drawn(3, 2500),
@@ -103,11 +105,17 @@ def tolerance(logits):
 @pytest.mark.parametrize("case", KERNEL_CASES)
 def test_facts_of_the_kernel_are_those_of_the_host(case, interpreted):
     logits, labels = KERNEL_CASES[case]()
-    facts, extremes = fused_facts(logits, labels)
+    facts, correct, keys, extremes = interpreted.softmax_facts(logits, labels)
     expected = facts_on_device(logits, labels)
-    assert torch.equal(facts.correct, expected.correct)
+    assert torch.equal(correct, expected.correct)
+    assert torch.equal(keys, DeviceFacts.of(facts, correct).keys)
     assert torch.equal(extremes, torch.stack([logits[0].amin(dim=1), logits[0].amax(dim=1)]))
-    torch.testing.assert_close(facts.facts, expected.facts, **tolerance(logits))
+    torch.testing.assert_close(facts, expected.facts, **tolerance(logits))
+    found, ranges = fused_facts(logits, labels)
+    assert ranges == [logits.min(), min(labels.min(), 0), logits.max(), labels.max()]
+    for part in SUMMED:
+        expected_sum = float(part(found).sum())
+        assert found.sums_of(part) == [pytest.approx(expected_sum, rel=1e-12, abs=1e-14)], part
 
 
 @numpy_warns
@@ -125,16 +133,18 @@ def test_small_losses_of_float32_logits_are_exact(interpreted):
 def test_extremes_show_what_is_not_finite(wrong, classes, label, interpreted):
     logits, _ = drawn(5, classes, dtype=torch.float32)
     logits[0, 3, 1] = wrong
-    _, extremes = fused_facts(logits, torch.full((5,), label))
-    low, high = (float(value) for value in extremes.aminmax())
-    assert not np.isfinite([low, high]).all()
+    labels = torch.full((5,), label)
+    *_, extremes = interpreted.softmax_facts(logits, labels)
     assert torch.isfinite(extremes[:, :3]).all()
+    _, (low, _, high, _) = fused_facts(logits, labels)
+    assert not np.isfinite([low, high]).all()
 
 
 @numpy_warns
 def test_labels_out_of_range_are_not_read(interpreted):
     logits, _ = drawn(6, 4)
-    facts, _ = fused_facts(logits, torch.tensor([0, 1, 2, -100, 10**12, -(10**12)]))
+    facts, ranges = fused_facts(logits, torch.tensor([0, 1, 2, -100, 10**12, -(10**12)]))
+    assert ranges[1::2] == [-(10**12), 10**12]
     expected = facts_on_device(logits[:, :3], torch.tensor([0, 1, 2]))
     torch.testing.assert_close(facts.facts[:, :3], expected.facts)
 

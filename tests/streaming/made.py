@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from surefoot.metrics.metric import ONE
-from surefoot.predictions.outcomes import Outcomes
+from surefoot.predictions.outcomes import ONE, Outcomes
 from surefoot.streaming.accumulate import Request, Shape, accumulate
 from surefoot.streaming.cells import Grid, Histogram
 from surefoot.streaming.outcomes import Batch

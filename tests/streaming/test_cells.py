@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.metrics.metric import ONE
+from surefoot.predictions.outcomes import ONE
 from surefoot.streaming.cells import Grid
 from tests.streaming.made import histogram_of
 

@@ -27,15 +27,11 @@ from surefoot.metrics.metric import IDENTITY, ROOT, Better, Metric, Transform
 from surefoot.metrics.proper import (
     brier,
     brier_true_class,
-    clipped_loss,
     entropy,
-    entropy_of,
-    loss,
     loss_minus_entropy,
     nll,
     nll_minus_entropy,
     nll_unclipped,
-    squared_error,
     true_class_error,
 )
 from surefoot.metrics.selective import (
@@ -53,8 +49,6 @@ from surefoot.metrics.selective import (
     error_above,
     error_above_count,
     grows_with_errors,
-    is_above,
-    is_wrong_above,
     label_error,
     label_error_count,
     mean_average_precision,
@@ -64,6 +58,15 @@ from surefoot.metrics.selective import (
     risk_at_coverage_count,
     risk_of,
     streamed_precision_error,
+)
+from surefoot.predictions.parts import (
+    SURE,
+    clipped_loss,
+    entropy_of,
+    is_above,
+    is_wrong_above,
+    loss,
+    squared_error,
     wrong,
 )
 from surefoot.registry import Registry
@@ -85,7 +88,7 @@ METRICS: Registry[Metric] = Registry("metric", (
         many_labels=Metric("label_error", "Label error", "1 - VOC mean AP", LI, label_error, streamed=streamed_precision_error)),
     Metric("ece", "ECE", "sum n_b/n |acc_b - conf_b|, 10 equal-mass bins", GUO, ece, curve=ece_of, cells_range=ece_range),
     Metric("e99", "E99", "error among confidence > 0.99", LI, e99, count=e99_count,
-        numerator=partial(is_wrong_above, threshold=0.99), denominator=partial(is_above, threshold=0.99)),
+        numerator=partial(is_wrong_above, threshold=SURE), denominator=partial(is_above, threshold=SURE)),
     Metric("entropy", "Entropy", "mean -sum p log p", LI, entropy, "neither", bounds=(0, INFINITY), numerator=entropy_of),
     Metric("nll_minus_entropy", "NLL - entropy", "nll - entropy; > 0 is overconfident", LI, nll_minus_entropy, "zero", bounds=(-INFINITY, INFINITY), numerator=loss_minus_entropy),
     Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), numerator=overconfidence,

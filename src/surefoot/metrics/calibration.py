@@ -14,8 +14,9 @@ import numpy as np
 
 from surefoot.arguments import checked
 from surefoot.intervals import NAN
-from surefoot.metrics.metric import ONE, ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
+from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
 from surefoot.predictions.outcomes import (
+    ONE,
     Array,
     Bools,
     Curve,

@@ -11,7 +11,7 @@ from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import (
-    DECIMALS,
+    ONE,
     Array,
     Bools,
     Curve,
@@ -20,8 +20,6 @@ from surefoot.predictions.outcomes import (
     HasOutcomes,
     Ranked,
 )
-
-ONE = 10**DECIMALS  # the doubt (1 - confidence, in units of the last decimal) of a confidence of 0
 
 Better = Literal["lower", "higher", "zero", "neither"]
 Range = tuple[float, float]

@@ -4,9 +4,7 @@ import numpy as np
 
 from surefoot.arguments import checked
 from surefoot.predictions.outcomes import Array, Decisions, HasOutcomes
-
-CLIP = (0.001, 0.999)  # the paper's bounds on p(true), so that one confident mistake is not everything
-LOG_CLIP = tuple(np.log(CLIP))
+from surefoot.predictions.parts import clipped_loss, entropy_of, loss, squared_error
 
 
 @checked
@@ -20,21 +18,10 @@ def nll(predictions: HasOutcomes) -> float:
     return predictions.outcomes.mean_of(clipped_loss)
 
 
-def clipped_loss(decisions: Decisions) -> Array:
-    """-log p(true), with p(true) clipped."""
-    clipped: Array = decisions.log_p_true.clip(*LOG_CLIP)
-    return -clipped
-
-
 @checked
 def nll_unclipped(predictions: HasOutcomes) -> float:
     """Mean of -log p(true)."""
     return predictions.outcomes.mean_of(loss)
-
-
-def loss(decisions: Decisions) -> Array:
-    """-log p(true)."""
-    return -decisions.log_p_true
 
 
 @checked
@@ -46,11 +33,6 @@ def brier(predictions: HasOutcomes) -> float:
     0.3162
     """
     return float(np.sqrt(predictions.outcomes.mean_of(squared_error)))
-
-
-def squared_error(decisions: Decisions) -> Array:
-    """Mean over classes of (p - onehot)^2."""
-    return decisions.squared_error
 
 
 @checked
@@ -70,11 +52,6 @@ def true_class_error(decisions: Decisions) -> Array:
 def entropy(predictions: HasOutcomes) -> float:
     """Mean entropy of the predicted distribution, in nats: the NLL the model itself expects."""
     return predictions.outcomes.mean_of(entropy_of)
-
-
-def entropy_of(decisions: Decisions) -> Array:
-    """-sum p log p."""
-    return decisions.entropy
 
 
 @checked

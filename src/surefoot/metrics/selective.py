@@ -8,7 +8,8 @@ from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
-from surefoot.predictions.outcomes import Array, Bools, Curve, Decisions, HasOutcomes, Ranked, Ranking
+from surefoot.predictions.outcomes import Array, Curve, HasOutcomes, Ranked, Ranking
+from surefoot.predictions.parts import SURE, is_above, is_wrong_above, wrong
 
 LARGEST_TABLE = 2**22
 FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))
@@ -33,11 +34,6 @@ def label_error_count(predictions: HasOutcomes) -> Proportion | None:
     if outcomes.score is not None:
         return None
     return Proportion.of(int((~outcomes.correct).sum()), len(outcomes.row))
-
-
-def wrong(decisions: Decisions) -> Bools:
-    """Whether the predicted class is not the label."""
-    return ~decisions.correct
 
 
 @checked
@@ -84,16 +80,6 @@ def error_above(predictions: HasOutcomes, threshold: float) -> float:
     return wrong_above / total if total else NAN
 
 
-def is_above(decisions: Decisions, threshold: float) -> Bools:
-    """Whether the confidence is above the threshold."""
-    return decisions.confidence > threshold
-
-
-def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:
-    """Whether it is, and the predicted class is not the label."""
-    return is_above(decisions, threshold) & ~decisions.correct
-
-
 @checked
 def error_above_count(predictions: HasOutcomes, threshold: float) -> Proportion:
     """The same as k wrong of n above, with the exact binomial interval."""
@@ -104,7 +90,7 @@ def error_above_count(predictions: HasOutcomes, threshold: float) -> Proportion:
 @checked
 def e99(predictions: HasOutcomes) -> float:
     """Error rate among decisions with confidence > 0.99; below 0.01 for a calibrated model."""
-    return error_above(predictions, 0.99)
+    return error_above(predictions, SURE)
 
 
 @checked
@@ -115,7 +101,7 @@ def e99_count(predictions: HasOutcomes) -> Proportion:
     >>> e99_count(Predictions.from_probs([[0.999, 0.001], [0.6, 0.4]], [1, 0])).k
     1
     """
-    return error_above_count(predictions, 0.99)
+    return error_above_count(predictions, SURE)
 
 
 @checked

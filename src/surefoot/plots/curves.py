@@ -15,9 +15,9 @@ from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
-from surefoot.metrics.proper import CLIP
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Curve, Outcomes, Ranking
+from surefoot.predictions.parts import CLIP
 from surefoot.predictions.predictions import Predictions
 
 Numbers = tuple[float, ...]

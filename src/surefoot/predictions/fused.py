@@ -1,5 +1,7 @@
 """Softmax facts and derivatives on a GPU, each in one reading of the logits, by Triton, which torch brings.
 
+What is added up over all rows comes from one reading of the facts, so that nobody waits for each sum.
+
 One operation of torch after another would read and write every logit twenty times, in float64. What is done
 for every logit is computed in the logits' own type, and what is done once for a row in float64: float32
 logits give facts to about 1e-7, of very small ones as well, because the top class is left out of the sums.
@@ -12,9 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surefoot.predictions.outcomes import ONE
+from surefoot.predictions.parts import LOG_CLIP, SURE
+
 ALIGNMENT = 4  # numbers of 4 bytes that are loaded at once
 MOST_CLASSES = 8192  # of which a row fits in the registers
 NUMBERS_PER_WARP = 1024  # a row in one warp is added up without waiting for other warps
+ROWS_PER_PROGRAM = 2048  # that are added up
+RANGES, SUMS = 4, 7
 NO_WEIGHT = {torch.float32: -200.0, torch.float64: -800.0}  # e to these is 0
 
 try:
@@ -30,8 +37,8 @@ def fits(logits: Tensor) -> bool:
     return triton is not None and members == 1 and classes <= MOST_CLASSES and logits.stride(2) == 1
 
 
-def softmax_facts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(4, n): log p(true), confidence, squared error, entropy; whether the label is the top class; extremes.
+def softmax_facts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The `facts`, `correct` and `keys` of `DeviceFacts`; and extremes.
 
     The extremes (2, n) are each row's lowest and highest logit; if a logit is NaN, its row's lowest is.
     Where a label is out of range, what depends on it may be any number.
@@ -39,9 +46,25 @@ def softmax_facts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tenso
     n = len(labels)
     facts = torch.empty(4, n, dtype=torch.float64, device=logits.device)
     correct = torch.empty(n, dtype=torch.bool, device=logits.device)
+    keys = torch.empty(n, dtype=torch.int64, device=logits.device)
     extremes = torch.empty(2, n, dtype=logits.dtype, device=logits.device)
-    _launch(_softmax_facts, logits, labels, facts, correct, extremes)
-    return facts, correct, extremes
+    _launch(_softmax_facts, logits, labels, facts, correct, keys, extremes)
+    return facts, correct, keys, extremes
+
+
+def totals(facts: Tensor, correct: Tensor, extremes: Tensor, labels: Tensor) -> Tensor:
+    """(RANGES + SUMS, parts), each of some rows: lowest logit and label (or 0), highest, and sums.
+
+    The sums are those of `SUMMED` in `on_device`, in that order.
+    """
+    n = len(labels)
+    parts = max(1, triton.cdiv(n, ROWS_PER_PROGRAM))
+    result = torch.empty(RANGES + SUMS, parts, dtype=torch.float64, device=facts.device)
+    with torch.cuda.device_of(facts):
+        _totals[(parts,)](
+            facts, correct, extremes, labels.contiguous(), result, n, ROWS_PER_PROGRAM, num_warps=8
+        )
+    return result
 
 
 def softmax_slopes(logits: Tensor, labels: Tensor, scale: float) -> Tensor:
@@ -103,6 +126,7 @@ if triton is not None:
         labels,
         facts,
         correct,
+        keys,
         extremes,
         n,
         units,
@@ -111,6 +135,7 @@ if triton is not None:
         classes: tl.constexpr,
         at_once: tl.constexpr,
         columns: tl.constexpr,
+        one: tl.constexpr = float(ONE),
     ):
         place, inside, label, z, top, of_label = _rows(
             logits, labels, n, units, unit, classes, at_once, columns
@@ -137,12 +162,56 @@ if triton is not None:
         squares = tl.where(right, squares, 1.0 + squares - ratio * ratio)
         true = of_label.to(tl.float64) - top.to(tl.float64)
         tl.store(facts + place, true - log_total, mask=inside)
-        tl.store(facts + n + place, share, mask=inside)
+        units = tl.floor(share * one + 0.5)  # so that equal probabilities tie
+        tl.store(facts + n + place, units / one, mask=inside)
         tl.store(facts + 2 * n + place, (others * others + squares) * (share * share) / classes, mask=inside)
         tl.store(facts + 3 * n + place, log_total - products * share, mask=inside)
         tl.store(correct + place, right, mask=inside)
+        tl.store(keys + place, 2 * (one - units).to(tl.int64) + tl.where(right, 0, 1), mask=inside)
         tl.store(extremes + place, lowest, mask=inside)
         tl.store(extremes + n + place, top, mask=inside)
+
+    @triton.jit(do_not_specialize=["n"])
+    def _totals(
+        facts,
+        correct,
+        extremes,
+        labels,
+        result,
+        n,
+        rows: tl.constexpr,
+        lowest_log: tl.constexpr = LOG_CLIP[0],
+        highest_log: tl.constexpr = LOG_CLIP[1],
+        sure: tl.constexpr = SURE,
+    ):
+        place = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+        inside = place < n
+        lowest = tl.load(extremes + place, mask=inside, other=float("inf"))
+        highest = tl.load(extremes + n + place, mask=inside, other=float("-inf"))
+        label = tl.load(labels + place, mask=inside, other=0)
+        log_p = tl.load(facts + place, mask=inside, other=0.0)
+        confidence = tl.load(facts + n + place, mask=inside, other=0.0)
+        squared_error = tl.load(facts + 2 * n + place, mask=inside, other=0.0)
+        entropy = tl.load(facts + 3 * n + place, mask=inside, other=0.0)
+        wrong = tl.where(tl.load(correct + place, mask=inside, other=1) != 0, 0.0, 1.0)
+        # Triton compares with a constant in float32, but subtracts it in float64.
+        clipped = tl.where(log_p - highest_log > 0.0, highest_log, log_p)
+        clipped = tl.where(clipped - lowest_log < 0.0, lowest_log, clipped)
+        above = tl.where(confidence - sure > 0.0, 1.0, 0.0)
+        not_a_number = tl.sum(tl.where(lowest == lowest, 0.0, float("nan")), 0)
+        parts = tl.num_programs(0)
+        result += tl.program_id(0)
+        tl.store(result, tl.min(lowest, 0) + not_a_number)
+        tl.store(result + parts, tl.min(label, 0).to(tl.float64))
+        tl.store(result + 2 * parts, tl.max(highest, 0))
+        tl.store(result + 3 * parts, tl.max(label, 0).to(tl.float64))
+        tl.store(result + 4 * parts, -tl.sum(log_p, 0))
+        tl.store(result + 5 * parts, -tl.sum(tl.where(inside, clipped, 0.0), 0))
+        tl.store(result + 6 * parts, tl.sum(squared_error, 0))
+        tl.store(result + 7 * parts, tl.sum(entropy, 0))
+        tl.store(result + 8 * parts, tl.sum(wrong, 0))
+        tl.store(result + 9 * parts, tl.sum(above, 0))
+        tl.store(result + 10 * parts, tl.sum(above * wrong, 0))
 
     @triton.jit(do_not_specialize=["n", "units"])
     def _softmax_slopes(

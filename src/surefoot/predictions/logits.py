@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.on_device import DeviceFacts, on_host
+from surefoot.predictions.on_device import DeviceFacts, on_host, summed
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Outcomes
 from surefoot.runtime import in_parallel
 
@@ -53,6 +53,8 @@ def average_members(logits: Tensor, kind: LabelKind) -> Tensor:
 NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache
 NUMBERS_ON_A_GPU = 2**26  # the same on a GPU, where starting an operation takes longer than most chunks would
 FEW_CLASSES = 32  # up to so many, logits are copied column by column: short sums along rows are slow
+MANY_CLASSES = 100  # above so many, searching the top class of each row takes little of the time
+LOWEST_TOP, HIGHEST_TOP = -20.0, 40.0  # of a row: e to its logits is in the range of float32
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -63,10 +65,10 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     softmax = _Softmax(logits, labels, rows)
     return Outcomes(
         log_p_true=lambda: softmax.likelihood[0],
-        squared_error=lambda: softmax.everything[1][0],
+        squared_error=lambda: softmax.error_and_entropy[0],
         confidence=lambda: softmax.likelihood[1],
         correct=lambda: softmax.correct,
-        entropy=lambda: softmax.everything[1][1],
+        entropy=lambda: softmax.error_and_entropy[1],
         row=partial(np.arange, len(labels)) if rows is None else rows.numpy(),
         blocks=(slice(0, len(labels)),),
     )
@@ -93,8 +95,7 @@ def outcomes_on_device(facts: DeviceFacts, labels: Tensor | None) -> Outcomes:
 
 def facts_on_device(logits: Tensor, labels: Tensor) -> DeviceFacts:
     """The facts of all rows, operation by operation; where a label is unknown, as if it were 0."""
-    facts, correct = _read_facts(logits, labels.clamp(min=0).unsqueeze(1), None)
-    return DeviceFacts(facts, correct)
+    return DeviceFacts.of(*_read_facts(logits, labels.clamp(min=0).unsqueeze(1), None))
 
 
 def _labelled(labels: Tensor) -> Tensor | None:
@@ -119,6 +120,10 @@ class _Softmax:
         """Log p(true), and confidence."""
         if len(self.logits) > 1:
             return self.everything[0]
+        if self._has_many_classes:
+            log_p_true, confidence, correct = _read_likelihood(self.logits[0], self.labels, self.rows)
+            self.__dict__.setdefault("correct", correct)
+            return log_p_true, confidence
         facts = torch.empty(2, len(self.labels), dtype=torch.float64)
 
         def read(part: slice, logits: Tensor, _buffer: Tensor) -> None:
@@ -139,12 +144,79 @@ class _Softmax:
         return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
 
     @cached_property
+    def error_and_entropy(self) -> tuple[Array, Array]:
+        """Squared error, and entropy."""
+        if self._has_many_classes:
+            return _read_error_and_entropy(self.logits, self.labels, self.rows)
+        return self.everything[1]
+
+    @cached_property
     def everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
         """Likelihood; squared error and entropy; and for several members what is correct."""
         facts, correct = _read_facts(self.logits, self.labels, self.rows, find_top=len(self.logits) > 1)
         log_p_true, confidence, squared_error, entropy = facts.numpy()
         likelihood = self.__dict__.setdefault("likelihood", (log_p_true, confidence))
         return likelihood, (squared_error, entropy), correct.numpy()
+
+    @property
+    def _has_many_classes(self) -> bool:
+        return len(self.logits) == 1 and self.logits.shape[2] > MANY_CLASSES
+
+
+def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Array, Array, Bools]:
+    """Log p(true), confidence and what is correct, of many classes.
+
+    Exponentials are those of the logits' own type, added up in float64 without the top class: each fact of
+    float32 logits is exact to 1e-7, also where little is left for the other classes, and means to about 1e-9.
+    """
+    n, classes = len(labels), logits.shape[1]
+    label, top = labels[:, 0].numpy(), np.empty(n, dtype=np.int64)
+    true, highest, level, rest = np.zeros((4, n))
+
+    def read(part: slice) -> None:
+        chunk = logits[part if rows is None else rows[part]]
+        row, values = np.arange(len(chunk)), chunk.numpy()
+        top[part] = values.argmax(axis=1)
+        true[part], highest[part] = values[row, label[part]], values[row, top[part]]
+        wide, space = _scratch(2, len(chunk), classes, chunk.device)
+        powers = space.view(-1).view(chunk.dtype)[: chunk.numel()].view(chunk.shape)
+        extreme = (highest[part] < LOWEST_TOP) | (highest[part] > HIGHEST_TOP)
+        if extreme.any():
+            level[part] = np.where(extreme, highest[part], 0)
+            chunk = torch.sub(chunk, torch.from_numpy(level[part]).to(chunk).unsqueeze(1), out=powers)
+        exp_into(powers, chunk).numpy()[row, top[part]] = 0
+        rest[part] = (powers if powers.dtype == wide.dtype else wide.copy_(powers)).sum(dim=1).numpy()
+
+    in_parallel(read, spans(n, 1 + NUMBERS_AT_ONCE // classes), numbers=n * classes)
+    rest /= np.exp(highest - level)
+    return true - highest - np.log1p(rest), (1 / (1 + rest)).round(DECIMALS), top == label
+
+
+def _read_error_and_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Array, Array]:
+    """Squared error and entropy, of many classes, in float64; sums are without the top class, as above."""
+    label, right = labels[:, 0].numpy(), np.empty(len(labels), dtype=bool)
+    ratio, rest, squares, products = np.empty((4, len(labels)))
+
+    def read(part: slice, chunk: Tensor, unnormalised: Tensor) -> None:
+        below_top, ratios, row = chunk.numpy(), unnormalised.numpy(), np.arange(len(chunk))
+        top = below_top.argmax(axis=1)
+        exp_into(unnormalised, chunk.sub_(torch.from_numpy(below_top[row, top]).unsqueeze(1)))
+        right[part], ratio[part] = top == label[part], ratios[row, label[part]]
+        ratios[row, top] = 0
+        rest[part] = unnormalised.sum(dim=1).numpy()
+        squares[part], products[part] = _dots(ratios, ratios), _dots(ratios, below_top)
+
+    map_chunks(logits, average_softmax, read, rows)
+    total = 1 + rest
+    others = np.where(right, rest, total - ratio)
+    squares += np.where(right, 0, 1 - ratio * ratio)
+    squared_error = (others * others + squares) / (total * total) / logits.shape[2]
+    return squared_error, np.log1p(rest) - products / total
+
+
+def _dots(left: Array, right: Array) -> Array:
+    """The scalar product of each pair of rows, without storing the products."""
+    return np.asarray(np.matmul(left[:, None, :], right[:, :, None])[:, 0, 0])
 
 
 def _read_facts(
@@ -192,13 +264,14 @@ def can_fuse(logits: Tensor) -> bool:
     return fits(logits)
 
 
-def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, Tensor]:
-    """The facts of all rows in one reading, and (2, n) each row's lowest and highest logit."""
-    from surefoot.predictions.fused import softmax_facts
+def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float]]:
+    """The facts of all rows in one reading, and the lowest logit and label, and the highest."""
+    from surefoot.predictions.fused import softmax_facts, totals
 
-    facts, correct, extremes = softmax_facts(logits, labels)
-    facts[1].round_(decimals=DECIMALS)
-    return DeviceFacts(facts, correct), extremes
+    facts, correct, keys, extremes = softmax_facts(logits, labels)
+    parts = on_host(totals(facts, correct, extremes, labels))  # one copy, and one wait
+    ranges = [*parts[:2].min(axis=1).tolist(), *parts[2:4].max(axis=1).tolist()]
+    return DeviceFacts(facts, correct, keys, summed(parts[4:].sum(axis=1))), ranges
 
 
 def lowest(labels: Tensor) -> int:

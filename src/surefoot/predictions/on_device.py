@@ -1,8 +1,8 @@
 """The facts of decisions in the memory of a GPU: what metrics reduce to a few numbers is reduced there."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surefoot.predictions.outcomes import Array, Curve, Ranking
+from surefoot.predictions.outcomes import ONE, Array, Curve, Ranking
+from surefoot.predictions.parts import (
+    SURE,
+    clipped_loss,
+    entropy_of,
+    is_above,
+    is_wrong_above,
+    loss,
+    squared_error,
+    wrong,
+)
+
+Part = Callable[[Any], Any]  # what is added up, of `parts` or of a metric of one's own
+
+SUMMED: tuple[Part, ...] = (
+    loss,
+    clipped_loss,
+    squared_error,
+    entropy_of,
+    wrong,
+    partial(is_above, threshold=SURE),
+    partial(is_wrong_above, threshold=SURE),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,69 +41,78 @@ class DeviceFacts:
 
     facts: Tensor  # (4, decisions) float64: log p(true), confidence, squared error, entropy
     correct: Tensor  # (decisions,) bool
+    keys: Tensor  # (decisions,) int64: twice the doubt in units of the last decimal, plus 1 where it is wrong
+    sums: Mapping[object, float] = field(default_factory=dict)  # of all decisions, where they are known
 
-    @cached_property
+    @staticmethod
+    def of(facts: Tensor, correct: Tensor) -> "DeviceFacts":
+        doubts = ((1 - facts[1]) * ONE).round().to(torch.int64)
+        return DeviceFacts(facts, correct, 2 * doubts + ~correct)
+
+    @property
     def log_p_true(self) -> Tensor:
         return self.facts[0]
 
-    @cached_property
+    @property
     def confidence(self) -> Tensor:
         return self.facts[1]
 
-    @cached_property
+    @property
     def squared_error(self) -> Tensor:
         return self.facts[2]
 
-    @cached_property
+    @property
     def entropy(self) -> Tensor:
         return self.facts[3]
 
     def take(self, rows: Tensor) -> "DeviceFacts":
         """The named decisions."""
-        return DeviceFacts(self.facts[:, rows], self.correct[rows])
+        return DeviceFacts(self.facts[:, rows], self.correct[rows], self.keys[rows])
 
-    def sums_of(self, *parts: Callable[[Any], Any]) -> list[float]:
+    def sums_of(self, *parts: Part) -> list[float]:
         """The sums of functions of the facts over all decisions."""
-        values = [part(self) for part in parts]
-        facts = (self.log_p_true, self.confidence, self.squared_error, self.entropy)
-        for number, fact in enumerate(facts):
-            if len(values) == 1 and values[0] is fact:
-                return [self._sums[number]]
-        sums: list[float] = torch.stack([each.sum(dtype=torch.float64) for each in values]).tolist()
-        return sums
-
-    @cached_property
-    def _sums(self) -> list[float]:
-        """Of all facts: waiting for a sum takes longer than adding up."""
-        sums: list[float] = self.facts.sum(dim=1).tolist()
+        names = [_name(part) for part in parts]
+        if self.sums.keys() >= set(names):
+            return [self.sums[name] for name in names]
+        sums: list[float] = torch.stack([part(self).sum(dtype=torch.float64) for part in parts]).tolist()
         return sums
 
     def ranking(self) -> Ranking:
         """Decisions from the most confident to the least."""
-        doubts, order = self._ranked
-        ends = torch.nonzero(torch.diff(doubts, append=doubts.new_ones(1)))  # -confidence is never 1
+        keys, order = self._ranked
+        ends = torch.nonzero(torch.diff(keys >> 1, append=keys.new_full((1,), -1)))
         return Ranking(on_host(order), on_host(ends.squeeze(1)))
 
     def curve_at(self, edges: Array) -> Curve:
         """A curve that is exact at these numbers of the most confident decisions, and for the ties there."""
-        doubts, order = self._ranked
-        last = np.clip(edges[1:-1] - 1, 0, None).astype(np.int64)  # the decision before each edge
-        at_edges = doubts[torch.from_numpy(last).to(doubts.device, non_blocking=True)]
-        ties = [torch.searchsorted(doubts, at_edges, right=right) for right in (False, True)]
-        knots = torch.cat([*ties, ties[0].new_full((1,), len(order))])
-        # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
-        sums = [(~self.correct)[order].cumsum(0), doubts.neg().cumsum(0)]
+        last = np.clip(edges[1:] - 1, 0, None).astype(np.int64)  # the decision before each edge
+        places = torch.from_numpy(last).to(self.keys.device, non_blocking=True)
+        keys, _ = self._ranked
+        doubts = keys[places] & -2
+        knots = torch.searchsorted(keys, torch.cat([doubts, doubts + 2]))  # where ties begin and end
         before = (knots - 1).clamp(min=0)
-        at_knots = torch.stack([torch.where(knots > 0, each[before].to(torch.float64), 0.0) for each in sums])
-        mass, errors, confidence = torch.cat([knots.unsqueeze(0), at_knots]).cpu().numpy()
-        mass, first = np.unique(np.append(0.0, mass), return_index=True)
-        return Curve(mass, np.append(0.0, errors)[first], np.append(0.0, confidence)[first])
+        # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
+        sums = [(keys & 1).cumsum(0), (keys >> 1).cumsum(0, dtype=torch.float64)]
+        at_knots = torch.stack([knots, *(each[before] for each in sums)]).cpu().numpy()
+        mass, first = np.unique(np.append(0.0, at_knots[0]), return_index=True)  # nothing comes before 0
+        errors, doubt = (np.append(0.0, each)[first] for each in at_knots[1:])
+        return Curve(mass, errors, mass - doubt / ONE)
 
     @cached_property
     def _ranked(self) -> tuple[Tensor, Tensor]:
-        """-confidence in ascending order, and the decisions in this order."""
-        doubts, order = self.confidence.neg().sort()
-        return doubts, order
+        """The keys in ascending order, and the decisions in this order."""
+        keys, order = self.keys.sort()
+        return keys, order
+
+
+def summed(totals: Array) -> dict[object, float]:
+    """The sums of SUMMED, by the names that `sums_of` looks for."""
+    return dict(zip(map(_name, SUMMED), totals.tolist(), strict=True))
+
+
+def _name(part: Part) -> object:
+    """The same for the same function with the same arguments."""
+    return (part.func, *part.keywords.items()) if isinstance(part, partial) else part
 
 
 def on_host(values: Tensor) -> NDArray[Any]:

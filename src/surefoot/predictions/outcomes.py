@@ -20,6 +20,7 @@ Bools = NDArray[np.bool_]
 Values = TypeVar("Values", Array, Bools, Index)
 
 DECIMALS = 12  # confidences are rounded to so many, so that equal probabilities tie
+ONE = 10**DECIMALS  # the doubt (1 - confidence, in units of the last decimal) of a confidence of 0
 
 
 @dataclass(frozen=True, eq=False)

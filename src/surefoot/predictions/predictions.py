@@ -107,15 +107,17 @@ class Predictions:
     @cached_property
     def _ranges(self) -> tuple[float, float, float, float]:
         """On a GPU: the lowest and the highest logit, and label; waited for once."""
-        logits = self.logits if self._fused is None else self._fused[1]
-        labels = self.labels if self.labels.numel() else self.labels.new_zeros(1)
-        ends = (*torch.aminmax(logits), *torch.aminmax(labels))
-        low, high, first, last = torch.stack([end.to(torch.float64) for end in ends]).tolist()
+        if self._fused is not None:
+            low, first, high, last = self._fused[1]
+        else:
+            labels = self.labels if self.labels.numel() else self.labels.new_zeros(1)
+            ends = (*torch.aminmax(self.logits), *torch.aminmax(labels))
+            low, high, first, last = torch.stack([end.to(torch.float64) for end in ends]).tolist()
         return low, high, first, last
 
     @cached_property
-    def _fused(self) -> tuple[DeviceFacts, Tensor] | None:
-        """On a GPU, where one reading finds them: all facts, and the lowest and highest logit of each row."""
+    def _fused(self) -> tuple[DeviceFacts, list[float]] | None:
+        """On a GPU, where one reading finds them: all facts, and the lowest and highest logits and labels."""
         one_label = self.kind is LabelKind.ONE_LABEL and self.labels.shape == self.logits.shape[1:-1]
         return fused_facts(self.logits, self.labels) if one_label and can_fuse(self.logits) else None
 

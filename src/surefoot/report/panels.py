@@ -18,7 +18,6 @@ from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
-from surefoot.metrics.proper import CLIP
 from surefoot.plots import draw_reliability, draw_strokes
 from surefoot.plots.curves import (
     ConfidenceBins,
@@ -28,6 +27,7 @@ from surefoot.plots.curves import (
     reliability,
     runs_on,
 )
+from surefoot.predictions.parts import CLIP
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import (
     COLOURS,

@@ -9,9 +9,9 @@ import numpy as np
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
-from surefoot.metrics.metric import ONE, Cells, PerDecision, Range
+from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array, Bools, Curve
+from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
 from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
 from surefoot.streaming.outcomes import Batch, Rescaling, class_by_class, sigmoid_outcomes, softmax_outcomes
 

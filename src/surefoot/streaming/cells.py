@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.metrics.metric import ONE, Cells, Range
-from surefoot.predictions.outcomes import Array, Bools, Index
+from surefoot.metrics.metric import Cells, Range
+from surefoot.predictions.outcomes import ONE, Array, Bools, Index
 
 Whole = NDArray[np.integer]
 BITS = 12

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.metrics.metric import ONE
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array, Bools
+from surefoot.predictions.outcomes import ONE, Array, Bools
 from surefoot.streaming.cells import Whole
 
 if TYPE_CHECKING:
