@@ -9,7 +9,7 @@ from surefoot.calibrators import search
 from surefoot.metrics import METRICS
 from surefoot.predictions import fused
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
-from surefoot.predictions.on_device import SUMMED, DeviceFacts
+from surefoot.predictions.on_device import SUMMED, DeviceFacts, _sums_below
 
 
 def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):
@@ -163,6 +163,19 @@ def test_slopes_of_the_kernel_are_those_of_the_host(case, scale, interpreted):
         np.testing.assert_allclose(first, expected.row_slopes, close["rtol"], close["rtol"] * size)
         assert float(second.sum()) == pytest.approx(expected.second, rel=close["rtol"], abs=1e-12)
         assert float(third.sum()) == pytest.approx(expected.third, rel=1e-3, abs=close["rtol"] * size)
+
+
+@numpy_warns
+@pytest.mark.parametrize("case", sorted(set(CASES) - {"no labels"}))
+def test_sums_of_the_kernel_below_places_are_those_of_the_host(case, interpreted):
+    logits, labels = CASES[case]()
+    keys, _ = facts_on_device(logits, labels).keys.sort()
+    for number in (1, 3, 10):
+        places = torch.linspace(0, len(keys) - 1, number).long()
+        expected = _sums_below(keys, places)
+        torch.testing.assert_close(
+            interpreted.sums_below(keys, places), expected.double(), rtol=1e-12, atol=0
+        )
 
 
 @numpy_warns

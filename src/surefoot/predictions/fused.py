@@ -21,7 +21,9 @@ ALIGNMENT = 4  # numbers of 4 bytes that are loaded at once
 MOST_CLASSES = 8192  # of which a row fits in the registers
 NUMBERS_PER_WARP = 1024  # a row in one warp is added up without waiting for other warps
 ROWS_PER_PROGRAM = 2048  # that are added up
+KEYS_PER_PROGRAM = 1024  # that are compared with every place
 RANGES, SUMS = 4, 7
+MOST_KEY = 2**62  # above every key
 NO_WEIGHT = {torch.float32: -200.0, torch.float64: -800.0}  # e to these is 0
 
 try:
@@ -65,6 +67,21 @@ def totals(facts: Tensor, correct: Tensor, extremes: Tensor, labels: Tensor) -> 
             facts, correct, extremes, labels.contiguous(), result, n, ROWS_PER_PROGRAM, num_warps=8
         )
     return result
+
+
+def sums_below(keys: Tensor, places: Tensor) -> Tensor:
+    """(3, 2, places) of ascending keys of `DeviceFacts`: how many are below, their errors, and their doubt.
+
+    Below the ties of the key at each place, and below the next doubt after these.
+    """
+    parts = max(1, triton.cdiv(len(keys), KEYS_PER_PROGRAM))
+    count = triton.next_power_of_2(len(places))
+    result = torch.empty(3, 2, count, parts, dtype=torch.float64, device=keys.device)
+    with torch.cuda.device_of(keys):
+        _sums_below[(parts,)](
+            keys, places, result, len(keys), len(places), count, KEYS_PER_PROGRAM, num_warps=4
+        )
+    return result.sum(-1)[..., : len(places)]
 
 
 def softmax_slopes(logits: Tensor, labels: Tensor, scale: float) -> Tensor:
@@ -212,6 +229,26 @@ if triton is not None:
         tl.store(result + 8 * parts, tl.sum(wrong, 0))
         tl.store(result + 9 * parts, tl.sum(above, 0))
         tl.store(result + 10 * parts, tl.sum(above * wrong, 0))
+
+    @triton.jit(do_not_specialize=["n"])
+    def _sums_below(
+        keys, places, result, n, known, count: tl.constexpr, rows: tl.constexpr, most: tl.constexpr = MOST_KEY
+    ):
+        number = tl.arange(0, count)
+        at = tl.load(places + number, mask=number < known, other=0)
+        ties = tl.load(keys + at) & -2
+        place = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+        key = tl.load(keys + place, mask=place < n, other=most)[None, :]
+        error = (key & 1).to(tl.float64)
+        doubt = (key >> 1).to(tl.float64)
+        parts = tl.num_programs(0)
+        result += number * parts + tl.program_id(0)
+        for after in tl.static_range(2):
+            below = key < (ties + 2 * after)[:, None]
+            start = result + after * count * parts
+            tl.store(start, tl.sum(tl.where(below, 1.0, 0.0).to(tl.float64), 1))
+            tl.store(start + 2 * count * parts, tl.sum(tl.where(below, error, 0.0), 1))
+            tl.store(start + 4 * count * parts, tl.sum(tl.where(below, doubt, 0.0), 1))
 
     @triton.jit(do_not_specialize=["n", "units"])
     def _softmax_slopes(

@@ -88,12 +88,7 @@ class DeviceFacts:
         last = np.clip(edges[1:] - 1, 0, None).astype(np.int64)  # the decision before each edge
         places = torch.from_numpy(last).to(self.keys.device, non_blocking=True)
         keys, _ = self._ranked
-        doubts = keys[places] & -2
-        knots = torch.searchsorted(keys, torch.cat([doubts, doubts + 2]))  # where ties begin and end
-        before = (knots - 1).clamp(min=0)
-        # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
-        sums = [(keys & 1).cumsum(0), (keys >> 1).cumsum(0, dtype=torch.float64)]
-        at_knots = torch.stack([knots, *(each[before] for each in sums)]).cpu().numpy()
+        at_knots = (_kernel() if keys.is_cuda else _sums_below)(keys, places).cpu().numpy().reshape(3, -1)
         mass, first = np.unique(np.append(0.0, at_knots[0]), return_index=True)  # nothing comes before 0
         errors, doubt = (np.append(0.0, each)[first] for each in at_knots[1:])
         return Curve(mass, errors, mass - doubt / ONE)
@@ -103,6 +98,23 @@ class DeviceFacts:
         """The keys in ascending order, and the decisions in this order."""
         keys, order = self.keys.sort()
         return keys, order
+
+
+def _kernel() -> Callable[[Tensor, Tensor], Tensor]:
+    """The sums in one kernel, where there is Triton; it is imported for a GPU only."""
+    from surefoot.predictions import fused
+
+    return _sums_below if fused.triton is None else fused.sums_below
+
+
+def _sums_below(keys: Tensor, places: Tensor) -> Tensor:
+    """As `sums_below` of `fused`, operation by operation."""
+    ties = keys[places] & -2
+    knots = torch.searchsorted(keys, torch.stack([ties, ties + 2]))
+    before = (knots - 1).clamp(min=0)
+    # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
+    sums = (keys & 1).cumsum(0), (keys >> 1).cumsum(0, dtype=torch.float64)
+    return torch.stack([knots, *(torch.where(knots > 0, each[before], 0) for each in sums)])
 
 
 def summed(totals: Array) -> dict[object, float]:
