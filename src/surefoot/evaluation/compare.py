@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import permutations
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -92,6 +93,8 @@ SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric 
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
 
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 RunKey = tuple[str, int]  # the method's name and the run
 Outputs = Mapping[RunKey, Predictions]  # of one side
 Replicates = Mapping[RunKey, Array]  # a metric's values on the resamples
@@ -122,12 +125,12 @@ def compare(
     sides = tuple(side for side in SIDES if outputs[side])
     for side in sides:
         _refuse_unpaired(side, outputs[side])
-    every_run = [(side, name, run) for side in sides for name, run in outputs[side]]
-    scored = in_parallel(lambda each: _scores(each[2], metrics, outputs[each[0]][each[1:]]), every_run)
+    every_run = {(side, *key): each for side in sides for key, each in outputs[side].items()}
+    scored = _of_each(lambda predictions: _scores(metrics, predictions), every_run)
     values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
-    for (side, name, _), scores in zip(every_run, scored, strict=True):
+    for (side, name, run), scores in scored.items():
         for metric, score in zip(metrics, scores, strict=True):
-            values[name].setdefault((side, metric.name), []).append(score)
+            values[name].setdefault((side, metric.name), []).append(RunScore(run, *score))
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     if resamples:
         specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
@@ -195,15 +198,22 @@ def comparison_from_scores(
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
-def _scores(run: int, metrics: Sequence[Metric], predictions: Predictions) -> list[RunScore]:
-    """The value of each metric."""
-    scores = []
+def _of_each(work: Callable[[Predictions], Result], outputs: Mapping[Key, Predictions]) -> dict[Key, Result]:
+    """`work` of each, done once for predictions that several have."""
+    distinct = {id(predictions): predictions for predictions in outputs.values()}
+    done = dict(zip(distinct, in_parallel(work, list(distinct.values())), strict=True))
+    return {key: done[id(predictions)] for key, predictions in outputs.items()}
+
+
+def _scores(
+    metrics: Sequence[Metric], predictions: Predictions
+) -> list[tuple[float, int | None, int | None]]:
+    """The value of each metric, and k of n where it is a proportion."""
+    scores: list[tuple[float, int | None, int | None]] = []
     for metric in metrics:
         count = metric.count(predictions) if metric.count else None
         scores.append(
-            RunScore(run, metric.function(predictions))
-            if count is None
-            else RunScore(run, count.value, count.k, count.n)
+            (metric.function(predictions), None, None) if count is None else (count.value, count.k, count.n)
         )
     return scores
 
@@ -292,17 +302,18 @@ def _with_differences(
     draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
     slow_runs, few = _slow_share(outputs, comparison.metrics, resamples)
 
-    def drawn_of(key: RunKey) -> Array:
-        slow = few if key in slow_runs else 0
-        values = resampled(outputs[key].outcomes, comparison.metrics, draw, slow_resamples=slow)
+    def drawn_of(predictions: Predictions, slow: int) -> Array:
+        values = resampled(predictions.outcomes, comparison.metrics, draw, slow_resamples=slow)
         for index, metric in enumerate(comparison.metrics):
             if metric is BEST_T:
-                best = at_best_temperature(outputs[key])
+                best = at_best_temperature(predictions)
                 values[index] = resampled(best.outcomes, [BEST_T], draw)[0]
         tick(1)
         return values
 
-    drawn = dict(zip(outputs, in_parallel(drawn_of, list(outputs)), strict=True))
+    slowly = {key: outputs[key] for key in outputs if key in slow_runs}
+    quickly = {key: outputs[key] for key in outputs if key not in slow_runs}
+    drawn = _of_each(partial(drawn_of, slow=few), slowly) | _of_each(partial(drawn_of, slow=0), quickly)
     independent = len(np.unique(draw.unit_of[first.outcomes.row]))
     methods = {method.name: method for method in comparison.methods}
     cells = {method.name: dict(method.cells) for method in comparison.methods}
