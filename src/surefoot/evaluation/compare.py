@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import permutations
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from surefoot.calibrators.temperature import fit_temperature
+from surefoot.calibrators.temperature import best_temperature
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
@@ -66,7 +66,9 @@ def at_best_temperature(predictions: Predictions) -> Predictions:
     if not predictions.outcomes.total:
         return predictions
     if (best := _at_best.get(predictions)) is None:
-        best = _at_best[predictions] = fit_temperature(predictions)(predictions)
+        average = predictions.average()
+        best = average.with_logits(average.logits / best_temperature(average))
+        _at_best[predictions] = best
     return best
 
 
@@ -319,12 +321,21 @@ def _with_differences(
     cells = {method.name: dict(method.cells) for method in comparison.methods}
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
 
+    predictions_of: dict[str, list[Predictions]] = {name: [] for name in methods}
+    for (name, _), predictions in outputs.items():
+        predictions_of[name].append(predictions)
+
+    @cache
+    def have_same_networks(name: str, other: str) -> bool:
+        return same_networks(methods[name], methods[other])
+
     def gap_between(
         name: str, other: str | None, metric: Metric, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
-        crossed = other is not None and not same_networks(methods[name], methods[other])
-        both = [[outputs[key] for key in outputs if key[0] == each] for each in (name, other)]
-        same = metric.count is None or _same_decisions(metric, *both)
+        if other is None or other == name:
+            return None
+        crossed = not have_same_networks(name, other)
+        same = metric.count is None or _same_decisions(metric, predictions_of[name], predictions_of[other])
         return difference(column, name, other, replicates, independent, crossed=crossed, paired=same)
 
     losses = _Losses(outputs, first, draw.unit_of)
@@ -439,21 +450,19 @@ def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> 
 def difference(
     column: Mapping[str, Cell],
     name: str,
-    other: str | None,
+    other: str,
     replicates: Replicates,
     independent: int,
     *,
     crossed: bool = False,
     paired: bool = True,
-) -> Difference | None:
-    """One method less another; None for a method and itself, or where there is no other.
+) -> Difference:
+    """One method less another.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
     Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval
     over rows is from so many `independent` groups or rows.
     """
-    if other is None or other == name:
-        return None
     ours, theirs = column[name], column[other]
     crossed = crossed or 1 in (len(ours.runs), len(theirs.runs))  # one run is compared with every other
     pairs = _pairs(ours.runs, theirs.runs, crossed)
@@ -510,7 +519,7 @@ def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) 
     else:
         by_run = {b.run: b for b in theirs}
         pairs = [(a, by_run[a.run]) for a in ours if a.run in by_run]
-    return [(a, b) for a, b in pairs if np.isfinite(a.value) and np.isfinite(b.value)]
+    return [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
 
 
 def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
