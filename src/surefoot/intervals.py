@@ -12,6 +12,7 @@ The actual coverage of each is in benchmarks/results/coverage.md.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +146,7 @@ class StandardError:
 UNKNOWN = StandardError()
 
 
+@lru_cache(maxsize=4096)
 def quantile_of(freedom: float) -> float:
     """Student's t at the upper end of a 95% interval.
 

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
-from surefoot.calibrators.search import known_labels, losses, search_bounds
+from surefoot.calibrators.search import Rows, known_labels, losses, search_bounds
 from surefoot.calibrators.temperature import FittedModule, fit_temperature, only_labelled
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 GRID_T0 = tuple(np.geomspace(1 / 16, 4, 13).tolist())  # in units of the plain T
 GRID_T1 = (0.0, *np.geomspace(1 / 16, 64, 16).tolist())
+POINTS_AT_ONCE = 16
 LOGITS_ON_THE_GRID = 200_000  # the grid only finds a start, so it uses every k-th row: about this many logits
 Pair = np.ndarray[tuple[int], np.dtype[np.float64]]  # T0, T1
 LEAST_GAIN = 1e-12  # in NLL; below it, the novelty is given no weight
@@ -162,7 +164,20 @@ def _best_of_grid(labelled: Predictions, unit: float, plain: Pair) -> Pair:
     """The best of the grid's points and of one T for all, in units of `unit`."""
     thinned = labelled.take(slice(None, None, max(1, labelled.n * labelled.classes // LOGITS_ON_THE_GRID)))
     points = [plain, *(np.array([t0, t1]) for t0 in GRID_T0 for t1 in GRID_T1)]
-    return min(points, key=lambda at: _nll(thinned, unit * at)[0])
+    nlls: list[float] = []
+    for start in range(0, len(points), POINTS_AT_ONCE):
+        nlls += _summed_nlls(thinned, unit * np.stack(points[start : start + POINTS_AT_ONCE]))
+    return points[min(range(len(points)), key=nlls.__getitem__)]
+
+
+def _summed_nlls(labelled: Predictions, points: Array) -> list[float]:
+    """The summed NLL at each (T0, T1), in one pass over as many copies of the rows: each pass takes long."""
+    assert labelled.novelty is not None
+    t0, t1 = torch.from_numpy(points).to(labelled.novelty.device).unsqueeze(2).unbind(1)
+    logits, labels = [labelled.logits] * len(points), [labelled.labels] * len(points)
+    every = Rows(torch.cat(logits, dim=1), torch.cat(labels), labelled.kind)
+    rows, _ = losses(every, (1 / (t0 + t1 * labelled.novelty)).flatten())
+    return rows.view(len(points), -1).sum(dim=1).tolist()
 
 
 def _nll(labelled: Predictions, at: Pair, unit: float = 1.0) -> tuple[float, Pair]:

@@ -144,13 +144,14 @@ def is_separable(predictions: Predictions) -> bool:
     return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
 
 
-def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
+def losses(predictions: Predictions | Rows, scales: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's NLL with its (averaged) logits multiplied by its scale, and the slope in that scale.
 
     For many labels a row's NLL is the sum over its known labels. Every row has a label.
     """
     softmax = predictions.kind is LabelKind.ONE_LABEL
-    nll, slopes = torch.empty(2, predictions.n, dtype=torch.float64, device=predictions.logits.device)
+    logits = predictions.logits
+    nll, slopes = torch.empty(2, logits.shape[1], dtype=torch.float64, device=logits.device)
 
     def lose(part: slice, logits: Tensor, buffer: Tensor) -> None:
         labels, scale = predictions.labels[part], scales[part].to(logits.device).unsqueeze(1)
@@ -169,7 +170,7 @@ def losses(predictions: Predictions, scales: Tensor) -> tuple[Tensor, Tensor]:
             nll[part] = torch.where(labels >= 0, each, 0.0).sum(dim=1)
             slopes[part] = torch.where(labels >= 0, slope, 0.0).sum(dim=1)
 
-    map_chunks(predictions.logits, average_softmax if softmax else average_sigmoid, lose)
+    map_chunks(logits, average_softmax if softmax else average_sigmoid, lose)
     return nll, slopes
 
 

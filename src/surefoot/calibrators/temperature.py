@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,14 @@ from surefoot.calibrators.calibration import (
     facts_from,
     positive,
 )
-from surefoot.calibrators.search import best_scale, is_at_bound, is_flat, is_separable, search_bounds
+from surefoot.calibrators.search import (
+    Reading,
+    best_scale,
+    is_at_bound,
+    is_flat,
+    is_separable,
+    search_bounds,
+)
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
@@ -321,25 +328,44 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
-    lowest, highest = search_bounds(labelled)
-    of_rows = None if rows is None else torch.from_numpy(rows).to(labelled.logits.device)
-    scale, reading = best_scale(labelled, lowest, highest, of_rows)
-    # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
-    separable = not reading.largest_slope > 0 and is_separable(labelled)
-    if separable:
-        scale = highest
-    at_bound = separable or is_at_bound(scale, lowest, highest)
+    found = _least_nll(labelled, rows)
     factor = math.inf
-    if not at_bound:
-        factor = interval_factor(reading.row_slopes, reading.second, scale, labelled.groups)
+    if not found.at_bound:
+        reading = found.reading
+        factor = interval_factor(reading.row_slopes, reading.second, found.scale, labelled.groups)
     return Temperature(
-        temperature=1 / scale,
-        low=1 / factor / scale,
-        high=factor / scale,
-        at_bound=at_bound,
-        separable=separable,
+        temperature=1 / found.scale,
+        low=1 / factor / found.scale,
+        high=factor / found.scale,
+        at_bound=found.at_bound,
+        separable=found.separable,
         **facts,
     )
+
+
+def best_temperature(predictions: Predictions) -> float:
+    """The T of `fit_temperature`, without its interval, which takes as long as a third of the search."""
+    labelled = only_labelled(predictions)
+    return 1.0 if is_flat(labelled) else 1 / _least_nll(labelled, None).scale
+
+
+class _Found(NamedTuple):
+    """The scale with the least NLL."""
+
+    scale: float
+    reading: Reading
+    at_bound: bool
+    separable: bool
+
+
+def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
+    lowest, highest = search_bounds(labelled)
+    of_rows = None if weights is None else torch.from_numpy(weights).to(labelled.logits.device)
+    scale, reading = best_scale(labelled, lowest, highest, of_rows)
+    # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
+    if not reading.largest_slope > 0 and is_separable(labelled):
+        return _Found(highest, reading, at_bound=True, separable=True)
+    return _Found(scale, reading, is_at_bound(scale, lowest, highest), separable=False)
 
 
 @checked

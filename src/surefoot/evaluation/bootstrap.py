@@ -21,8 +21,9 @@ from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
 
 Counts = NDArray[np.uint8] | Array  # how often units are drawn: never 256 times; fewer bytes stay in cache
 
-AT_ONCE = 30_000  # decisions times resamples that are summed at a time, so that they stay in cache
-BLOCK = 64  # decisions that are summed together where a curve is read at a few places only
+AT_ONCE = 100_000  # decisions times resamples that are summed at a time, so that they stay in cache
+SHORT = 30_000  # decisions; more are not all summed where a curve is read at a few places only
+BLOCK, BLOCK_OF_LONG = 16, 64  # decisions that are summed together there, if they are short or not
 CONVERTED = 2**17  # counts that are converted to float64 at a time, so that they stay in cache
 BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
@@ -215,10 +216,11 @@ class _RankedDecisions:
         self.to_left = self.residual - self.to_right
         # For sums over blocks of decisions: the last block is filled up with decisions that count nothing.
         number = len(self.unit)
-        filled = np.zeros((-(-number // BLOCK), BLOCK, 2))
+        block = BLOCK if number <= SHORT else BLOCK_OF_LONG
+        filled = np.zeros((-(-number // block), block, 2))
         filled.reshape(-1, 2)[:number] = np.stack([np.ones(number), self.residual], axis=1)
         self.blocks = filled  # (blocks, decisions, 2): 1 for a decision, and its residual
-        self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * BLOCK - number, dtype=np.intp))
+        self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * block - number, dtype=np.intp))
         after = self.ends + 1
         before = np.append(0, after[:-1]) if len(after) else after
         # Where the run of ties of each decision begins and ends; None without ties.
@@ -247,7 +249,7 @@ class _RunningSums:
         shape = (len(self.counts), len(self.decisions.block_unit))
         weight = self._memory("weight", shape)
         weight[:] = np.take(self.counts, self.decisions.block_unit, axis=1, mode="clip")
-        return weight.reshape(len(weight), -1, BLOCK)
+        return weight.reshape(len(weight), *self.decisions.blocks.shape[:2])
 
     @property
     def weight(self) -> Array:
@@ -292,37 +294,50 @@ class _RunningSums:
             grid[:, cells] += np.add.reduceat(self._weighted(share), decisions.starts, axis=1)
         return grid
 
-    def run_at(self, row: int, mass: Array) -> tuple[Array, Array]:
-        """The mass of one resample before and after the run of ties in which so much is reached."""
-        reached, decisions = self.reached[row], self.decisions
+    def run_end(self, row: int, mass: Array) -> Array:
+        """The mass of one resample after the run of ties in which so much is reached."""
+        reached, runs = self.reached[row], self.decisions.runs
         last = np.searchsorted(reached, mass)
-        at = np.maximum(last - 1, 0)
-        start, end = at, at + 1
-        if decisions.runs is not None:
-            start, end = (side[at] for side in decisions.runs)
-        return reached[start], np.where(last > 0, reached[end], 0.0)
+        end = last if runs is None else runs[1][np.maximum(last - 1, 0)]
+        return np.where(last > 0, reached[end], 0.0)
 
     def residual_at(self, mass: Array, rows: slice = slice(None)) -> Array:
-        """The residual at so much mass, (resamples, places): within a run of ties it is straight."""
-        if self.decisions.runs is None:
-            return self._residual_by_blocks(mass, rows)
-        chosen = range(*rows.indices(len(self.counts)))
-        start, end = np.stack([self.run_at(row, places) for row, places in zip(chosen, mass, strict=True)], 1)
-        before, after = (self._residual_by_blocks(side, rows) for side in (start, end))
-        inside = (mass - start) / np.where(end > start, end - start, 1.0)
-        return np.asarray(before + (after - before) * inside)
+        """The residual of some resamples at so much mass, (resamples, places).
 
-    def _residual_by_blocks(self, mass: Array, rows: slice = slice(None)) -> Array:
-        """Without ties, of some resamples: sums over blocks, and over what is needed of a place's block."""
-        weight, blocks = self.block_weight[rows], self.decisions.blocks
+        It takes sums over blocks, and over decisions only in the blocks in which the places are.
+        """
         before, residual = self._block_sums[:, rows]
-        block = np.minimum(_last_at_most(mass, before), len(blocks) - 1)
-        within = weight[np.arange(len(weight))[:, None], block] * blocks[block, :, 0]
-        start = np.cumsum(within, axis=2) - within
+        block = np.maximum(_first_at_least(mass, before) - 1, 0)
+        weight, residuals = self._in_block(block, rows)
         rest = (mass - np.take_along_axis(before, block, axis=1))[..., None]
-        taken = np.clip(rest - start, 0.0, within)
-        inside = np.einsum("rpd,rpd->rp", taken, blocks[block, :, 1])
-        return np.asarray(np.take_along_axis(residual, block, axis=1) + inside)
+        reached = np.cumsum(weight, axis=2)
+        if self.decisions.runs is None:
+            taken = np.clip(rest - reached + weight, 0.0, weight)
+            inside = np.einsum("rpd,rpd->rp", taken, residuals)
+            return np.asarray(np.take_along_axis(residual, block, axis=1) + inside)
+        place = block * weight.shape[2] + (reached < rest).sum(axis=2)
+        place = np.minimum(place, len(self.decisions.unit) - 1)
+        knots = np.concatenate([run[place] for run in self.decisions.runs], axis=1)
+        (start, end), (at_start, at_end) = (np.split(sums, 2, axis=1) for sums in self._before(knots, rows))
+        inside = (mass - start) / np.where(end > start, end - start, 1.0)  # within a run it is straight
+        return np.asarray(at_start + (at_end - at_start) * inside)
+
+    def _before(self, place: Index, rows: slice) -> list[Array]:
+        """The mass and the residual of all decisions before each place."""
+        blocks, size, _ = self.decisions.blocks.shape
+        block = np.minimum(place // size, blocks - 1)
+        weight, residuals = self._in_block(block, rows)
+        weight *= np.arange(size) < (place - block * size)[..., None]
+        inside = weight.sum(axis=2), np.einsum("rpd,rpd->rp", weight, residuals)
+        return [
+            np.take_along_axis(sums, block, axis=1) + within
+            for sums, within in zip(self._block_sums[:, rows], inside, strict=True)
+        ]
+
+    def _in_block(self, block: Index, rows: slice) -> tuple[Array, Array]:
+        """The weights and residuals of the decisions in some blocks of each resample."""
+        weight = self.block_weight[rows]
+        return weight[np.arange(len(weight))[:, None], block], self.decisions.blocks[block, :, 1]
 
     @cached_property
     def _block_sums(self) -> Array:
@@ -366,12 +381,12 @@ class _RunningSums:
         return sums
 
 
-def _last_at_most(places: Array, knots: Array) -> Index:
-    """The last of each row's ascending knots, which begin with 0, that is at most each of its places."""
+def _first_at_least(places: Array, knots: Array) -> Index:
+    """The first of each row's ascending knots, which begin with 0, that is at least each of its places."""
     rows, number = knots.shape
     apart = (np.arange(rows) * (float(knots[:, -1].max()) + 1))[:, None]  # one ascending sequence
-    found = np.searchsorted((knots + apart).ravel(), (places + apart).ravel(), side="right")
-    return np.asarray(found.reshape(places.shape) - 1 - np.arange(rows)[:, None] * number)
+    found = np.searchsorted((knots + apart).ravel(), (places + apart).ravel())
+    return np.asarray(found.reshape(places.shape) - np.arange(rows)[:, None] * number)
 
 
 class _ResampledCurve(Curve):
@@ -410,7 +425,7 @@ class _ResampledCurve(Curve):
     @property
     def _is_short(self) -> bool:
         """Whether summing everything takes less time than finding out what is needed."""
-        return len(self.sums.decisions.unit) <= AT_ONCE
+        return len(self.sums.decisions.unit) <= SHORT
 
     def errors_at(self, mass: Array) -> Array:
         if self._is_short:
@@ -423,7 +438,7 @@ class _ResampledCurve(Curve):
         return np.asarray(errors + np.clip((mass - start) / (end - start), 0.0, 1.0) * (after - errors))
 
     def run_ends(self, mass: Array) -> Array:
-        return self.sums.run_at(self.row, mass)[1]
+        return self.sums.run_end(self.row, mass)
 
     def residual_at(self, mass: Array) -> Array:
         if self._is_short:

@@ -2,16 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import permutations
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from surefoot.calibrators.temperature import fit_temperature
+from surefoot.calibrators.temperature import best_temperature
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
@@ -65,7 +66,9 @@ def at_best_temperature(predictions: Predictions) -> Predictions:
     if not predictions.outcomes.total:
         return predictions
     if (best := _at_best.get(predictions)) is None:
-        best = _at_best[predictions] = fit_temperature(predictions)(predictions)
+        average = predictions.average()
+        best = average.with_logits(average.logits / best_temperature(average))
+        _at_best[predictions] = best
     return best
 
 
@@ -92,6 +95,8 @@ SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric 
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
 
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 RunKey = tuple[str, int]  # the method's name and the run
 Outputs = Mapping[RunKey, Predictions]  # of one side
 Replicates = Mapping[RunKey, Array]  # a metric's values on the resamples
@@ -122,12 +127,12 @@ def compare(
     sides = tuple(side for side in SIDES if outputs[side])
     for side in sides:
         _refuse_unpaired(side, outputs[side])
-    every_run = [(side, name, run) for side in sides for name, run in outputs[side]]
-    scored = in_parallel(lambda each: _scores(each[2], metrics, outputs[each[0]][each[1:]]), every_run)
+    every_run = {(side, *key): each for side in sides for key, each in outputs[side].items()}
+    scored = _of_each(lambda predictions: _scores(metrics, predictions), every_run)
     values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
-    for (side, name, _), scores in zip(every_run, scored, strict=True):
+    for (side, name, run), scores in scored.items():
         for metric, score in zip(metrics, scores, strict=True):
-            values[name].setdefault((side, metric.name), []).append(score)
+            values[name].setdefault((side, metric.name), []).append(RunScore(run, *score))
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     if resamples:
         specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
@@ -195,15 +200,22 @@ def comparison_from_scores(
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
-def _scores(run: int, metrics: Sequence[Metric], predictions: Predictions) -> list[RunScore]:
-    """The value of each metric."""
-    scores = []
+def _of_each(work: Callable[[Predictions], Result], outputs: Mapping[Key, Predictions]) -> dict[Key, Result]:
+    """`work` of each, done once for predictions that several have."""
+    distinct = {id(predictions): predictions for predictions in outputs.values()}
+    done = dict(zip(distinct, in_parallel(work, list(distinct.values())), strict=True))
+    return {key: done[id(predictions)] for key, predictions in outputs.items()}
+
+
+def _scores(
+    metrics: Sequence[Metric], predictions: Predictions
+) -> list[tuple[float, int | None, int | None]]:
+    """The value of each metric, and k of n where it is a proportion."""
+    scores: list[tuple[float, int | None, int | None]] = []
     for metric in metrics:
         count = metric.count(predictions) if metric.count else None
         scores.append(
-            RunScore(run, metric.function(predictions))
-            if count is None
-            else RunScore(run, count.value, count.k, count.n)
+            (metric.function(predictions), None, None) if count is None else (count.value, count.k, count.n)
         )
     return scores
 
@@ -292,28 +304,38 @@ def _with_differences(
     draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
     slow_runs, few = _slow_share(outputs, comparison.metrics, resamples)
 
-    def drawn_of(key: RunKey) -> Array:
-        slow = few if key in slow_runs else 0
-        values = resampled(outputs[key].outcomes, comparison.metrics, draw, slow_resamples=slow)
+    def drawn_of(predictions: Predictions, slow: int) -> Array:
+        values = resampled(predictions.outcomes, comparison.metrics, draw, slow_resamples=slow)
         for index, metric in enumerate(comparison.metrics):
             if metric is BEST_T:
-                best = at_best_temperature(outputs[key])
+                best = at_best_temperature(predictions)
                 values[index] = resampled(best.outcomes, [BEST_T], draw)[0]
         tick(1)
         return values
 
-    drawn = dict(zip(outputs, in_parallel(drawn_of, list(outputs)), strict=True))
+    slowly = {key: outputs[key] for key in outputs if key in slow_runs}
+    quickly = {key: outputs[key] for key in outputs if key not in slow_runs}
+    drawn = _of_each(partial(drawn_of, slow=few), slowly) | _of_each(partial(drawn_of, slow=0), quickly)
     independent = len(np.unique(draw.unit_of[first.outcomes.row]))
     methods = {method.name: method for method in comparison.methods}
     cells = {method.name: dict(method.cells) for method in comparison.methods}
     pairs = {pair: dict(differences) for pair, differences in comparison.pairs.items()}
 
+    predictions_of: dict[str, list[Predictions]] = {name: [] for name in methods}
+    for (name, _), predictions in outputs.items():
+        predictions_of[name].append(predictions)
+
+    @cache
+    def have_same_networks(name: str, other: str) -> bool:
+        return same_networks(methods[name], methods[other])
+
     def gap_between(
         name: str, other: str | None, metric: Metric, column: Mapping[str, Cell], replicates: Replicates
     ) -> Difference | None:
-        crossed = other is not None and not same_networks(methods[name], methods[other])
-        both = [[outputs[key] for key in outputs if key[0] == each] for each in (name, other)]
-        same = metric.count is None or _same_decisions(metric, *both)
+        if other is None or other == name:
+            return None
+        crossed = not have_same_networks(name, other)
+        same = metric.count is None or _same_decisions(metric, predictions_of[name], predictions_of[other])
         return difference(column, name, other, replicates, independent, crossed=crossed, paired=same)
 
     losses = _Losses(outputs, first, draw.unit_of)
@@ -428,21 +450,19 @@ def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> 
 def difference(
     column: Mapping[str, Cell],
     name: str,
-    other: str | None,
+    other: str,
     replicates: Replicates,
     independent: int,
     *,
     crossed: bool = False,
     paired: bool = True,
-) -> Difference | None:
-    """One method less another; None for a method and itself, or where there is no other.
+) -> Difference:
+    """One method less another.
 
     Runs are paired by their number, or `crossed`: each with each, where the numbers mean different networks.
     Not `paired`: other samples or decisions, so that equal counts do not differ by exactly 0. The interval
     over rows is from so many `independent` groups or rows.
     """
-    if other is None or other == name:
-        return None
     ours, theirs = column[name], column[other]
     crossed = crossed or 1 in (len(ours.runs), len(theirs.runs))  # one run is compared with every other
     pairs = _pairs(ours.runs, theirs.runs, crossed)
@@ -499,7 +519,7 @@ def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) 
     else:
         by_run = {b.run: b for b in theirs}
         pairs = [(a, by_run[a.run]) for a in ours if a.run in by_run]
-    return [(a, b) for a, b in pairs if np.isfinite(a.value) and np.isfinite(b.value)]
+    return [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
 
 
 def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:

@@ -15,12 +15,13 @@ from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.experiment import Experiment
 from surefoot.experiments.plan import Plan, replanned
-from surefoot.experiments.results import results_of
+from surefoot.experiments.results import Reader
 from surefoot.experiments.run import read_folder
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
+from surefoot.runtime import in_parallel
 from surefoot.store.store import Store
 
 BEFORE, AFTER = "before", "after"
@@ -228,8 +229,10 @@ def _task_change(
 ) -> TaskChange:
     names = [[planned.method.name for planned in plan.methods] for plan in plans]
     shared = [planned.method for planned in plans[0].methods if planned.method.name in names[1]]
+    readers = {store: Reader(store) for store in stores}  # what both share is read and fitted once
     results = [
-        results_of(replanned(plan, shared)[0], store) for plan, store in zip(plans, stores, strict=True)
+        in_parallel(readers[store].result, replanned(plan, shared)[0].methods)
+        for plan, store in zip(plans, stores, strict=True)
     ]
     pairs = list(zip(*results, strict=True))
     return TaskChange(

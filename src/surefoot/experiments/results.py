@@ -31,10 +31,11 @@ HOW_TO_SCALE = (
 
 @dataclass(eq=False)
 class Reader:
-    """Reads a store, each file once."""
+    """Reads a store, each file and each method once."""
 
     store: Store
     cache: dict[tuple[Spec, str], Predictions] = field(default_factory=dict)
+    results: dict[MethodPlan, MethodRuns] = field(default_factory=dict)
 
     def predictions(self, spec: Spec, split: str) -> Predictions:
         """A network's predictions of a split."""
@@ -44,6 +45,11 @@ class Reader:
 
     def result(self, planned: MethodPlan) -> MethodRuns:
         """All runs of a method whose networks are in the store, with their cost."""
+        if planned not in self.results:
+            self.results[planned] = self._result(planned)
+        return self.results[planned]
+
+    def _result(self, planned: MethodPlan) -> MethodRuns:
         runs: list[MethodRun] = []
         missing: dict[str, None] = {}
         for number, specs in enumerate(planned.runs):
