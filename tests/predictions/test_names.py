@@ -6,6 +6,7 @@ import unicodedata
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -163,3 +164,23 @@ def test_visible_text_has_nothing_that_a_terminal_runs(text):
     shown = visible(text)
     assert all(unicodedata.category(each) not in ("Cc", "Cf", "Zl", "Zp", "Cs") for each in shown)
     assert not text.isprintable() or shown == text
+
+
+@pytest.mark.parametrize("names", [("True", "False"), ("false", "true"), ("TRUE", "b", "FALSE")])
+def test_a_boolean_label_is_the_class_of_that_name(names, tmp_path):
+    truth = np.array([True, False, True])
+    logits = np.random.default_rng(0).normal(size=(3, len(names)))
+    expected = [[name.lower() for name in names].index(str(each).lower()) for each in truth]
+    given = Predictions.from_logits(logits, truth, class_names=names)
+    assert given.labels.tolist() == expected
+    table = pa.table({f"logit_{name}": logits[:, i] for i, name in enumerate(names)} | {"label": truth})
+    pa.parquet.write_table(table, tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet").labels.tolist() == expected
+    assert rows_in_batches(tmp_path / "p.parquet")[1].tolist() == expected
+
+
+def test_a_boolean_label_is_an_index_unless_a_class_has_its_name():
+    logits = np.zeros((2, 2))
+    assert Predictions.from_logits(logits, [True, False], class_names=["a", "b"]).labels.tolist() == [1, 0]
+    with pytest.raises(InputError, match="label 'False' in row 1 is not a class; allowed: True, other"):
+        Predictions.from_logits(logits, [True, False], class_names=["True", "other"])

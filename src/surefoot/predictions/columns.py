@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,12 +174,29 @@ def class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     indices = encoded.indices.to_numpy()
     first_rows = np.zeros(len(encoded.dictionary), dtype=np.int64)
     first_rows[indices[::-1]] = np.arange(len(indices))[::-1]
-    labels = [
-        str(int(label) if isinstance(label, bool) else label) for label in encoded.dictionary.to_pylist()
-    ]
+    labels = [_label_text(label, index_of) for label in encoded.dictionary.to_pylist()]
     has_number_names = any(WHOLE_NUMBER.fullmatch(name) for name in index_of)
     rows = zip(labels, first_rows.tolist(), strict=True)
     return np.array([_class_index(label, row, index_of, has_number_names) for label, row in rows])[indices]
+
+
+def _label_text(label: Any, index_of: dict[str, int]) -> str:
+    """A label as text; true and false are names where a class has such a name, else 1 and 0."""
+    if not isinstance(label, bool):
+        return str(label)
+    if names_true_or_false(index_of):
+        return next((name for name in _spellings(label) if name in index_of), str(label))
+    return str(int(label))
+
+
+def names_true_or_false(names: Collection[str]) -> bool:
+    """Whether a class is called true or false: then a boolean is the name of a class, not its index."""
+    return any(name in names for value in (True, False) for name in _spellings(value))
+
+
+def _spellings(value: bool) -> tuple[str, str, str]:
+    """How Python, JSON and spreadsheets write a boolean."""
+    return str(value), str(value).lower(), str(value).upper()
 
 
 def _class_index(label: str, row: int, index_of: dict[str, int], has_number_names: bool) -> int:

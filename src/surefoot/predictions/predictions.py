@@ -15,7 +15,7 @@ from torch.utils.dlpack import from_dlpack
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
-from surefoot.predictions.columns import class_indices
+from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
     NUMBERS_AT_ONCE,
@@ -429,7 +429,7 @@ def _build(
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
     stay = on_device is not None and isinstance(labels, Tensor) and labels.device == on_device.device
-    stay = stay and not labels.is_floating_point() and labels.ndim == 1
+    stay = stay and labels.dtype is not torch.bool and not labels.is_floating_point() and labels.ndim == 1
     truth = (
         _zeros(labels) if stay else None if labels is None else _label_indices(as_numpy(labels), class_names)
     )
@@ -480,14 +480,17 @@ def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDAr
         array = np.asarray(labels)
     except ValueError:
         return as_labels(labels)  # which says what is wrong
+    names = None if class_names is None else [str(name) for name in class_names]
+    if array.dtype.kind == "b" and array.ndim == 1 and names is not None and names_true_or_false(set(names)):
+        return as_labels(class_indices(pa.chunked_array([pa.array(array)]), names))
     if array.dtype.kind not in "UOT" or not any(isinstance(each, str) for each in array.flat):
         return as_labels(labels)
-    if class_names is None:
+    if names is None:
         raise InputError("labels are text, and no classes are named; needed: class_names, or class indices")
     if array.ndim != 1:
         raise InputError(f"labels are text of shape {array.shape}; allowed: one name for each row")
     texts = [None if each is None or each != each else str(each) for each in array.tolist()]
-    return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), [str(name) for name in class_names]))
+    return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), names))
 
 
 def as_numpy(values: Any) -> Any:

@@ -5,8 +5,9 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from surefoot.errors import InputError, one_line
+from surefoot.predictions.columns import is_score, numbers_in
 from surefoot.predictions.memory import limited_memory, refuse_larger_than_memory
 from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_text
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
 BYTES_PER_VALUE = 8
+BLOCK = 2**20  # bytes of a csv file that are decoded at a time, by each thread
+LARGEST_BLOCK = 2**31 - 1
+LONGEST_CELL = 2**24  # characters, in the first two lines of a csv file
 CSV_PARSING = pyarrow.csv.ParseOptions(newlines_in_values=True)
 Rows = Any  # a table or a record batch
 
@@ -88,24 +93,76 @@ def read_stream(data: Any) -> pa.Table:
 def read_csv(file: Path) -> pa.Table:
     """A csv file: names without the spaces around them, and text as `write_csv` was given it."""
     with decoding(".csv data"):
-        names = csv_names(file)
-        with arrow_file(file) as source:
-            table = pyarrow.csv.read_csv(
-                source, parse_options=CSV_PARSING, convert_options=csv_options(names)
-            )
-        return from_csv(table)
+        header = csv_header(file)
+        try:
+            return from_csv(_read_csv(file, header, csv_options(header)))
+        except pa.ArrowInvalid as error:
+            table = from_csv(_read_csv(file, header, csv_options(header, infer=True)))
+            for name, column in zip(header.names, table.columns, strict=True):
+                if name in header.numbers:
+                    numbers_in(column, csv_name(name))  # says which value is no number
+            raise error
 
 
-def csv_names(file: str | Path) -> list[str]:
-    """The column names of a csv file as written. With Arrow it takes seconds for ten thousand columns."""
-    with Path(file).open(encoding="utf-8-sig", newline="") as opened:
-        return next(filter(None, csv.reader(opened)), [])
+def _read_csv(file: Path, header: "CsvHeader", options: pyarrow.csv.ConvertOptions) -> pa.Table:
+    whole = min(file.stat().st_size + 1, LARGEST_BLOCK)
+    for block in (header.block(BLOCK), whole):
+        reading = pyarrow.csv.ReadOptions(block_size=block)
+        try:
+            with arrow_file(file) as source:
+                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, options)
+        except pa.ArrowInvalid as error:
+            if block == whole or "straddling" not in str(error):  # a line is longer than a block
+                raise
+    raise AssertionError("not reached")
 
 
-def csv_options(names: Sequence[str], numbers: Sequence[str] = ()) -> pyarrow.csv.ConvertOptions:
-    """How a csv file with these names is read; the columns `numbers` are float64 whatever they begin with."""
-    types = {name: pa.string() for name in names if csv_name(name) in TEXT_COLUMNS}
-    types |= {name: pa.float64() for name in numbers}
+@dataclass(frozen=True)
+class CsvHeader:
+    """The column names of a csv file as written, those of columns that hold numbers, the longest line."""
+
+    names: list[str]
+    numbers: frozenset[str]
+    longest: int  # bytes, at most, of the first two lines
+
+    def block(self, usual: int) -> int:
+        """Bytes to decode at a time; Arrow needs whole lines, and the first two in the first block."""
+        return min(max(usual, 4 * self.longest), LARGEST_BLOCK)
+
+
+def csv_header(file: str | Path) -> CsvHeader:
+    """The columns of a csv file. With Arrow it takes seconds for ten thousand columns.
+
+    Those of scores and novelty are numbers, and labels per class, unless the first is true or false. Left to
+    Arrow, it would depend on the first rows, and 0xFFFFFFFFFFFFFF9C would be -100.
+    """
+    with Path(file).open(encoding="utf-8-sig", newline="") as opened, _long_cells():
+        lines = filter(None, csv.reader(opened))
+        names, first = next(lines, []), next(lines, [])
+    plain = {name: csv_name(name) for name in names}
+    labels = {f"label_{name.partition('_')[2]}" for name in plain.values() if is_score(name)}
+    cells = zip(names, first, strict=False)
+    booleans = {name for name, cell in cells if cell.strip().lower() in ("true", "false")}
+    numbers = {name for name, key in plain.items() if is_score(key) or key == "novelty"}
+    numbers |= {name for name, key in plain.items() if key in labels and name not in booleans}
+    longest = max(sum(2 * len(cell.encode()) + 3 for cell in line) for line in (names, first))
+    return CsvHeader(names, frozenset(numbers), longest)
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Python's own limit of a cell is 131,072 characters."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def csv_options(header: CsvHeader, *, infer: bool = False) -> pyarrow.csv.ConvertOptions:
+    """How a csv file is read; `infer` leaves it to Arrow which columns hold numbers."""
+    types = {name: pa.string() for name in header.names if csv_name(name) in TEXT_COLUMNS}
+    types |= {} if infer else {name: pa.float64() for name in header.numbers}
     return pyarrow.csv.ConvertOptions(column_types=types, null_values=[""])
 
 

@@ -24,8 +24,8 @@ from surefoot.predictions.tables import (
     CSV_PARSING,
     READ_AHEAD,
     arrow_file,
+    csv_header,
     csv_name,
-    csv_names,
     csv_options,
     decoding,
     from_csv,
@@ -151,13 +151,14 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
 
 
 def _csv(part: Part) -> Iterator[pa.Table]:
-    names = csv_names(part.path)
-    refuse_predict_output([csv_name(name) for name in names])
-    reading = pyarrow.csv.ReadOptions(block_size=READ_AHEAD, use_threads=False)
-    # A column of scores is float64 even if its first values are whole numbers.
-    options = csv_options(names, numbers=[name for name in names if is_score(csv_name(name))])
+    header = csv_header(part.path)
+    refuse_predict_output([csv_name(name) for name in header.names])
+    reading = pyarrow.csv.ReadOptions(block_size=header.block(READ_AHEAD), use_threads=False)
     with pyarrow.csv.open_csv(
-        arrow_file(part.path), read_options=reading, parse_options=CSV_PARSING, convert_options=options
+        arrow_file(part.path),
+        read_options=reading,
+        parse_options=CSV_PARSING,
+        convert_options=csv_options(header),
     ) as file:
         for batch in file:
             yield from_csv(pa.Table.from_batches([batch]))
