@@ -86,6 +86,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         one_of("method", self.method, METHODS)
         if isinstance(self.cv, int):
             require_whole("cv", self.cv, 2)
+        if isinstance(self.estimator, type):
+            raise InputError(f"estimator is the class {self.estimator.__name__}; allowed: an instance of it")
         if self.estimator is not None and not hasattr(self.estimator, "fit"):
             kind = type(self.estimator).__name__
             raise InputError(f"estimator has type {kind}; allowed: a scikit-learn classifier")
@@ -199,6 +201,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
                 for name, value in of_estimator.items()
             }
             model = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **indexed)
+            if not hasattr(model, "classes_"):
+                raise InputError(f"estimator is a {type(model).__name__}; allowed: a scikit-learn classifier")
             columns = _labels(model.classes_, self.classes_)
             found = _logits(model, _safe_indexing(X, test))
             level = np.logaddexp.reduce(found, axis=1, keepdims=True) - np.log(rows)

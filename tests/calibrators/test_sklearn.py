@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -131,6 +131,8 @@ def test_refuses(rows):
     for options, says in (
         ({"estimator": []}, "estimator has type list; allowed: a scikit-learn classifier"),
         ({"method": np.zeros((2, 2))}, r"method is array\(.*; allowed: temperature, "),
+        ({"estimator": LinearSVC}, "estimator is the class LinearSVC; allowed: an instance of it"),
+        ({"estimator": LinearRegression()}, "estimator is a LinearRegression; allowed: a scikit-learn class"),
         ({"cv": 0}, "cv is 0; allowed: a whole number of at least 2"),
     ):
         with pytest.raises(InputError, match=says):

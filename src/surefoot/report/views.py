@@ -244,10 +244,10 @@ def _thresholds_view(chosen: Thresholds) -> View:
 
 def _unreachable_view(unreachable: Unreachable) -> View:
     best, target = unreachable.best, unreachable.guarantee.target_error
+    some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
     sentence = (
         f"No threshold can guarantee an error of at most {target:g} with these rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
-        f"({best.wrong} wrong of {best.n})."
+        f"{rounded_up(best.bound)} can be guaranteed, {some} ({best.wrong} wrong of {best.n})."
     )
     return View(
         "Confidence thresholds: none",
