@@ -159,6 +159,14 @@ def test_a_traceback_has_no_second_part_that_says_the_same(tmp_path):
         assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
+def test_an_evaluation_of_probabilities_as_logits_says_so():
+    val = draw_one_label(100)
+    mistaken = surefoot.Predictions.from_logits(val.probs(), val.labels)
+    says = "On unfamiliar data every row is between 0 and 1 and sums to 1: these look like probabilities"
+    assert says in " ".join(repr(surefoot.evaluate(val, mistaken, resamples=2)).split())
+    assert "look like" not in repr(surefoot.evaluate(val, resamples=2))
+
+
 def test_registries_know_names_and_modules_list_what_is_public():
     assert surefoot.METRICS["nll"] is surefoot.METRICS[0]
     assert "nll" in surefoot.METRICS
