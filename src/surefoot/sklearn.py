@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
+from surefoot.calibrators.advice import data_remarks
 from surefoot.deploy.model import ScikitModel
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -255,7 +256,17 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
 def _fitted(
     method: str, logits: Array, labels: Index, weights: Array | None, groups: ArrayLike | None
 ) -> Calibration:
-    """The calibration; groups must be text or whole numbers to be used."""
+    """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys)
-    return CALIBRATORS.named(method).fit(val, weights=weights)
+    fitted = CALIBRATORS.named(method).fit(val, weights=weights).cautious()
+    declined = getattr(fitted, "declined", None)
+    if declined is not None and method == "temperature":
+        _warn(f"the fitted T = {declined:.3g} is uncertain (n = {fitted.n}): probabilities are not changed")
+    for remark in data_remarks(val, method):
+        _warn(remark)
+    return fitted
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=4)  # where `fit` was called

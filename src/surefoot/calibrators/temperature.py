@@ -267,6 +267,11 @@ class MemberTemperatures(Calibration):
             raise ValueError("members are empty; allowed: one or more")
         return cls(members, evidence=evidence_from(document))
 
+    @property
+    def declined(self) -> float | None:
+        """The first fitted T that was not used, if there is one."""
+        return next((member.declined for member in self.members if member.declined is not None), None)
+
     def cautious(self) -> Self:
         """T = 1 for the members whose interval spans orders of magnitude."""
         return replace(self, members=tuple(member.cautious() for member in self.members))
