@@ -15,8 +15,9 @@ quickstart: .venv/core ## compare the paper's methods on photographs that are in
 test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-recipes: .venv-recipes/installed ## run every example with the real package; none is skipped
-	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py
+test-recipes: .venv-recipes/installed .venv-timm/installed ## run every example with the real package; none is skipped
+	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py -k 'not timm'
+	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-timm/bin/python -m pytest tests/test_examples.py -k timm
 
 explore: .venv/dev ## look for new counterexamples to the property tests, other ones each time
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m hypothesis
@@ -85,5 +86,12 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	.venv-recipes/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,recipes]'
 	@touch $@
 
+# torchvision works only with the build of torch that is next to it on the index: === leaves out builds like 2.13.0+cpu
+.venv-timm/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-timm
+	.venv-timm/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt \
+		"$$(sed -n 's/^torch==/torch===/p' constraints.txt)" -e '.[backbones]' pytest hypothesis
+	@touch $@
+
 clean: ## remove environments and caches; the networks in runs/ stay
-	rm -rf site .venv .venv-peers .venv-recipes .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site .venv .venv-peers .venv-recipes .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -130,6 +130,7 @@ def test_what_cannot_be_drawn_is_refused(sides):
             "familiar has the name 'a', the other side has: b",
         ),
         (lambda: plots.compare_methods(many, metric="nil"), "unknown metric 'nil'"),
+        (lambda: plots.nll_familiar_vs_unfamiliar(many, sides["familiar"]), "kinds differ"),
     ):
         with pytest.raises(InputError, match=sentence):
             call()

@@ -125,9 +125,60 @@ def test_arguments_of_another_type_are_refused_by_name():
         (lambda: surefoot.paired_differences(val, 3), "second has type int; allowed: Predictions"),
         (lambda: surefoot.evaluate(val, calibration=2.5), "calibration has type float; allowed: Calibration"),
         (lambda: surefoot.evaluate(val, resamples="many"), "resamples is 'many'; allowed: a whole number"),
+        (lambda: surefoot.evaluate(val, metrics=[]), "metrics are empty; allowed: names of METRICS"),
+        (
+            lambda: surefoot.run("quickstart", workers=0),
+            "workers is 0; allowed: a whole number of at least 1",
+        ),
+        (lambda: surefoot.run("quickstart", values=3), "values has type int; allowed: a dict or None"),
+        (lambda: surefoot.calibrate(None, val), "type Predictions; .*; for Predictions: fit_calibration"),
+        (lambda: val.member(9), "member 9 is not there; allowed: 0 to 0"),
+        (
+            lambda: fit_calibration("temperature", val, weights=[-1] * 50),
+            "the weight of row 0 is -1; allowed",
+        ),
+        (lambda: surefoot.scan_predictions(3), "path is 3; allowed: a path or a list of paths"),
+        (lambda: surefoot.plots.reliability(3), "or a dict of Predictions$"),
     ):
         with pytest.raises(InputError, match=says):
             call()
+
+
+def test_a_traceback_has_no_second_part_that_says_the_same(tmp_path):
+    for call in (
+        lambda: surefoot.load_calibration(tmp_path / "gone.json"),
+        lambda: surefoot.read_predictions(tmp_path / "gone.npz"),
+        lambda: surefoot.save_thresholds(None, tmp_path),
+        lambda: surefoot.Predictions.from_frame(3, logits=["a"]),
+        lambda: surefoot.Predictions.from_logits([[1.0], [1.0, 2.0]], [0, 1]),
+        lambda: surefoot.evaluate(draw_one_label(10), metric="nll"),
+    ):
+        with pytest.raises((InputError, TypeError)) as raised:
+            call()
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_an_evaluation_of_probabilities_as_logits_says_so():
+    val = draw_one_label(100)
+    mistaken = surefoot.Predictions.from_logits(val.probs(), val.labels)
+    says = "On unfamiliar data every row is between 0 and 1 and sums to 1: these look like probabilities"
+    assert says in " ".join(repr(surefoot.evaluate(val, mistaken, resamples=2)).split())
+    assert "look like" not in repr(surefoot.evaluate(val, resamples=2))
+
+
+def test_registries_know_names_and_modules_list_what_is_public():
+    assert surefoot.METRICS["nll"] is surefoot.METRICS[0]
+    assert "nll" in surefoot.METRICS
+    assert surefoot.METRICS[0] in surefoot.METRICS
+    assert "zebra" not in surefoot.METHODS
+    with pytest.raises(InputError, match="unknown metric 'nil'; have: nll"):
+        surefoot.METRICS["nil"]
+    for module in (surefoot, surefoot.metrics, surefoot.plots):
+        assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError) as raised:
+        surefoot.Prediction  # noqa: B018
+    assert (raised.value.name, raised.value.obj) == ("Prediction", surefoot)
 
 
 def test_predictions_of_a_model_over_a_loader_or_a_generator():

@@ -153,7 +153,8 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and no others
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+            this = import_module("surefoot")  # for "Did you mean" below the traceback
+            raise AttributeError(f"module 'surefoot' has no attribute {name!r}", name=name, obj=this)
         home = import_module(_HOMES[name])
         return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
 

@@ -4,7 +4,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import wraps
 from os import PathLike
@@ -55,6 +55,8 @@ def checked(declared: Declared) -> Declared:
         try:
             bound = signature.bind(*given, **named)
         except TypeError:
+            bound = None
+        if bound is None:
             return declared(*given, **named)  # Python says what is wrong, with the function's name
         arguments = bound.arguments
         for name, hint in _hints(declared).items():
@@ -65,7 +67,12 @@ def checked(declared: Declared) -> Declared:
             _require(name, arguments[name], hint)
             if arguments[name] is given_value and not isinstance(given_value, str | Sequence | Mapping):
                 right.add((name, type(given_value)))
-        return declared(*bound.args, **bound.kwargs)
+        try:
+            return declared(*bound.args, **bound.kwargs)
+        except InputError as error:
+            if isinstance(error.__cause__, InputError | OSError):  # whose words are in the sentence
+                error.__cause__ = None
+            raise
 
     return typing.cast("Declared", call)
 
@@ -73,9 +80,7 @@ def checked(declared: Declared) -> Declared:
 def _as_declared(value: Any, hint: Any) -> Any:
     """A number of numpy as Python's, an array as a list, and text as an enumeration's, as declared."""
     if isinstance(value, str):
-        enumerations = (
-            each for each in _options(hint) if isinstance(each, type) and issubclass(each, StrEnum)
-        )
+        enumerations = (each for each in _options(hint) if _is_enumeration(each))
         return next((each(value) for each in enumerations), value)
     package = type(value).__module__.partition(".")[0]
     has_list = package in ("numpy", "pandas") and hasattr(value, "tolist")
@@ -183,18 +188,37 @@ def _shown(value: object, hint: Any) -> str:
 
 def _described(hint: Any) -> str:
     """What is allowed, in words."""
+    text = " or ".join(_alternatives(hint))
+    for name, source in SOURCES.items():  # said once
+        first, _, rest = text.partition(name + source)
+        text = first + name + source + rest.replace(name + source, name) if source in text else text
+    return text
+
+
+def _alternatives(hint: Any) -> list[str]:
+    """Each that is allowed: text is a path where paths are, and a word of an enumeration where it is."""
     options = _options(hint)
-    return " or ".join(_described_one(each) for each in options if each is not str or Path not in options)
+    implied = any(each is Path or _is_enumeration(each) for each in options)
+    return list(dict.fromkeys(_described_one(each) for each in options if each is not str or not implied))
 
 
 def _described_one(option: Any) -> str:
     container, items = typing.get_origin(option), typing.get_args(option)
     if container is Mapping or container is dict:
-        return f"a dict of {_described(items[1])}"
+        return "a dict" + ("" if items[1] is Any else f" of {_described(items[1])}")
     if container in (Sequence, list, tuple):
-        return f"a list of {_described(items[0])}"
+        inside = "paths" if Path in _options(items[0]) else _described(items[0])
+        return "a list" + ("" if items[0] is Any else f" of {inside}")
+    if container is Iterable:
+        return "an iterable"
     if container is Callable or option is Callable:
         return "a function"
+    if _is_enumeration(option):
+        return " or ".join(repr(str(each)) for each in option)
     name = getattr(container or option, "__name__", str(option))
     name = "Predictions" if name in ("HasOutcomes", "Ranked") else name
     return str(WORDS.get(option, name + SOURCES.get(name, "")))
+
+
+def _is_enumeration(option: Any) -> bool:
+    return isinstance(option, type) and issubclass(option, StrEnum)

@@ -20,7 +20,7 @@ class Registry(Sequence[Entry]):
     """A sequence of named entries to which others can be added.
 
     >>> from surefoot.metrics import METRICS
-    >>> METRICS.named("nll").title
+    >>> METRICS["nll"].title
     'NLL'
     """
 
@@ -51,12 +51,17 @@ class Registry(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, entry: object) -> bool:
+        """Also of a name."""
+        return any(entry in (each, each.name) for each in self._entries)
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
 
     @overload
-    def __getitem__(self, index: int) -> Entry: ...
+    def __getitem__(self, index: int | str) -> Entry: ...
     @overload
     def __getitem__(self, index: slice) -> list[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
-        return self._entries[index]
+    def __getitem__(self, index: int | str | slice) -> Entry | list[Entry]:
+        """By place or by name."""
+        return self.named(index) if isinstance(index, str) else self._entries[index]

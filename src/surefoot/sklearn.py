@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
+from surefoot.calibrators.advice import data_remarks
 from surefoot.deploy.model import ScikitModel
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -86,6 +87,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         one_of("method", self.method, METHODS)
         if isinstance(self.cv, int):
             require_whole("cv", self.cv, 2)
+        if isinstance(self.estimator, type):
+            raise InputError(f"estimator is the class {self.estimator.__name__}; allowed: an instance of it")
         if self.estimator is not None and not hasattr(self.estimator, "fit"):
             kind = type(self.estimator).__name__
             raise InputError(f"estimator has type {kind}; allowed: a scikit-learn classifier")
@@ -199,6 +202,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
                 for name, value in of_estimator.items()
             }
             model = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **indexed)
+            if not hasattr(model, "classes_"):
+                raise InputError(f"estimator is a {type(model).__name__}; allowed: a scikit-learn classifier")
             columns = _labels(model.classes_, self.classes_)
             found = _logits(model, _safe_indexing(X, test))
             level = np.logaddexp.reduce(found, axis=1, keepdims=True) - np.log(rows)
@@ -251,7 +256,17 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
 def _fitted(
     method: str, logits: Array, labels: Index, weights: Array | None, groups: ArrayLike | None
 ) -> Calibration:
-    """The calibration; groups must be text or whole numbers to be used."""
+    """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys)
-    return CALIBRATORS.named(method).fit(val, weights=weights)
+    fitted = CALIBRATORS.named(method).fit(val, weights=weights).cautious()
+    declined = getattr(fitted, "declined", None)
+    if declined is not None and method == "temperature":
+        _warn(f"the fitted T = {declined:.3g} is uncertain (n = {fitted.n}): probabilities are not changed")
+    for remark in data_remarks(val, method):
+        _warn(remark)
+    return fitted
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=4)  # where `fit` was called

@@ -103,6 +103,19 @@ def test_without_a_best_temperature_the_fitted_one_is_taken(case):
     assert fitted.remarks()[1].startswith(remark)
 
 
+def test_a_budget_above_an_unknown_temperature_is_not_used_without_force():
+    rng = np.random.default_rng(0)
+    noise = Predictions.from_logits(rng.normal(size=(40, 3)), rng.integers(3, size=40))
+    unused = fit_calibration("budget", noise)
+    assert (unused.temperature, unused.kind) == (1, "temperature")
+    assert unused.notes()[0].endswith("use more validation data, or force=True to use it")
+    assert fit_calibration("budget", noise, force=True).temperature > 10
+    members = noise.with_logits(noise.logits.repeat(2, 1, 1))
+    evidence = fit_calibration("member-temperatures", members).evidence
+    assert evidence.nll_after == evidence.nll_before
+    assert evidence.nll_held_out is None
+
+
 def test_averages_members_and_applies_everywhere():
     val = draw_one_label(400, sharpness=3, members=3)
     fitted = fit_budget_temperature(val)

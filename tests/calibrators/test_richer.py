@@ -1,6 +1,7 @@
 """Vector, matrix, Dirichlet, Platt, beta, isotonic and histogram calibration against independent fits."""
 
 import math
+import re
 import warnings
 
 import numpy as np
@@ -335,6 +336,16 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         Predictions.from_logits(logit(p[:, 0]), labels == 0),
     ):
         assert fit_calibration("temperature", fine).evidence.remarks == ()
+    few_trees = np.round(5 * p) / 5  # few different numbers, many of them 0
+    few_trees = Predictions.from_probs(few_trees / few_trees.sum(axis=1, keepdims=True), labels)
+    says = r"probabilities are exactly 0, as trees .* also those of \d+ labels, which dominate the fit"
+    assert re.search(says, str(fit_calibration("temperature", few_trees).notes()))
+    assert "exactly 0" not in str(fit_calibration("isotonic", few_trees).notes())
+    never_true = np.where(
+        np.arange(3) == labels[:, None], 0.5, np.array([0.5, 0.5, 0.0]) * (labels != 2)[:, None]
+    )
+    harmless = Predictions.from_probs(never_true / never_true.sum(axis=1, keepdims=True), labels)
+    assert "exactly 0" not in str(fit_calibration("vector", harmless, regularisation=1.0).notes())
     noise = Predictions.from_logits(0.01 * rng.standard_normal((60, 8)), rng.integers(8, size=60))
     assert "on rows left out of the fit, calibration raises the " in str(
         fit_calibration("isotonic", noise).notes()

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -59,6 +59,7 @@ def test_temperature_is_fitted_on_out_of_fold_logits(rows, weighted):
     assert (model.predict(x) == model.classes_[z.argmax(axis=1)]).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*exactly 0, as trees")
 def test_a_frozen_estimator_is_not_trained_again(rows):
     x, y = rows
     fitted = RandomForestClassifier(20, random_state=0).fit(x[:120], y[:120])
@@ -69,6 +70,18 @@ def test_a_frozen_estimator_is_not_trained_again(rows):
     np.testing.assert_allclose(model.predict_proba(x), softmax(z / t, axis=1), atol=1e-4)
     with pytest.raises(InputError, match="label 'd' is no class of the estimator; have: a, b, c"):
         TemperatureScaledClassifier(FrozenEstimator(fitted)).fit(x[:2], ["a", "d"])
+
+
+def test_what_the_calibration_notes_is_a_warning(rows):
+    x, y = rows
+    forest = RandomForestClassifier(5, random_state=0)
+    with pytest.warns(UserWarning, match="exactly 0, as trees .* not with the methods 'isotonic'") as caught:
+        TemperatureScaledClassifier(forest).fit(x, y)
+    assert caught[0].filename == __file__
+    TemperatureScaledClassifier(forest, method="isotonic").fit(x, y)  # no warning, which would be an error
+    with pytest.warns(UserWarning, match=r"the fitted T = .* is uncertain .*: probabilities are not changed"):
+        model = TemperatureScaledClassifier(cv=2).fit(x[:12, :1], ["a", "b"] * 6)
+    np.testing.assert_allclose(model.predict_proba(x[:, :1]), model.estimator_.predict_proba(x[:, :1]))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -83,6 +96,7 @@ def test_every_method_gives_probabilities(method, rows):
         assert model.score(x, labels) > 0.6
 
 
+@pytest.mark.filterwarnings("ignore:the fitted T = .* is uncertain")
 def test_in_pipelines_and_searches(rows):
     x, y = rows
     inside = TemperatureScaledClassifier(make_pipeline(StandardScaler(), LogisticRegression()), cv=3)
@@ -117,6 +131,7 @@ def test_groups_reach_the_splitter(rows, routing):
             assert both.calibration_.temperature != pytest.approx(model.calibration_.temperature)
 
 
+@pytest.mark.filterwarnings("ignore:the fitted T = .* is uncertain")
 def test_classes_that_a_fold_was_not_trained_on_are_left_out(rows):
     x, y = rows
     order = np.argsort(y, kind="stable")  # a class in each fold
@@ -131,6 +146,8 @@ def test_refuses(rows):
     for options, says in (
         ({"estimator": []}, "estimator has type list; allowed: a scikit-learn classifier"),
         ({"method": np.zeros((2, 2))}, r"method is array\(.*; allowed: temperature, "),
+        ({"estimator": LinearSVC}, "estimator is the class LinearSVC; allowed: an instance of it"),
+        ({"estimator": LinearRegression()}, "estimator is a LinearRegression; allowed: a scikit-learn class"),
         ({"cv": 0}, "cv is 0; allowed: a whole number of at least 2"),
     ):
         with pytest.raises(InputError, match=says):

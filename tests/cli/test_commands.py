@@ -207,7 +207,7 @@ BAD = {
     "condition on an absent side": (["evaluate", "f.parquet", "--fail-if", "gap.e99>1", "--resamples", "0"], "needs an UNFAMILIAR file"),
     "not a calibration": (["apply", "val.npz", "val.npz", "-o", "x.npz"], "val.npz is not a calibration file"),
     "threshold": (["evaluate", "f.parquet", "--error-above", "2"], "confidence threshold 2; allowed"),
-    "unlike sides": (["evaluate", "f.parquet", "many.npz"], "kind differ: familiar one_label, unfamiliar many_labels"),
+    "unlike sides": (["evaluate", "f.parquet", "many.npz"], "kinds differ: familiar one_label, unfamiliar many_labels"),
     "no folder": (["calibrate", "val.npz", "-o", "no/where.json"], "cannot write no/where.json: no folder no; allowed: a file in an existing folder"),
     "usage": (["evaluate", "f.parquet", "--format", "pdf"], "pdf"),
     "unknown command": (["evaluat"], "evaluat"),

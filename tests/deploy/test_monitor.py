@@ -384,7 +384,7 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
         pytest.raises(InputError, match=r"another check .* try again"),
     ):
         looked(path)
-    with pytest.raises(InputError, match=r"started with --alpha 0\.05, got 0\.1; allowed: the same"):
+    with pytest.raises(InputError, match=r"started with an alpha of 0\.05, got 0\.1; allowed: the same"):
         looked(path, alpha=0.1)
     with pytest.raises(InputError, match="checks against another reference"):
         looked(path, reference="another")

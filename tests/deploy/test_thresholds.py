@@ -203,7 +203,7 @@ def test_rows_without_a_label_are_left_out_and_still_judged_later():
 
 def test_many_labels_one_class_at_a_time():
     many = draw_many_labels(3000, 3, sharpness=2, class_names=["cat", "dog", "<b>"])
-    with pytest.raises(InputError, match="one class at a time, with --for-class"):
+    with pytest.raises(InputError, match="one class at a time \\(--for-class, in Python for_class\\)"):
         choose_thresholds(many, Guarantee())
     with pytest.raises(InputError, match="unknown class 'cow'; have: cat, dog, <b>"):
         choose_thresholds(many, Guarantee(), for_class="cow")

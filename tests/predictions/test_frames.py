@@ -1,6 +1,7 @@
 """Predictions from tables, batches and other libraries' outputs are those from the same arrays."""
 
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,39 @@ def test_columns_of_lists_other_names_many_labels_and_one_probability():
     assert (unlabelled.labels == -100).all()
 
 
+def test_the_numbers_of_a_class_label_count_its_own_names():
+    datasets = optional("datasets")
+    columns = [f"logit_{name}" for name in NAMES]
+    table = datasets.Dataset.from_pandas(frame(), preserve_index=False)
+    other = table.cast_column("truth", datasets.ClassLabel(names=["dog", "ant", "cat"]))
+    assert_same(Predictions.from_frame(other, logits=columns, label="truth", groups="breed"))
+    lists = datasets.Dataset.from_dict({"z": LOGITS.tolist(), "y": LABELS.tolist(), "g": GROUPS.tolist()})
+    lists = lists.cast_column("y", datasets.ClassLabel(names=list(NAMES)))
+    assert_same(Predictions.from_frame(lists, logits="z", label="y", groups="g"))
+    unnamed = other.rename_columns(dict(zip(columns, "012", strict=True)))  # not its names: class indices
+    indices = Predictions.from_frame(unnamed, logits=["0", "1", "2"], label="truth")
+    assert indices.labels.tolist() == [["dog", "ant", "cat"].index(name) for name in TEXT]
+    for given, says in (
+        (
+            datasets.DatasetDict({"test": table}),
+            r"several splits: test; needed: one, such as dataset\['test'\]",
+        ),
+        (table.to_iterable_dataset(), "IterableDataset is read row by row; needed: a Dataset"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Predictions.from_frame(given, logits=columns, label="truth")
+
+
+def test_columns_may_have_numbers_as_names_and_a_lazy_table_is_collected():
+    found = Predictions.from_frame(pd.DataFrame(LOGITS).assign(y=LABELS), logits=[0, 1, 2], label="y")
+    assert torch.equal(found.logits, EXPECTED.logits)
+    assert found.class_names == ("0", "1", "2")
+    lazy = polars(frame()).lazy()
+    assert_same(
+        Predictions.from_frame(lazy, logits=[f"logit_{n}" for n in NAMES], label="truth", groups="breed")
+    )
+
+
 @pytest.mark.parametrize("labels", [TEXT, np.array(TEXT), pd.Series(TEXT), pd.Categorical(TEXT)])
 def test_labels_may_be_class_names(labels):
     assert_same(Predictions.from_logits(LOGITS, labels, class_names=NAMES, groups=pd.Series(GROUPS)))
@@ -111,7 +145,10 @@ REFUSED = {
     "label 'dog' in row 1 is not a class; allowed: cat, ant": lambda f: Predictions.from_frame(
         f, logits=["logit_cat", "logit_ant"], label="truth"
     ),
-    "int is not a table": lambda _: Predictions.from_frame(3, logits=["a"]),
+    "int is not a table; allowed": lambda _: Predictions.from_frame(3, logits=["a"]),
+    "has a column that cannot be read: .* column age": lambda f: Predictions.from_frame(
+        f.assign(age=[{"a": 1}, 3, *range(7)]), logits=["logit_cat", "logit_dog"], label="truth"
+    ),
     "labels are text, and no classes are named": lambda _: Predictions.from_logits(LOGITS, TEXT),
     "is empty in row 1; allowed": lambda _: Predictions.from_logits(
         LOGITS, ["cat", None, *TEXT[2:]], class_names=NAMES
@@ -120,8 +157,11 @@ REFUSED = {
     r"a row of logits has shape \(3,\) in the first batch and \(2,\) in another": lambda _: (
         Predictions.from_batches([(LOGITS, LABELS), ([[0.0, 1.0]], [1])])
     ),
-    r"batches has type int; allowed: Iterable": lambda _: Predictions.from_batches(5),
+    "batches has type int; allowed: an iterable": lambda _: Predictions.from_batches(5),
     "no batches; needed: at least one": lambda _: Predictions.from_batches([]),
+    "has no label_ids; needed: a test set with labels": lambda _: Predictions.from_prediction_output(
+        SimpleNamespace(predictions=LOGITS, label_ids=None)
+    ),
     "dict has no predictions; needed: a PredictionOutput": lambda _: Predictions.from_prediction_output({}),
 }
 

@@ -83,7 +83,7 @@ Single\_1 & 10 & \textbf{0.083} & -- \\
 HTML = """<div class="scroll"><table class="methods">
 <caption>Table 4. All: 50% &amp; more</caption>
 <thead>
-<tr><th scope="col" rowspan="2">method</th><th scope="col" rowspan="2">runs</th>\
+<tr><th scope="col" rowspan="2" class="left">method</th><th scope="col" rowspan="2">runs</th>\
 <th scope="colgroup" colspan="2">NLL</th></tr>
 <tr><th scope="col">familiar</th><th scope="col">unfamiliar</th></tr>
 </thead>

@@ -178,7 +178,7 @@ def _with_held_out(
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)
         held_out = _without_folds(calibrator, val, chosen)
-    remarks = data_remarks(val)
+    remarks = data_remarks(val, calibrator.name)
     if "weights" in options:
         remarks += ["the rows were weighted in the fit; its effect on NLL and ECE counts every row once"]
     if held_out is not None:

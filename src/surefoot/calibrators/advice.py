@@ -7,23 +7,40 @@ import torch
 from surefoot.metrics import ece
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.text import count_of
 
 FEWEST_ROWS = 20  # below, such patterns occur by chance
 SUM_TOLERANCE = 1e-3
 STANDARD_TOLERANCE = 1e-3
+FIRST_ROWS = 100  # which show at once that most logits are no probabilities
+ZERO = -80  # the logarithm of a probability of exactly 0 is below: -87 for float32, -708 for float64
 CLIPPED_SHARE = 0.01  # of the numbers that are exactly the largest or the smallest one
 CLEARLY = 2  # standard errors of the mean rise of the NLL
 WORSE_ECE = 0.02
+BOUNDED = ("isotonic", "histogram")  # methods whose probabilities are at least 1 / (n + 2)
 DISTINCT_SHARE = 0.5  # of the other numbers that are different; trees have few different ones
 
 
-def data_remarks(val: Predictions) -> list[str]:
-    """What looks wrong with the logits; empty if nothing does."""
+def data_remarks(val: Predictions, method: str) -> list[str]:
+    """What looks wrong with the logits for a calibrator; empty if nothing does."""
     if val.n < FEWEST_ROWS:
         return []
     logits = val.logits[0].to(torch.float64)
-    found = _probabilities(logits, val.kind) or _standardised(logits) or _clipped(logits, val.kind)
+    found = (
+        _probabilities(logits, val.kind)
+        or _standardised(logits)
+        or (None if method in BOUNDED else _zeros(logits, val.labels, val.kind))
+        or _clipped(logits, val.kind)
+    )
     return [] if found is None else [found]
+
+
+def probabilities_remark(predictions: Predictions) -> str | None:
+    """Whether the logits look like probabilities; this is the mistake that changes every metric."""
+    logits = predictions.logits[0]
+    if predictions.n < FEWEST_ROWS or _probabilities(logits[:FIRST_ROWS], predictions.kind) is None:
+        return None
+    return _probabilities(logits, predictions.kind)
 
 
 def _probabilities(logits: torch.Tensor, kind: LabelKind) -> str | None:
@@ -60,11 +77,31 @@ def _standardised(logits: torch.Tensor) -> str | None:
     return None
 
 
+def _zeros(logits: torch.Tensor, labels: torch.Tensor, kind: LabelKind) -> str | None:
+    lowest = logits.min()
+    are_zero = logits == lowest
+    if lowest > ZERO or int(are_zero.sum()) <= FEWEST_ROWS // 2:
+        return None
+    if kind is LabelKind.ONE_LABEL:
+        wrong = are_zero.gather(1, labels.clamp(min=0).unsqueeze(1)).squeeze(1) & (labels >= 0)
+    else:
+        wrong = are_zero & (labels == 1)
+    if not bool(wrong.any()):
+        return None
+    return (
+        f"{float(are_zero.to(torch.float64).mean()):.0%} of the probabilities are exactly 0, as trees and "
+        f"nearest neighbours give them, also those of {count_of(int(wrong.sum()), 'label')}, which dominate "
+        f"the fit; not with the methods {' and '.join(map(repr, BOUNDED))}"
+    )
+
+
 def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
     two = kind is LabelKind.ONE_LABEL and logits.shape[1] == 2
     values = (logits[:, 1] - logits[:, 0] if two else logits).reshape(-1)
     low, high = torch.aminmax(values)
-    ends = [end for end in (low, high) if not (float(end) == 0 and bool((values <= 0).all()))]  # log p = 0
+    ends = [low] if float(low) > ZERO else []  # below: p = 0
+    if not (float(high) == 0 or (two and float(high) > -ZERO)):  # else p = 1
+        ends.append(high)
     inside = values[(values != low) & (values != high)]
     if not len(inside) or len(torch.unique(inside)) < DISTINCT_SHARE * len(inside):
         return None
@@ -72,11 +109,6 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
         share = float((values == end).to(torch.float64).mean())
         if share >= CLIPPED_SHARE and int((values == end).sum()) > FEWEST_ROWS // 2:
             what = "log odds" if two else "logits"
-            if float(end) < -80:
-                return (
-                    f"{share:.0%} of the probabilities are exactly 0, as trees give them: a label among them "
-                    "dominates the fit"
-                )
             return (
                 f"{share:.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and confident "
                 "rows can no longer be told apart; use the model's own logits"

@@ -9,6 +9,7 @@ import numpy as np
 from surefoot.calibrators.calibration import (
     BUDGET,
     SURPLUS,
+    Calibration,
     evidence_from,
     not_negative,
     positive,
@@ -98,6 +99,10 @@ class BudgetTemperature(SingleTemperature):
     @property
     def _nothing_to_spend(self) -> bool:
         return self.nll_limit is not None and self.nll_best >= self.nll_limit
+
+    def cautious(self) -> Calibration:
+        """T = 1 where the interval of the best T spans orders of magnitude."""
+        return self.best.cautious() if self.best.is_unknown and not self.best.flat else self
 
     def remarks(self) -> list[str]:
         """Warnings about the budget and about the best T."""

@@ -181,7 +181,7 @@ class Calibration(Result, ABC):
         """Warnings about the fit; empty if there are none."""
         return []
 
-    def cautious(self) -> Self:
+    def cautious(self) -> "Calibration":
         """The same, unless the data says almost nothing about it: then what leaves predictions unchanged."""
         return self
 

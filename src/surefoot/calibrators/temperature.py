@@ -274,6 +274,11 @@ class MemberTemperatures(Calibration):
             raise ValueError("members are empty; allowed: one or more")
         return cls(members, evidence=evidence_from(document))
 
+    @property
+    def declined(self) -> float | None:
+        """The first fitted T that was not used, if there is one."""
+        return next((member.declined for member in self.members if member.declined is not None), None)
+
     def cautious(self) -> Self:
         """T = 1 for the members whose interval spans orders of magnitude."""
         return replace(self, members=tuple(member.cautious() for member in self.members))
@@ -390,10 +395,14 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
         labelled = only_labelled(val)
         return labelled, np.ones(labelled.n)
     given: Array = as_floats("weights", as_numpy(weights)).astype(np.float64)
-    if given.shape != (val.n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
-        raise InputError(
-            f"weights have shape {given.shape}; allowed: {val.n} finite numbers of 0 or more, not all 0"
-        )
+    allowed = f"allowed: {val.n} finite numbers of 0 or more, not all 0"
+    if given.shape != (val.n,):
+        raise InputError(f"weights have shape {given.shape}; {allowed}")
+    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    if len(wrong):
+        raise InputError(f"the weight of row {wrong[0]} is {given[wrong[0]]:g}; {allowed}")
+    if not given.any():
+        raise InputError(f"all weights are 0; {allowed}")
     counting = (given > 0) & (val.labels >= 0).reshape(val.n, -1).any(dim=1).cpu().numpy()
     return only_labelled(val.take(counting)), given[counting]
 

@@ -149,9 +149,10 @@ def _unreachable(unreachable: "Unreachable") -> str:
     from surefoot.report.thresholds import rounded_up
 
     best, target = unreachable.best, unreachable.guarantee.target_error
+    some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
     return (
         f"no threshold can guarantee an error of at most {target:g} with n = {unreachable.n:,} rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
+        f"{rounded_up(best.bound)} can be guaranteed, {some} "
         f"({best.wrong} wrong of {best.n}): use that as --target-error, or more rows; nothing was written"
     )
 

@@ -142,9 +142,10 @@ def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
             yield samples[part], _array(labels)[part]
         return
     if not isinstance(val, Iterable) or isinstance(val, Mapping | str | Tensor | np.ndarray):
+        instead = "; for Predictions: fit_calibration" if isinstance(val, Predictions) else ""
         raise InputError(
             f"the validation data have type {type(val).__name__}; allowed: a loader of (x, y) or of mappings "
-            "with 'labels', or one pair of arrays"
+            f"with 'labels', or one pair of arrays{instead}"
         )
     for batch in val:
         yield _inputs_and_labels(batch)

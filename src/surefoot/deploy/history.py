@@ -81,7 +81,7 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
     for check in checks:
         if check["alpha"] != alpha:
             raise InputError(
-                f"{path} was started with --alpha {check['alpha']:g}, got {alpha:g}; allowed: the same"
+                f"{path} was started with an alpha of {check['alpha']:g}, got {alpha:g}; allowed: the same"
             )
         if check["reference"] != reference:
             raise InputError(

@@ -296,7 +296,8 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
     if predictions.kind is LabelKind.MANY_LABELS:
         raise InputError(
             "thresholds on many labels at once: the decisions of a row depend on one another, so no exact "
-            "guarantee holds for them together; allowed: one class at a time, with --for-class"
+            "guarantee holds for them together; allowed: one class at a time (--for-class, "
+            "in Python for_class)"
         )
     outcomes = predictions.outcomes
     if not len(outcomes.row):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError, did_you_mean, one_of, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, one_of, refuse_unknown, require_whole
 from surefoot.evaluation import RESAMPLES
 from surefoot.experiments.experiment import Experiment, Part, experiment_named, overridden
 from surefoot.experiments.methods import METHODS, calibrated_rows
@@ -65,6 +65,8 @@ def run(
     of them on single networks and on the ensemble. `progress` is shown in terminals and notebooks, unless
     False. The same call resumes where it was stopped. `study.save_report(study.folder)` writes the page.
     """
+    if workers is not None:
+        require_whole("workers", workers, 1)
     chosen = chosen_experiment(experiment, values or {}, methods, oracle, calibrators, root, weights)
     where = Training(str(store), cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
     shown = progress_of(progress)

@@ -165,3 +165,7 @@ __all__ = [
     "signed_ece",
     "smooth_ece",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

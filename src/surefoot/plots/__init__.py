@@ -22,7 +22,7 @@ from surefoot.evaluation.evaluate import evaluate
 from surefoot.intervals import Interval
 from surefoot.metrics import METRICS, Better, Metric
 from surefoot.plots import curves
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.predictions import Predictions
 
 __all__ = [
@@ -34,6 +34,11 @@ __all__ = [
     "risk_coverage",
     "temperature_curve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 Named = Predictions | Mapping[str, Predictions]
 
@@ -364,6 +369,8 @@ def _both_sides(familiar: Named, unfamiliar: Named) -> dict[str, tuple[Predictio
     first, second = _named(familiar), _named(unfamiliar)
     _refuse_names("familiar", first, second)
     _refuse_names("unfamiliar", second, first)
+    for name, each in first.items():
+        refuse_other_classifier({"familiar": each, "unfamiliar": second[name]})
     return {name: (each, second[name]) for name, each in first.items()}
 
 

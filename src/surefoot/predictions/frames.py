@@ -7,20 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from surefoot.errors import InputError, one_line, refuse_unknown
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.predictions.columns import METADATA
 from surefoot.predictions.files import from_table
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 
 INDEX = "__index_level_"  # how pandas calls its index in Arrow
+Name = str | int  # pandas counts columns that have no names
 Columns = str | Sequence[str] | None
 
 
 def read_frame(
     frame: Any,
-    columns: Mapping[str, Columns],
-    keys: Mapping[str, str | None],
+    columns: Mapping[str, Name | Sequence[Name] | None],
+    keys: Mapping[str, Name | None],
     class_names: Sequence[str | int] | None,
     kind: LabelKind | None,
 ) -> Predictions:
@@ -29,7 +30,8 @@ def read_frame(
     `columns` are those of the scores, on the scale `logit` or `prob`, and the label's.
     """
     table = as_table(frame)
-    given = {name: value for name, value in columns.items() if value is not None}
+    given = {name: _as_text(value) for name, value in columns.items() if value is not None}
+    keys = {key: None if name is None else str(name) for key, name in keys.items()}
     if "logit" in given and "prob" in given:
         raise InputError("both logits and probs; allowed: one of the two")
     scale = next((name for name in ("logit", "prob") if name in given), None)
@@ -40,11 +42,12 @@ def read_frame(
     repeated = next((name for name in used if used.count(name) > 1), None)
     if repeated is not None:
         raise InputError(f"column {repeated!r} is given twice; allowed: once")
-    renamed = {name: key for key, name in keys.items() if name is not None}
+    renamed = {str(name): key for key, name in keys.items() if name is not None}
     if scale is None:
         if class_names is not None:
             raise InputError("class_names without logits or probs; needed: their columns")
         return from_table(table.rename_columns([renamed.get(n, n) for n in table.column_names]), kind)
+    table, class_names = _with_label_names(table, frame, given[scale], given.get("label"), class_names)
     renamed |= _names_in_a_file(table, scale, given[scale], given.get("label"), class_names)
     needed = table.select(used).rename_columns([renamed[name] for name in used])
     if class_names is not None:
@@ -56,6 +59,17 @@ def read_frame(
 
 def as_table(frame: Any) -> pa.Table:
     """Any table as an Arrow table, without the index of pandas."""
+    kind = type(frame).__name__
+    if hasattr(frame, "collect_schema") and hasattr(frame, "collect"):
+        frame = frame.collect()  # polars, lazy
+    if hasattr(frame, "set_axis") and hasattr(frame, "columns"):
+        frame = frame.set_axis([str(name) for name in frame.columns], axis="columns")  # pandas, any names
+    if hasattr(frame, "with_format") and not hasattr(frame, "features"):
+        raise InputError(
+            f"{kind} has several splits: {', '.join(frame)}; needed: one, such as dataset['test']"
+        )
+    if hasattr(frame, "with_format") and not hasattr(frame, "__len__"):
+        raise InputError(f"{kind} is read row by row; needed: a Dataset, or Predictions.from_batches")
     try:
         if hasattr(frame, "with_format"):  # a Hugging Face dataset, whose rows may be a selection
             table = frame.with_format("arrow")[:]
@@ -63,13 +77,37 @@ def as_table(frame: Any) -> pa.Table:
             table = pa.table(frame)
         else:
             table = pa.Table.from_pandas(frame)
-    except (AttributeError, TypeError, ValueError, pa.ArrowException) as error:
+    except pa.ArrowException as error:
+        reason = "; ".join(str(each) for each in error.args)
+        raise InputError(f"{kind} has a column that cannot be read: {reason}; allowed: one type") from None
+    except (AttributeError, TypeError, ValueError):
         raise InputError(
-            f"{type(frame).__name__} is not a table ({one_line(error)}); allowed: a DataFrame of pandas or "
-            "polars, a table of pyarrow, a Hugging Face dataset"
-        ) from error
+            f"{kind} is not a table; allowed: a DataFrame of pandas or polars, a table of pyarrow, "
+            "a Hugging Face dataset"
+        ) from None
     columns = [name for name in table.column_names if not name.startswith(INDEX)]
     return table.select(columns).replace_schema_metadata(None)
+
+
+def _with_label_names(
+    table: pa.Table, frame: Any, scores: Columns, label: Columns, class_names: Sequence[str | int] | None
+) -> tuple[pa.Table, Sequence[str | int] | None]:
+    """The labels of a Hugging Face `ClassLabel` as its names, unless the classes have other names.
+
+    Its numbers count the names of the data set, whose order need not be that of the scores.
+    """
+    feature = getattr(frame, "features", {}).get(label) if isinstance(label, str) else None
+    names = getattr(feature, "names", None)
+    if not names:
+        return table, class_names
+    if class_names is None and isinstance(scores, str):
+        return table, names
+    classes = class_names or [name.removeprefix("logit_").removeprefix("prob_") for name in scores or ()]
+    if not {str(name) for name in classes} & set(names):
+        return table, class_names
+    numbers = table[label].to_pylist()
+    text = pa.array([None if number is None or number < 0 else names[number] for number in numbers])
+    return table.set_column(table.column_names.index(label), label, text), class_names
 
 
 def _names_in_a_file(
@@ -102,6 +140,10 @@ def _names_in_a_file(
 
 def _has_lists(table: pa.Table, column: str) -> bool:
     return bool(pa.types.is_nested(table.schema.field(column).type))
+
+
+def _as_text(columns: Name | Sequence[Name]) -> str | Sequence[str]:
+    return str(columns) if isinstance(columns, str | int) else [str(name) for name in columns]
 
 
 def _names(columns: Any) -> list[str]:

@@ -44,7 +44,7 @@ def refuse_other_classifier(sides: Mapping[str, ClassifierOutputs]) -> None:
         for name in ("kind", "classes", "class_names"):
             a, b = getattr(expected, name), getattr(outputs, name)
             if a != b and not (name == "class_names" and None in (a, b)):
-                what = name.replace("_", " ")
+                what = "kinds" if name == "kind" else name.replace("_", " ")
                 raise InputError(f"{what} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
 
 

@@ -187,13 +187,13 @@ class Predictions:
     def from_frame(
         frame: Any,
         *,
-        logits: str | Sequence[str] | None = None,
-        probs: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
+        logits: str | int | Sequence[str | int] | None = None,
+        probs: str | int | Sequence[str | int] | None = None,
+        label: str | int | Sequence[str | int] | None = None,
         class_names: Sequence[str | int] | None = None,
-        groups: str | None = None,
-        ids: str | None = None,
-        novelty: str | None = None,
+        groups: str | int | None = None,
+        ids: str | int | None = None,
+        novelty: str | int | None = None,
         kind: LabelKind | str | None = None,
     ) -> "Predictions":
         """From a table: pandas, polars, pyarrow, or a Hugging Face dataset; arguments are columns' names.
@@ -254,8 +254,13 @@ class Predictions:
         """
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
         if logits is None or labels is None:
-            missing = "predictions" if logits is None else "label_ids"
-            raise InputError(f"{type(output).__name__} has no {missing}; needed: a PredictionOutput")
+            missing, needed = ("predictions", "a PredictionOutput")
+            if logits is not None:
+                missing, needed = (
+                    "label_ids",
+                    "a test set with labels, or from_logits(output.predictions, labels)",
+                )
+            raise InputError(f"{type(output).__name__} has no {missing}; needed: {needed}")
         return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property
@@ -306,6 +311,8 @@ class Predictions:
     @checked
     def member(self, index: int) -> "Predictions":
         """One member alone."""
+        if not 0 <= index < self.members:
+            raise InputError(f"member {index} is not there; allowed: 0 to {self.members - 1}")
         return self.with_logits(self.logits[index : index + 1])
 
     @checked

@@ -33,10 +33,12 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     """A contiguous array of numbers in this machine's byte order, sharing memory where it can."""
     try:
         array = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from error
+    except ValueError:
+        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from None
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} have type {array.dtype}; allowed: numbers")
+        kind = {"U": "text", "O": type(values).__name__}.get(array.dtype.kind, array.dtype)
+        what = "are None" if values is None else f"have type {'object' if kind == 'ndarray' else kind}"
+        raise InputError(f"{name} {what}; allowed: numbers")
     if not array.ndim:
         raise InputError(f"{name} are a single number; allowed: an array with a number for each row")
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from surefoot.calibrators.advice import probabilities_remark
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.tables import Column, Section, Table
@@ -139,13 +140,16 @@ def evaluation_csv(evaluation: Evaluation) -> str:
 
 
 def evaluation_verdict(evaluation: Evaluation) -> list[str]:
-    """A sentence per side, one on confident errors, one on the effect of calibration."""
+    """A sentence per side, one on confident errors, one on the effect of calibration; then warnings."""
     sentences = [_side_sentence(side, scores) for side, scores in evaluation.sides.items()]
     if "unfamiliar" in evaluation.sides:
         sentences.append(_confident_sentence("unfamiliar", evaluation.sides["unfamiliar"]))
     if evaluation.change:
         sentences.append(_calibration_sentence(evaluation))
     sentences.append(_few_groups_sentence(evaluation))
+    for side, predictions in evaluation.predictions.items():
+        remark = probabilities_remark(predictions)
+        sentences.append("" if remark is None else f"On {side} data {remark}.")
     return [sentence for sentence in sentences if sentence]
 
 

@@ -369,14 +369,17 @@ def _html_head(table: Table) -> Markup:
     if not table.has_groups:
         cells = (Markup('<th scope="col"{}>{}</th>').format(_left(c), c.name) for c in table.columns)
         return Markup("<tr>{}</tr>").format(_join(cells))
-    ungrouped = iter([column for column in table.columns if not column.group])
-    upper = _join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(count, group)
-        if group
-        else Markup('<th scope="col" rowspan="2">{}</th>').format(next(ungrouped).name)
-        for group, count in table.groups
-    )
-    lower = _join(Markup('<th scope="col">{}</th>').format(c.name) for c in table.columns if c.group)
+    upper, place = Markup(""), 0
+    for group, count in table.groups:
+        column = table.columns[place]
+        upper += (
+            Markup('<th scope="colgroup" colspan="{}"{}>{}</th>').format(count, _left(column), group)
+            if group
+            else Markup('<th scope="col" rowspan="2"{}>{}</th>').format(_left(column), column.name)
+        )
+        place += count
+    below = (column for column in table.columns if column.group)
+    lower = _join(Markup('<th scope="col"{}>{}</th>').format(_left(column), column.name) for column in below)
     return Markup("<tr>{}</tr>\n<tr>{}</tr>").format(upper, lower)
 
 

@@ -56,11 +56,13 @@ CSS = """
 .surefoot table { border-collapse: collapse; font-size: inherit; font-variant-numeric: tabular-nums; }
 .surefoot caption { text-align: left; font-weight: 600; padding: 0.3em 0; white-space: nowrap; }
 .surefoot th, .surefoot td { padding: 0.2em 0.8em; border: 0; text-align: right; white-space: nowrap; }
-.surefoot th:first-child, .surefoot .left { text-align: left; }
+.surefoot thead th[colspan]:not([colspan="1"]) { text-align: center; }
+.surefoot tr:first-child th:first-child, .surefoot tbody th, .surefoot .left { text-align: left; }
 .surefoot tbody th { font-weight: 400; }
 .surefoot thead th { border-bottom: 1px solid rgba(128, 128, 128, 0.6); font-weight: 600; }
 .surefoot tbody tr + tr th, .surefoot tbody tr + tr td { border-top: 1px solid rgba(128, 128, 128, 0.18); }
 .surefoot small, .surefoot .notes { opacity: 0.75; }
+.surefoot .notes { list-style: none; margin: 0.4em 0; padding: 0; max-width: 60em; }
 """
 
 Row = dict[str, Any]
@@ -244,10 +246,10 @@ def _thresholds_view(chosen: Thresholds) -> View:
 
 def _unreachable_view(unreachable: Unreachable) -> View:
     best, target = unreachable.best, unreachable.guarantee.target_error
+    some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
     sentence = (
         f"No threshold can guarantee an error of at most {target:g} with these rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, for the {best.share:.0%} most confident "
-        f"({best.wrong} wrong of {best.n})."
+        f"{rounded_up(best.bound)} can be guaranteed, {some} ({best.wrong} wrong of {best.n})."
     )
     return View(
         "Confidence thresholds: none",

@@ -130,6 +130,8 @@ def evaluate(
     """
     given = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     require_resampling(resamples, seed)
+    if not metrics:
+        raise InputError("metrics are empty; allowed: names of METRICS, by default all")
     shown = progress_of(progress)
     if _are_scanned(given):
         return _evaluate_scanned(given, calibration, metrics, resamples, seed, shown)
