@@ -34,7 +34,7 @@ PATIENT = Recipe(
 STUDENT = replace(SMALL, variant=Distilled(teachers=Teachers(SMALL, (0, 1))))
 JOBS = (Job(STUDENT, 9), Job(SMALL, 0, ("energy",)), Job(SMALL, 1))  # the student first, to be put off
 ENDLESS = replace(SMALL, epochs=1_000_000)
-NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_log_monitor": False}
 
 # A user's network that stays in the middle of its second epoch, where it is told to, until it may go on.
 PATIENCE = """
