@@ -115,7 +115,9 @@ def two_nodes(tmp_path_factory):
         patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "600000")
         patch.setenv("RAY_enable_worker_prestart", "0")
         patch.setenv("RAY_prestart_worker_first_driver", "0")
-        patch.setattr("surefoot.workers.ray.SECONDS_BETWEEN_CHECKS", 0.1)  # networks train until Ctrl-C is seen
+        patch.setattr(
+            "surefoot.workers.ray.SECONDS_BETWEEN_CHECKS", 0.1
+        )  # networks train until Ctrl-C is seen
         nodes = TwoNodes(tmp_path_factory.mktemp("caches"))
         try:
             with Cluster(address=nodes.address).connected():
