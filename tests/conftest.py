@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 from pathlib import Path
 
 import matplotlib
@@ -11,9 +12,11 @@ import torch
 from hypothesis import settings
 
 from surefoot import IGNORE, Predictions
+from tests import warm
 from tests.browser import ARGUMENTS, CHROMIUM
 
 matplotlib.use("agg")
+subprocess.Popen = warm.Popen
 if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
     os.environ["TRITON_INTERPRET"] = "1"
 settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green

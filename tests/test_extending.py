@@ -62,9 +62,12 @@ def test_the_commands_of_the_page(folder):
 
 
 RUN = ("run", "my_experiment.toml", "--cache", "cache")
+# With one CPU, so that one process of Ray's loads torch and the plugin.
 ON_RAY = """
 import json, sys
+from surefoot import ray_cluster
 from surefoot.cli import main
+ray_cluster.usable_cores = lambda: 1
 from surefoot.workers.ray import Cluster
 with Cluster().connected() as ray:
     assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
@@ -119,7 +122,8 @@ def test_on_ray(folder, printed):
     evaluate = ("evaluate", "parts", "--resamples", "0", "--format", "json")
     train = (*RUN, "--store", "ray-runs", "--train-only", "--set", "runs=1")
     commands = [[*words, "--engine", "ray"] for words in (evaluate, train)]
-    done = warm.run(ON_RAY, json.dumps(commands), cwd=folder, environment=STRICT)
+    no_spare = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
+    done = warm.run(ON_RAY, json.dumps(commands), cwd=folder, environment={**STRICT, **no_spare})
     assert done.returncode == 0, done.stderr
     scores, _ = json.JSONDecoder().raw_decode(done.stdout)
     here = json.loads(output(folder, *evaluate))["familiar"]["metrics"]

@@ -2,9 +2,10 @@
 
 Starting Python, torch and the package takes three seconds of processor time, and many tests need a process of
 its own: for its signals, its exit code, its imports of plugins. Each has what a new process has (arguments,
-environment, folder, pipes, no state of other tests), but for the imports. Training processes that a command
-starts are forks of it, too. `in_a_new_process` (tests/cli/command.py) and tests/workers/test_local.py start
-both from nothing.
+environment, folder, pipes, no state of other tests), but for the imports, and it does not free every module at
+its end. Training processes are forks, too, also those of commands in the test's own process (`Popen`).
+`in_a_new_process` (tests/cli/command.py), tests/workers/test_local.py and tests/test_extending.py start from
+nothing.
 """
 
 import atexit
@@ -25,6 +26,7 @@ from functools import cache, partial
 
 SUREFOOT = "from surefoot.cli import main; main()"
 WORKER = ["-m", "surefoot.workers.worker"]
+WORK = "import sys; from surefoot.workers import worker; sys.exit(worker.main())"
 LOADED = (
     "torch",
     "torch._dynamo",  # which an optimiser loads when it is first used
@@ -48,6 +50,7 @@ class Process:
     """A process as `subprocess.Popen` shows it, with text in its pipes.
 
     `new_workers`: its training processes start from nothing, without the plugins that it has loaded.
+    `stderr`: where its errors go instead of into a pipe.
     """
 
     def __init__(
@@ -60,8 +63,9 @@ class Process:
         new_session=False,
         new_workers=False,
         stdin=False,
+        stderr=None,
     ):
-        self.args, self.returncode = [code, *arguments], None
+        self.args, self.returncode, self._lock = [code, *arguments], None, threading.Lock()
         request = {
             "code": code,
             "arguments": [str(each) for each in arguments],
@@ -71,7 +75,8 @@ class Process:
             "new_workers": new_workers,
         }
         (out, to_out), (err, to_err), (status, to_status), (from_in, to_in) = (os.pipe() for _ in range(4))
-        _server().send(json.dumps(request), [from_in, to_out, to_err, to_status])
+        errors = to_err if stderr is None else stderr
+        _server().send(json.dumps(request), [from_in, to_out, errors, to_status])
         for given in (from_in, to_out, to_err, to_status):
             os.close(given)
         self.stdin = os.fdopen(to_in, "w", buffering=1)
@@ -82,9 +87,10 @@ class Process:
 
     def poll(self):
         """Its exit code, or None."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            self.returncode = int(self._status.readline())
-        return self.returncode
+        with self._lock:  # a thread may wait for it already
+            if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+                self.returncode = int(self._status.readline())
+            return self.returncode
 
     def wait(self, timeout=None):
         """Its exit code when it has ended."""
@@ -96,6 +102,10 @@ class Process:
         """Send a signal, where it has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self):
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self):
         """End it."""
@@ -138,6 +148,15 @@ def run(code, *arguments, **options):
     with Process(code, arguments, **options) as process:
         out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+class Popen(subprocess.Popen):
+    """`subprocess.Popen` where a training process is a fork of the warm one; anything else is started."""
+
+    def __new__(cls, args, *_, **options):
+        if args[1:] != WORKER:
+            return super().__new__(cls)
+        return Process(WORK, environment=options["env"], new_session=True, stdin=True, stderr=2)
 
 
 class _Server:
@@ -223,7 +242,34 @@ def _become(request):
     sys.argv = ["-c", *request["arguments"]]
     if not request["new_workers"]:
         subprocess.Popen = _ForkedWorkers
-    exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
+    _exit_with(_run(compile(request["code"], "<string>", "exec")))
+
+
+def _run(code):
+    """Its exit code, as Python has it; an interrupt is left to Python, which ends by the signal."""
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return (ended.code or 0) & 0xFF
+        sys.stderr.write(f"{ended.code}\n")
+        return 1
+    except Exception:  # noqa: BLE001 the traceback of a process that ends
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _exit_with(code):
+    """End as Python does, but do not free every module, which takes a third of a second of processor time."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
 
 
 def _use(environment):

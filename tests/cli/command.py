@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
+import typer
 
-from surefoot.cli import main
+from surefoot import cli
 from tests import warm
 
 STRICT = {"PYTHONWARNINGS": "error", "COLUMNS": "100"}
@@ -24,15 +26,22 @@ class Said:
     stderr: str
 
 
+@cache
+def _built():
+    """The command line, built once: that takes longer than a short command."""
+    return typer.main.get_command(cli.app)
+
+
 def surefoot(*arguments, check=0):
     """Run the command here; what it wrote, and its exit code as expected."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["surefoot", *map(str, arguments)])
+        patch.setattr(cli, "app", _built())
         patch.setenv("COLUMNS", "100")
         to = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         with to[0], to[1], pytest.raises(SystemExit) as ended:
-            main()
+            cli.main()
     printed = Said(*(stream.buffer.getvalue().decode() for stream in (out, err)))
     assert (ended.value.code or 0) == check, printed.stderr
     return printed

@@ -212,3 +212,11 @@ def test_no_module_imports_statistics_when_it_is_imported():
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.startswith(("scipy.stats", "scipy.optimize")) for name in names), path
+
+
+def test_no_decorator_loads_the_compiler():
+    """`torch._dynamo` takes more than a second, before a bundle is opened: call `torch.compiler` when needed."""
+    for path in Path(surefoot.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for decorator in getattr(node, "decorator_list", ()):
+                assert "torch.comp" not in ast.unparse(decorator), path

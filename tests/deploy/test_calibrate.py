@@ -342,6 +342,24 @@ def test_scikit_learn_s_classifiers(name, classes):
     torch.testing.assert_close(both.probabilities(x), calibrated.probabilities(x))
 
 
+class Watched:
+    """A classifier that shows whether `torch.compile` traced it instead of calling it."""
+
+    classes_ = (0, 1, 2)
+
+    def decision_function(self, rows):
+        self.traced = torch.compiler.is_compiling()
+        return rows[:, :3]
+
+
+def test_a_classifier_in_a_compiled_model_is_called():
+    x = drawn()
+    model = ScikitModel(Watched(), LabelKind.ONE_LABEL)
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(compiled(x), x[:, :3])
+    assert model.classifier.traced is False
+
+
 def test_scikit_learn_s_many_labels():
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression

@@ -15,6 +15,7 @@ from surefoot import InputError, LabelKind, Predictions, fit_temperature
 from surefoot.deploy.detectors import (
     Detector,
     Role,
+    _smallest,
     class_changes,
     combine,
     higher,
@@ -453,3 +454,13 @@ def test_the_printed_error_is_the_one_of_the_published_study():
             published[estimator, labelled, True] = int(cells[2])
             published[estimator, labelled, False] = int(cells[3])
     assert published == TYPICAL_ERROR
+
+
+def test_as_many_rows_as_wanted_are_drawn_also_where_random_numbers_tie():
+    values = np.random.default_rng(0).integers(0, 7, (500, 9)).astype(np.float32)
+    for n in (1, 4, 9):
+        chosen = _smallest(values, n)
+        expected = np.zeros_like(chosen)
+        np.put_along_axis(expected, values.argpartition(n - 1, axis=1)[:, :n], True, axis=1)
+        assert np.array_equal(chosen, expected)
+        assert (chosen.sum(axis=1) == n).all()

@@ -100,7 +100,8 @@ class TestLetters:
             return x / np.linalg.norm(x, axis=1, keepdims=True)
 
         train = letters.splits[Split.TRAIN]
-        means = np.stack([flat(train)[train.labels == label].mean(axis=0) for label in range(26)])
+        pictures = flat(train)
+        means = np.stack([pictures[train.labels == label].mean(axis=0) for label in range(26)])
         right = [
             (flat(letters.splits[s]) @ means.T).argmax(axis=1) == letters.splits[s].labels for s in TESTED
         ]

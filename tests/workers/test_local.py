@@ -1,5 +1,6 @@
 """The engine on this machine: workers share the seeds, and never a network."""
 
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -12,13 +13,14 @@ from surefoot.experiments.experiment import read_experiment
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
+from tests import warm
 from tests.small_images import write_task
 from tests.workers.orders import SMALL, epochs_logged, events_of, order, results, specs, started
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
-    """Three networks by two workers that are new processes, and the events."""
+    """Three networks by two workers, and the events."""
     wanted, events = order(tmp_path_factory.mktemp("two"), seeds=(0, 1, 2)), []
     execute(wanted, workers=2, on_event=events.append)
     return wanted, events
@@ -84,6 +86,7 @@ def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event
         order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)),
         task=str(write_task(tmp_path)),
     )
+    monkeypatch.setattr(subprocess, "Popen", warm.Popen.__base__)  # started from nothing
     with pytest.raises(InputError, match="a training process ended with code 7; finished networks are saved"):
         execute(wanted, workers=1, on_event=lambda _: None)
 

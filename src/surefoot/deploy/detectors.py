@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
 from surefoot.novelty import average_ranks
@@ -278,8 +279,14 @@ def _sums(columns: Array, n: int, permutations: int) -> Iterator[Array]:
     yield columns[-n:].sum(axis=0, keepdims=True)
     while permutations:
         step = min(permutations, max(1, AT_ONCE // rows))
-        chosen = np.zeros((step, rows))
-        drawn = rng.random((step, rows), dtype=np.float32).argpartition(n - 1, axis=1)[:, :n]
-        np.put_along_axis(chosen, drawn, 1, axis=1)
-        yield chosen @ columns
+        yield _smallest(rng.random((step, rows), dtype=np.float32), n).astype(np.float64) @ columns
         permutations -= step
+
+
+def _smallest(values: NDArray[np.float32], n: int) -> NDArray[np.bool_]:
+    """Which are among the n smallest of their row; comparing takes half the time of `argpartition`."""
+    chosen: NDArray[np.bool_] = values <= np.partition(values, n - 1, axis=1)[:, n - 1 : n]
+    tied = np.flatnonzero(np.count_nonzero(chosen, axis=1) != n)  # equal to the largest: only n of them
+    chosen[tied] = False
+    chosen[tied[:, None], values[tied].argpartition(n - 1, axis=1)[:, :n]] = True
+    return chosen

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -92,12 +93,16 @@ class ScikitModel(nn.Module):
     scores are not logits.
     """
 
+    def __new__(cls, *_: Any, **__: Any) -> "ScikitModel":
+        """Here and not as a decorator, since it loads `torch._dynamo`, which takes a second."""
+        _keep_out_of_graphs()
+        return super().__new__(cls)
+
     def __init__(self, classifier: Any, kind: LabelKind) -> None:
         super().__init__()
         self.classifier = classifier
         self.kind = kind
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, samples: ArrayLike | Tensor) -> Tensor:
         """Logits (n, classes), or (n,) of two classes."""
         logits = self.logits_of_rows(
@@ -150,6 +155,12 @@ class ScikitModel(nn.Module):
             have = ", ".join(map(str, list(places)[:10]))
             raise InputError(f"label {unknown[0]!r} is no class of the classifier; have: {have}")
         return np.asarray([places[name] for name in given.tolist()], dtype=np.int64)
+
+
+@cache
+def _keep_out_of_graphs() -> None:
+    """Let `torch.compile` call a classifier instead of tracing it."""
+    ScikitModel.forward = torch.compiler.disable(ScikitModel.forward)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

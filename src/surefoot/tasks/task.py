@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -70,7 +70,8 @@ class ImageFiles:
 
     def files(self) -> list[str]:
         """All paths as text: a hundred thousand Path objects take a second."""
-        return [os.path.join(self.root, path) for path in self.paths]  # noqa: PTH118
+        root = str(self.root)
+        return [os.path.join(root, path) for path in self.paths]  # noqa: PTH118
 
     def take(self, rows: Sequence[int]) -> "ImageFiles":
         """The rows at these indices."""
@@ -79,11 +80,12 @@ class ImageFiles:
     def _refuse_links_outside(self) -> None:
         """Raise for a link out of the root; every folder is resolved once, and every file that is a link."""
         inside: dict[str, bool] = {}
+        root = str(self.root)
         for row, path in enumerate(self.paths):
             folder = path.rpartition("/")[0]
             if folder not in inside:
                 inside[folder] = self._contains(self.root / folder)
-            file = os.path.join(self.root, path)  # noqa: PTH118
+            file = os.path.join(root, path)  # noqa: PTH118
             if not inside[folder] or (os.path.islink(file) and not self._contains(Path(file))):  # noqa: PTH114
                 raise InputError(
                     f"path {path!r} in row {row} leaves the image root through a link; "
@@ -118,9 +120,11 @@ def _is_outside(path: str) -> bool:
     >>> [_is_outside(path) for path in ("a/b.jpg", "../b.jpg", "a/../../b.jpg", "/b.jpg", "C:/b.jpg", "")]
     [False, True, True, True, True, True]
     """
-    parts = PurePosixPath(path).parts
+    parts = set(path.split("/"))  # a PurePosixPath takes five times as long
     drive = len(path) > 1 and path[1] == ":"
-    return not parts or path.startswith("/") or ".." in parts or drive or "\\" in path or "\0" in path
+    return (
+        parts <= {"", "."} or path.startswith("/") or ".." in parts or drive or "\\" in path or "\0" in path
+    )
 
 
 class Split(StrEnum):
@@ -276,9 +280,10 @@ class Task:
             samples = self.splits.get(split)
             if samples is None:
                 continue
+            ids = samples.ids.tolist()
+            groups = [""] * len(ids) if samples.groups is None else samples.groups.tolist()
             for row in np.argsort(samples.ids, kind="stable").tolist():
-                group = "" if samples.groups is None else str(samples.groups[row])
-                digest.update(_line([split, str(samples.ids[row]), *self.label_text(split, row), group]))
+                digest.update(_line([split, str(ids[row]), *self.label_text(split, row), str(groups[row])]))
         return digest.hexdigest()
 
 
@@ -315,8 +320,12 @@ def unlabelled_labels(count: int, kind: LabelKind, classes: int) -> NDArray[np.i
     return np.full((count,) if kind is LabelKind.ONE_LABEL else (count, classes), IGNORE, dtype=np.int64)
 
 
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _line(values: list[str]) -> bytes:
-    return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+    """The values as JSON; `json.dumps` would make an encoder for each line."""
+    return f"[{', '.join(map(_as_json, values))}]\n".encode()
 
 
 def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:

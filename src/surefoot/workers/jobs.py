@@ -151,23 +151,3 @@ class Queue:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-
-
-class EventQueue:
-    """Events between the tasks of a Ray cluster, which post them, and the driver, which takes them.
-
-    It runs as an actor. It is here and not in `ray_node` so that its process starts without torch: events
-    posted before it has started are lost with a node.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def post(self, events: list[Event]) -> None:
-        """Add events."""
-        self.events += events
-
-    def take(self) -> list[Event]:
-        """Remove and return all events."""
-        events, self.events = self.events, []
-        return events

@@ -14,7 +14,8 @@ from surefoot.errors import InputError
 from surefoot.io import make_folder
 from surefoot.ray_cluster import ONE_THREAD, cluster_address, connected
 from surefoot.store.remote import Remote
-from surefoot.workers.jobs import Event, EventQueue, Queue, WorkOrder
+from surefoot.workers.event_queue import EventQueue
+from surefoot.workers.jobs import Event, Queue, WorkOrder
 from surefoot.workers.ray_node import probe_node, train_network
 
 OBJECT_STORE = 100 * 2**20  # bytes; no arrays are passed through it
