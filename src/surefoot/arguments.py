@@ -48,33 +48,39 @@ def checked(declared: Declared) -> Declared:
         declared.__init__ = checked(declared.__init__)  # type: ignore[misc]
         return declared
     signature = inspect.signature(declared)
-    right: set[tuple[str, type]] = set()  # arguments of these types are right, whatever their value is
+    right: set[tuple[object, ...]] = set()  # calls with arguments of these types, whatever their values are
 
-    @wraps(declared)
-    def call(*given: Any, **named: Any) -> Any:
+    def compared(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as declared."""
         try:
             bound = signature.bind(*given, **named)
         except TypeError:
-            bound = None
-        if bound is None:
-            return declared(*given, **named)  # Python says what is wrong, with the function's name
-        arguments = bound.arguments
-        for name, hint in _hints(declared).items():
-            if name not in arguments or (name, type(arguments[name])) in right:
-                continue
-            given_value = arguments[name]
-            arguments[name] = _as_declared(given_value, hint)
-            _require(name, arguments[name], hint)
-            if arguments[name] is given_value and not isinstance(given_value, str | Sequence | Mapping):
-                right.add((name, type(given_value)))
+            return given, named  # Python says what is wrong, with the function's name
+        arguments, hints = bound.arguments, _hints(declared)
+        values = {name: value for name, value in arguments.items() if name in hints}
+        for name, value in values.items():
+            arguments[name] = _as_declared(value, hints[name])
+            _require(name, arguments[name], hints[name])
+        if all(v is arguments[n] and not isinstance(v, str | Sequence | Mapping) for n, v in values.items()):
+            right.add(_types(given, named))
+        return bound.args, bound.kwargs
+
+    @wraps(declared)
+    def call(*given: Any, **named: Any) -> Any:
+        if _types(given, named) not in right:
+            given, named = compared(given, named)
         try:
-            return declared(*bound.args, **bound.kwargs)
+            return declared(*given, **named)
         except InputError as error:
             if isinstance(error.__cause__, InputError | OSError):  # whose words are in the sentence
                 error.__cause__ = None
             raise
 
     return typing.cast("Declared", call)
+
+
+def _types(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...]:
+    return (*map(type, given), *((name, type(value)) for name, value in named.items()))
 
 
 def _as_declared(value: Any, hint: Any) -> Any:

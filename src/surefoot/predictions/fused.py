@@ -31,6 +31,7 @@ try:
     import triton.language as tl
 except ImportError:  # on a machine without a GPU
     triton = None
+IS_AVAILABLE = triton is not None
 
 
 def fits(logits: Tensor) -> bool:

@@ -104,7 +104,7 @@ def _kernel() -> Callable[[Tensor, Tensor], Tensor]:
     """The sums in one kernel, where there is Triton; it is imported for a GPU only."""
     from surefoot.predictions import fused
 
-    return _sums_below if fused.triton is None else fused.sums_below
+    return fused.sums_below if fused.IS_AVAILABLE else _sums_below
 
 
 def _sums_below(keys: Tensor, places: Tensor) -> Tensor:
