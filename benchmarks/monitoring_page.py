@@ -406,8 +406,8 @@ again. Numbers are those of the confirming half (seeds {first_seed} to {last_see
 groups), unless marked *choose*; familiar rows are the same in both halves, and so is the network of pets. The
 odd groups had been seen before, with other networks. Rates are in percent, from
 {sample.splits * WINDOWS} windows of each kind in {sample.splits} splits (choosing half:
-{sample.choosing}). Drawn again with another seed (cat-dog), they have a standard error of {of_rate:.0f} points in the middle of the range, and differences of two
-detectors one of {of_gap:.0f}.
+{sample.choosing}). Drawn again with another seed (cat-dog), they have a standard error of
+{of_rate:.0f} points in the middle of the range, and differences of two detectors one of {of_gap:.0f}.
 
 {points}
 
