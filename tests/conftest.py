@@ -1,31 +1,42 @@
-"""Predictions to test with: drawn, not loaded, and the same every time."""
+"""Predictions to test with: drawn, not loaded, and the same every time.
+
+Nothing heavy is imported here: the process that starts xdist's workers runs no test, and they wait for it.
+"""
 
 import gc
 import os
 import subprocess
 from pathlib import Path
 
-import matplotlib
-import numpy as np
 import pytest
-import torch
-from hypothesis import settings
 
-from surefoot import IGNORE, Predictions
 from tests import warm
 from tests.browser import ARGUMENTS, CHROMIUM
 
-matplotlib.use("agg")
-subprocess.Popen = warm.Popen
-if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
-    os.environ["TRITON_INTERPRET"] = "1"
-settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green
-settings.register_profile("explore", deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+def pytest_configure(config):
+    """Set up the process, unless it only starts others."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import matplotlib
+    import torch
+    from hypothesis import settings
+
+    matplotlib.use("agg")
+    subprocess.Popen = warm.Popen
+    if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
+        os.environ["TRITON_INTERPRET"] = "1"
+    settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green
+    settings.register_profile("explore", deadline=None, print_blob=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
-def draw_one_label(n=300, classes=4, *, sharpness=1.0, seed=0, members=1, dtype=np.float64, **optional):
+def draw_one_label(n=300, classes=4, *, sharpness=1.0, seed=0, members=1, dtype=float, **optional):
     """Logits whose own softmax gave the labels, then multiplied: the right temperature is `sharpness`."""
+    import numpy as np
+
+    from surefoot import Predictions
+
     rng = np.random.default_rng(seed)
     logits = 2 * rng.standard_normal((members, n, classes))
     labels = (logits[0] + rng.gumbel(size=(n, classes))).argmax(axis=1)
@@ -34,6 +45,10 @@ def draw_one_label(n=300, classes=4, *, sharpness=1.0, seed=0, members=1, dtype=
 
 def draw_many_labels(n=200, classes=5, *, sharpness=1.0, seed=0, members=1, ignored=0.1, **optional):
     """The same for sigmoids, some labels ignored."""
+    import numpy as np
+
+    from surefoot import IGNORE, Predictions
+
     rng = np.random.default_rng(seed)
     logits = 2 * rng.standard_normal((members, n, classes))
     labels = (logits[0] + rng.logistic(size=(n, classes)) > 0).astype(np.int64)
@@ -67,24 +82,28 @@ def browser():
 LONGEST = (
     "workers/test_ray.py",
     "test_extending.py",
-    "experiments/test_methods.py",
-    "workers/test_kill.py",
     "cli/test_run.py",
-    "test_tutorials.py",
-    "report/test_study_page.py",
-    "experiments/test_distillation_script.py",
-    "fuzz/test_fuzz.py",
-    "test_frozen.py",
-    "experiments/test_sharpness_script.py",
+    "deploy/test_export.py",
+    "workers/test_kill.py",
     "deploy/test_bundle.py",
+    "fuzz/test_fuzz.py",
+    "experiments/test_methods.py",
+    "report/test_study_page.py",
+    "cli/test_watch.py",
+    "test_frozen.py",
     "deploy/test_monitor.py",
+    "experiments/test_sharpness_script.py",
+    "experiments/test_distillation_script.py",
+    "cli/test_deploy.py",
+    "networks/test_backbones.py",
+    "cli/test_fast.py",
+    "test_tutorials.py",
+    "serve/test_server.py",
+    "report/test_html.py",
+    "calibrators/test_sklearn.py",
     "serve/test_patience.py",
     "cli/test_train.py",
-    "cli/test_watch.py",
-    "deploy/test_export.py",
-    "cli/test_deploy.py",
     "experiments/test_search.py",
-    "networks/test_backbones.py",
 )
 
 

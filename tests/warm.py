@@ -10,6 +10,7 @@ nothing.
 
 import atexit
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -17,9 +18,11 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from functools import cache, partial
@@ -160,22 +163,44 @@ class Popen(subprocess.Popen):
 
 
 class _Server:
-    """The process that forks; it ends when this one does."""
+    """A connection to the process that forks, which all of pytest's processes share; it ends with the last of them."""
 
     def __init__(self):
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        address = f"\0surefoot-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+        self.process = None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            try:
+                listening.bind(address)
+            except OSError as error:  # another process has started it
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                listening.listen()
+                number = listening.fileno()
+                command = [sys.executable, __file__, str(number)]
+                self.process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
-        command = [sys.executable, __file__, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        theirs.close()
+        self._connect(address)
         atexit.register(self.close)
+
+    def _connect(self, address):
+        end = time.monotonic() + 10
+        while True:
+            try:
+                return self.socket.connect(address)
+            except ConnectionRefusedError:  # it does not listen yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
 
     def send(self, request, descriptors):
         socket.send_fds(self.socket, [request.encode()], descriptors)
 
     def close(self):
         self.socket.close()
-        self.process.wait()
+        if self.process is not None:
+            self.process.wait()
 
 
 @cache
@@ -192,18 +217,36 @@ def serve(number):
     importlib.import_module("pyarrow").enable_signal_handlers(False)
     gc.collect()
     gc.freeze()
-    requests = socket.socket(fileno=number)
+    listening = socket.socket(fileno=number)
+    sockets = [listening, _accepted(listening)]
+    while len(sockets) > 1:
+        for each in select.select(sockets, [], [])[0]:
+            if each is listening:
+                sockets.append(_accepted(listening))
+                continue
+            text, (*pipes,), _, _ = socket.recv_fds(each, 2**20, 4)
+            _count_ended()
+            if not text:
+                sockets.remove(each)
+                each.close()
+            elif os.fork() == 0:
+                for own in sockets:
+                    own.close()
+                _watch(json.loads(text), *pipes)
+                return
+            for pipe in pipes:
+                os.close(pipe)
+
+
+def _accepted(listening):
+    """The next connection; only from this user, for it runs any code."""
     while True:
-        text, (*pipes,), _, _ = socket.recv_fds(requests, 2**20, 4)
-        _count_ended()
-        if not text:
-            return
-        if os.fork() == 0:
-            requests.close()
-            _watch(json.loads(text), *pipes)
-            return
-        for each in pipes:
-            os.close(each)
+        connection = listening.accept()[0]
+        size = struct.calcsize("3i")
+        _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        if user == os.getuid():
+            return connection
+        connection.close()
 
 
 def _count_ended():

@@ -17,7 +17,7 @@ from tests.workers.orders import PREDICTED, Nursery, order, results, specs
 
 KILLS = 20
 LONG = Recipe(
-    network="mlp", width=32, epochs=12, learning_rate=0.05, dropout=0.2, sharpness=0.05, weight_average=0.9
+    network="mlp", width=32, epochs=6, learning_rate=0.05, dropout=0.2, sharpness=0.05, weight_average=0.9
 )
 
 

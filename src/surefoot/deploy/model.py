@@ -160,7 +160,8 @@ class ScikitModel(nn.Module):
 @cache
 def _keep_out_of_graphs() -> None:
     """Let `torch.compile` call a classifier instead of tracing it."""
-    ScikitModel.forward = torch.compiler.disable(ScikitModel.forward)  # type: ignore[method-assign, no-untyped-call]
+    disable: Any = torch.compiler.disable
+    ScikitModel.forward = disable(ScikitModel.forward)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
