@@ -2,11 +2,12 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -23,7 +24,7 @@ from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
 from surefoot.report.questions import pairs_csv, question_tables
-from surefoot.report.study_figures import part_figures
+from surefoot.report.study_figures import CaptionedFigure, part_figures
 from surefoot.report.study_tables import (
     LONGEST_NAME,
     Subgroups,
@@ -39,7 +40,7 @@ from surefoot.report.study_tables import (
     write_texts,
 )
 from surefoot.report.tables import Table, to_html
-from surefoot.runtime import one_thread
+from surefoot.runtime import in_processes, one_thread
 from surefoot.text import confidence_text
 
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
@@ -199,18 +200,31 @@ def _write_figures(part: PartReport, folder: Path) -> Figures:
     if part.gallery is not None and part.gallery.png is not None:
         _write(folder / f"{part.name}-gallery.png", part.gallery.png)
     figures = {}
-    for figure in part_figures(part.study, part.recommended):
-        name, picture = (
-            figure.picture.name,
-            replace(figure.picture, name=f"{part.name}-{figure.picture.name}"),
-        )
-        svg = picture.svg()
-        # A file of its own has a white background, and ink that does not depend on a page.
-        alone = svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
-        _write(folder / f"{picture.name}.svg", alone.encode())
-        _write(folder / f"{picture.name}.png", picture.png())
-        figures[name] = (Markup(svg), figure.caption)
+    for drawn in in_processes(partial(_drawn, part.name), part_figures(part.study, part.recommended)):
+        if drawn is not None:
+            # A file of its own has a white background, and ink that does not depend on a page.
+            alone = drawn.svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
+            _write(folder / f"{part.name}-{drawn.name}.svg", alone.encode())
+            _write(folder / f"{part.name}-{drawn.name}.png", drawn.png)
+            figures[drawn.name] = (Markup(drawn.svg), drawn.caption)
     return figures
+
+
+class Drawn(NamedTuple):
+    """A figure as files."""
+
+    name: str
+    svg: str
+    png: bytes
+    caption: str
+
+
+def _drawn(part: str, draw: Callable[[], CaptionedFigure | None]) -> Drawn | None:
+    figure = draw()
+    if figure is None:
+        return None
+    picture = replace(figure.picture, name=f"{part}-{figure.picture.name}")
+    return Drawn(figure.picture.name, picture.svg(), picture.png(), figure.caption)
 
 
 def _write(path: Path, content: bytes) -> None:
