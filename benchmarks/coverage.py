@@ -100,9 +100,7 @@ class Simulated:
         column = {"ours": ours, "theirs": summary([RunScore(run, 0.0) for run in range(len(all_gaps))])}
         replicates = {("ours", run): values for run, values in enumerate(drawn)}
         replicates |= {("theirs", run): np.zeros(RESAMPLES) for run in range(len(all_gaps))}
-        gap = difference(column, "ours", "theirs", replicates, int(self.group_of.max()) + 1)
-        assert gap is not None
-        return gap
+        return difference(column, "ours", "theirs", replicates, int(self.group_of.max()) + 1)
 
     def by_student(self) -> StandardError:
         """Over groups, from the variance of their totals around the mean."""

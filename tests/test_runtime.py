@@ -1,7 +1,10 @@
 """Work divided between threads: the same results, and nobody else's settings changed."""
 
 import os
+import signal
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 from surefoot import Predictions, fit_temperature, runtime
 from surefoot.evaluation.evaluate import replicates
 from surefoot.metrics import METRICS
-from surefoot.runtime import in_parallel, start_workers
+from surefoot.runtime import in_parallel, in_processes, may_fork, start_workers
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -78,6 +81,77 @@ def test_a_fork_gets_threads_of_its_own(threads):
     if not child:
         os._exit(0 if in_parallel(str, range(2)) == ["0", "1"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def slowly(part):
+    """So slow that several processes get parts."""
+    time.sleep(0.02)
+    return part, os.getpid()
+
+
+needs_fork = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks a process with libraries")
+
+
+@needs_fork
+def test_forks_work_on_parts_in_any_order_and_are_gone_afterwards(threads):
+    threads(3)
+    before = settings()
+    with may_fork():
+        results = in_processes(slowly, list("abcdefghijkl"))
+    assert [part for part, _ in results] == list("abcdefghijkl")
+    processes = {process for _, process in results}
+    assert os.getpid() in processes
+    assert len(processes) == 3
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert settings() == before
+
+
+@needs_fork
+def test_within_a_fork_there_is_one_thread_and_no_other_fork(threads):
+    threads(2)
+
+    def work(part):
+        time.sleep(0.02)
+        return torch.get_num_threads(), len({process for _, process in in_processes(slowly, "abcd")})
+
+    with may_fork():
+        assert in_processes(work, range(4)) == [(1, 1)] * 4
+
+
+@pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: 1 / 0])
+@needs_fork
+def test_what_a_fork_could_not_do_is_done_here(threads, end):
+    threads(2)
+    here = os.getpid()
+
+    def work(part):
+        if os.getpid() != here:
+            end()
+        return slowly(part)
+
+    with may_fork():
+        assert in_processes(work, range(6)) == [(part, here) for part in range(6)]
+
+
+@needs_fork
+def test_a_failure_in_any_process_is_raised_and_no_fork_is_left(threads):
+    threads(2)
+
+    def work(part):
+        if part == 3:
+            raise ValueError("part 3")
+        return slowly(part)
+
+    with may_fork(), pytest.raises(ValueError, match="part 3"):
+        in_processes(work, range(50))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_without_leave_no_process_is_forked(threads):
+    threads(2)
+    assert {process for _, process in in_processes(slowly, range(4))} == {os.getpid()}
 
 
 def test_started_workers_do_not_start_more(threads):

@@ -2,22 +2,27 @@
 
 import hashlib
 import os
+import signal
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from threading import Barrier, local
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     import torch
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 MOST_WORKERS = 8  # more would wait for Python's lock
+MOST_NUMBERS = 2**15  # of two bytes each, that a pipe holds
 NUMBERS_TO_DIVIDE = 2**15  # torch runs an operation on fewer numbers on one thread (its GRAIN_SIZE)
 
 
@@ -104,6 +109,87 @@ def in_parallel(
     return [results[index] for index in range(len(parts))]
 
 
+@contextmanager
+def may_fork() -> Iterator[None]:
+    """Let `in_processes` fork this process: a command's own, in which no thread of others runs."""
+    global _may_fork
+    before, _may_fork = _may_fork, sys.platform == "linux"  # other systems' libraries may not survive it
+    try:
+        yield
+    finally:
+        _may_fork = before
+
+
+def in_processes(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    """The same as `in_parallel`, for work that is mostly Python, which threads cannot divide.
+
+    Forks of this process do a part each whenever they are free, and send the results, which must be values.
+    What a fork has not done, be it that it failed or was killed, is done here, where an error can be raised.
+    Without `may_fork`, and where CUDA or Ray, which no fork can use, are in use, it is `in_parallel`.
+    """
+    workers = min(usable_cores(), MOST_WORKERS, len(parts))
+    if workers < 2 or len(parts) > MOST_NUMBERS or not _can_fork():
+        return in_parallel(work, parts)
+    from multiprocessing import Pipe
+
+    numbers, given = os.pipe()  # of the parts that nobody has begun
+    os.write(given, b"".join(number.to_bytes(2, "little") for number in range(len(parts))))
+    os.close(given)
+
+    def work_off() -> dict[int, Result]:
+        done = {}
+        while number := os.read(numbers, 2):
+            index = int.from_bytes(number, "little")
+            done[index] = work(parts[index])
+        return done
+
+    def send(sender: "Connection") -> None:
+        sender.send(work_off())
+
+    forks: dict[int, Connection] = {}
+    try:
+        with suppress(OSError):  # no more processes or memory: the others do it
+            for _ in range(workers - 1):
+                receiver, sender = Pipe(duplex=False)
+                forks[_forked(partial(send, sender))] = receiver
+                sender.close()
+        _this_thread.is_worker = True
+        with one_thread():
+            results = work_off()
+        for receiver in forks.values():
+            with suppress(EOFError, OSError):
+                results |= receiver.recv()
+    finally:
+        _this_thread.is_worker = False
+        os.close(numbers)
+        for process, receiver in forks.items():
+            receiver.close()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    return [results[number] if number in results else work(part) for number, part in enumerate(parts)]
+
+
+def _forked(work: Callable[[], None]) -> int:
+    """The number of a new process that does something and ends, with one thread and without an error text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: ours wait, and a spinner's is lost
+        process = os.fork()
+    if not process:
+        try:
+            _become_worker()
+            work()
+        finally:
+            os._exit(0)
+    return process
+
+
+def _can_fork() -> bool:
+    if not _may_fork or getattr(_this_thread, "is_worker", False) or "ray" in sys.modules:
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_initialized()
+
+
 def start_workers(workers: int) -> ThreadPoolExecutor:
     """Threads in which torch, and `in_parallel`, use one thread; no other thread is affected."""
     torch = sys.modules.get("torch")
@@ -117,6 +203,7 @@ def start_workers(workers: int) -> ThreadPoolExecutor:
 
 
 _this_thread = local()
+_may_fork = False
 
 
 def _become_worker() -> None:

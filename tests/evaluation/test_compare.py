@@ -366,11 +366,9 @@ def test_a_method_with_no_network_at_all_is_a_row_of_nothing():
     assert math.isnan(row.cells["familiar", "nll"].from_baseline.value)
 
 
-def test_same_seed_same_numbers_and_progress_is_told(methods):
-    ticks = []
-    first, again = (compare(methods[:2], resamples=20, seed=1, tick=ticks.append) for _ in range(2))
+def test_same_seed_same_numbers(methods):
+    first, again = (compare(methods[:2], resamples=20, seed=1) for _ in range(2))
     assert first.methods[1].cells == again.methods[1].cells
-    assert len(ticks) == 2 * 2 * 8
     other = compare(methods[:2], resamples=20, seed=2)
     assert other.methods[1].cells["familiar", "nll"] != first.methods[1].cells["familiar", "nll"]
 

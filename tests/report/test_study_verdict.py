@@ -237,9 +237,7 @@ def test_any_numbers_make_one_to_three_sentences(given_rows):
 
 def reported(part):
     choice = choice_of(part)
-    return PartReport(
-        "letters", part, table_context(part), choice, verdict_of(part), [], [], [], groups=None, gallery=None
-    )
+    return PartReport("letters", part, table_context(part), choice, verdict_of(part), [], [], [], groups=None)
 
 
 def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one():

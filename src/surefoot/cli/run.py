@@ -19,6 +19,7 @@ from surefoot.cli.inputs import (
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.runtime import may_fork
 
 if TYPE_CHECKING:
     from surefoot.experiments.changes import ExperimentChange
@@ -168,7 +169,7 @@ def _report(
     from surefoot.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
-    with busy("scoring, resampling and drawing"):
+    with may_fork(), busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
         from surefoot.report.brief import brief_tables, brief_verdict, next_steps

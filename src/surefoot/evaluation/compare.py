@@ -2,11 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import permutations
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,7 +31,7 @@ from surefoot.evaluation.comparison import (
     over_networks,
     summary,
 )
-from surefoot.evaluation.evaluate import ANYWHERE, Tick, silently
+from surefoot.evaluation.evaluate import ANYWHERE
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import (
     NAN,
@@ -49,12 +49,13 @@ from surefoot.metrics.metric import IDENTITY
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
-from surefoot.runtime import in_parallel
+from surefoot.runtime import in_processes
 
 BASELINE = "single"
 DECIDING = "nll"  # the metric by which all methods are compared with each other
 
 
+_best_t: "WeakKeyDictionary[Predictions, float]" = WeakKeyDictionary()
 _at_best: "WeakKeyDictionary[Predictions, Predictions]" = WeakKeyDictionary()
 
 
@@ -65,11 +66,12 @@ def at_best_temperature(predictions: Predictions) -> Predictions:
     """
     if not predictions.outcomes.total:
         return predictions
-    if (best := _at_best.get(predictions)) is None:
+    if predictions not in _at_best:
         average = predictions.average()
-        best = average.with_logits(average.logits / best_temperature(average))
-        _at_best[predictions] = best
-    return best
+        if predictions not in _best_t:
+            _best_t[predictions] = best_temperature(average)
+        _at_best[predictions] = average.with_logits(average.logits / _best_t[predictions])
+    return _at_best[predictions]
 
 
 def nll_at_best_temperature(predictions: Any) -> float:
@@ -95,9 +97,9 @@ SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric 
 ENOUGH_RESAMPLES = 200
 FEWEST_RESAMPLES = 100
 
-Key = TypeVar("Key", bound=Hashable)
-Result = TypeVar("Result")
 RunKey = tuple[str, int]  # the method's name and the run
+Given = tuple[Predictions, str | None, int]  # the side that is resampled, and for slow metrics how often
+MeasuredKey = tuple[str, str, int, int | None]  # the side, the run, and the place of a network left out
 Outputs = Mapping[RunKey, Predictions]  # of one side
 Replicates = Mapping[RunKey, Array]  # a metric's values on the resamples
 Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]  # by the method's name
@@ -112,13 +114,11 @@ def compare(
     seed: int = 0,
     baseline: str = BASELINE,
     pairs: Sequence[Pair] = (),
-    tick: Tick = silently,
 ) -> Comparison:
     """Score every run of every method, test against the best, and resample the images of each side.
 
     `pairs` are methods to be compared by every metric; by the deciding metric all methods but oracles are
-    compared in any case. `tick` is called for each set of predictions done. Without resamples there are no
-    differences.
+    compared in any case. Without resamples there are no differences.
     """
     outputs = {
         side: {(m.name, run.run): run.sides[side] for m in methods for run in m.runs if side in run.sides}
@@ -127,27 +127,32 @@ def compare(
     sides = tuple(side for side in SIDES if outputs[side])
     for side in sides:
         _refuse_unpaired(side, outputs[side])
-    every_run = {(side, *key): each for side in sides for key, each in outputs[side].items()}
-    scored = _of_each(lambda predictions: _scores(metrics, predictions), every_run)
-    values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
-    for (side, name, run), scores in scored.items():
-        for metric, score in zip(metrics, scores, strict=True):
-            values[name].setdefault((side, metric.name), []).append(RunScore(run, *score))
-    comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
+    resampling = {}
     if resamples:
-        specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
-        numbers = {spec: number for number, spec in enumerate(specs)}  # hashing a spec takes long
-        known = in_parallel(lambda method: _with_networks(method, metrics, numbers), comparison.methods)
-        comparison = replace(comparison, methods=tuple(known))
+        resampling = {
+            side: _Resampling.of(outputs[side], metrics, resamples, np.random.default_rng([seed, index]))
+            for index, side in enumerate(sides)
+        }
+    measured = _measured(methods, metrics, outputs, resampling)
+    values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
+    for side in sides:
+        for name, run in outputs[side]:
+            for metric, score in zip(metrics, measured[side, name, run, None].scores, strict=True):
+                values[name].setdefault((side, metric.name), []).append(RunScore(run, *score))
+    comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     has_runs = {method.name for method in methods if method.runs}
     competing = [method.name for method in methods if method.runs and not method.oracle]
     every = [*(pair for pair in pairs if has_runs.issuperset(pair)), *permutations(competing, 2)]
     comparison = replace(comparison, pairs={pair: {} for pair in every})
     if not resamples:
         return comparison
-    for index, side in enumerate(sides):
-        rng = np.random.default_rng([seed, index])
-        comparison = _with_differences(comparison, side, outputs[side], resamples, rng, tick, set(pairs))
+    specs = dict.fromkeys(spec for method in methods for run in method.runs for spec in run.specs)
+    numbers = {spec: number for number, spec in enumerate(specs)}  # hashing a spec takes long
+    known = tuple(_with_networks(method, metrics, numbers, measured) for method in comparison.methods)
+    comparison = replace(comparison, methods=known)
+    for side in sides:
+        drawn = {key: measured[side, *key, None].drawn for key in outputs[side]}
+        comparison = _with_differences(comparison, side, outputs[side], resampling[side], drawn, set(pairs))
     return replace(comparison, resamples=resamples)
 
 
@@ -200,27 +205,96 @@ def comparison_from_scores(
     return tabulate(methods, metrics, sides, scores, baseline=baseline)
 
 
-def _of_each(work: Callable[[Predictions], Result], outputs: Mapping[Key, Predictions]) -> dict[Key, Result]:
-    """`work` of each, done once for predictions that several have."""
-    distinct = {id(predictions): predictions for predictions in outputs.values()}
-    done = dict(zip(distinct, in_parallel(work, list(distinct.values())), strict=True))
-    return {key: done[id(predictions)] for key, predictions in outputs.items()}
+@dataclass(frozen=True, eq=False)
+class _Resampling:
+    """The resamples of one side, and of which runs so many are for metrics that are not ratios of sums."""
+
+    draw: Draw
+    first: Predictions  # with the groups and labels of all
+    slow_runs: set[RunKey]
+    few: int
+
+    @staticmethod
+    def of(
+        outputs: Outputs, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator
+    ) -> "_Resampling":
+        """One draw for all methods."""
+        every = list(outputs.values())
+        first = next((predictions for predictions in every if predictions.groups is not None), every[0])
+        draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
+        return _Resampling(draw, first, *_slow_share(outputs, metrics, resamples))
+
+    def values(self, predictions: Predictions, metrics: Sequence[Metric], slow: int) -> Array:
+        """(metrics, resamples), those that are not ratios of sums in so many resamples."""
+        values = resampled(predictions.outcomes, metrics, self.draw, slow_resamples=slow)
+        for index, metric in enumerate(metrics):
+            if metric is BEST_T:
+                best = at_best_temperature(predictions)
+                values[index] = resampled(best.outcomes, [BEST_T], self.draw)[0]
+        return values
 
 
-def _scores(
-    metrics: Sequence[Metric], predictions: Predictions
-) -> list[tuple[float, int | None, int | None]]:
-    """The value of each metric, and k of n where it is a proportion."""
-    scores: list[tuple[float, int | None, int | None]] = []
-    for metric in metrics:
-        count = metric.count(predictions) if metric.count else None
-        scores.append(
-            (metric.function(predictions), None, None) if count is None else (count.value, count.k, count.n)
-        )
-    return scores
+class _Measured(NamedTuple):
+    """What is computed of some predictions."""
+
+    scores: list[tuple[float, int | None, int | None]]  # each metric, and k of n where it is a proportion
+    drawn: Array  # (metrics, resamples)
+    best_t: float | None
 
 
-def _with_networks(method: MethodRuns, metrics: Sequence[Metric], numbers: Mapping[Spec, int]) -> MethodRuns:
+def _measured(
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric],
+    outputs: Mapping[str, Outputs],
+    resampling: Mapping[str, _Resampling],
+) -> dict[MeasuredKey, _Measured]:
+    """Of each side and run, and without each of a run's networks if there are resamples.
+
+    Predictions that several runs share are measured once.
+    """
+    given: dict[MeasuredKey, Given] = {}
+    for side, of_side in outputs.items():
+        for key, predictions in of_side.items():
+            if (by := resampling.get(side)) is None:
+                given[side, *key, None] = predictions, None, 0
+            else:
+                given[side, *key, None] = predictions, side, by.few if key in by.slow_runs else 0
+    left_out = {
+        (method.name, run.run, place): without
+        for method in methods
+        for run in method.runs
+        for place, without in enumerate(run.without if resampling else ())
+    }
+    for network, without in left_out.items():
+        given |= {(side, *network): (predictions, None, 0) for side, predictions in without.sides.items()}
+
+    def measure(each: Given) -> _Measured:
+        predictions, side, slow = each
+        scores = [_score(metric, predictions) for metric in metrics]
+        drawn = np.empty(0) if side is None else resampling[side].values(predictions, metrics, slow)
+        return _Measured(scores, drawn, _best_t.get(predictions))
+
+    distinct = {
+        (id(predictions), side, slow): (predictions, side, slow) for predictions, side, slow in given.values()
+    }
+    done = dict(zip(distinct, in_processes(measure, list(distinct.values())), strict=True))
+    for (predictions, *_), measured in zip(distinct.values(), done.values(), strict=True):
+        if measured.best_t is not None:
+            _best_t[predictions] = measured.best_t
+    return {key: done[id(predictions), side, slow] for key, (predictions, side, slow) in given.items()}
+
+
+def _score(metric: Metric, predictions: Predictions) -> tuple[float, int | None, int | None]:
+    count = metric.count(predictions) if metric.count else None
+    return (metric.function(predictions), None, None) if count is None else (count.value, count.k, count.n)
+
+
+def _with_networks(
+    method: MethodRuns,
+    metrics: Sequence[Metric],
+    numbers: Mapping[Spec, int],
+    measured: Mapping[MeasuredKey, _Measured],
+) -> MethodRuns:
     """With what each network, by its number, contributes to each mean: the value of its run.
 
     In an ensemble of M it is the pseudo-value M v - (M - 1) v', v' being the value without that network: the
@@ -229,14 +303,15 @@ def _with_networks(method: MethodRuns, metrics: Sequence[Metric], numbers: Mappi
     cells = {}
     keys = {run.run: tuple(numbers[spec] for spec in run.specs) for run in method.runs}
     for (side, name), cell in method.cells.items():
-        metric = next(metric for metric in metrics if metric.name == name)
+        index = next(index for index, metric in enumerate(metrics) if metric.name == name)
         values, networks = {score.run: score.value for score in cell.runs}, dict[Network, float]()
         for run in method.runs:
             value, members = values.get(run.run, NAN), len(run.without)
             if not members:
                 networks[keys[run.run] or ("run", method.is_ensemble, run.run)] = value
-            for key, left in zip(keys[run.run], run.without, strict=bool(members)):
-                rest = metric.function(left.sides[side]) if side in left.sides else NAN
+            for place, key in enumerate(keys[run.run] if members else ()):
+                left = measured.get((side, method.name, run.run, place))
+                rest = NAN if left is None else left.scores[index][0]
                 networks[(key,)] = members * value - (members - 1) * rest
         cells[side, name] = replace(cell, networks=networks)
     return replace(method, cells=cells)
@@ -293,29 +368,12 @@ def _with_differences(
     comparison: Comparison,
     side: str,
     outputs: Outputs,
-    resamples: int,
-    rng: np.random.Generator,
-    tick: Tick,
+    resampling: _Resampling,
+    drawn: Mapping[RunKey, Array],
     requested: set[Pair],
 ) -> Comparison:
     """The comparison with the differences of one side, from one draw of resamples for all methods."""
-    every = list(outputs.values())
-    first = next((predictions for predictions in every if predictions.groups is not None), every[0])
-    draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
-    slow_runs, few = _slow_share(outputs, comparison.metrics, resamples)
-
-    def drawn_of(predictions: Predictions, slow: int) -> Array:
-        values = resampled(predictions.outcomes, comparison.metrics, draw, slow_resamples=slow)
-        for index, metric in enumerate(comparison.metrics):
-            if metric is BEST_T:
-                best = at_best_temperature(predictions)
-                values[index] = resampled(best.outcomes, [BEST_T], draw)[0]
-        tick(1)
-        return values
-
-    slowly = {key: outputs[key] for key in outputs if key in slow_runs}
-    quickly = {key: outputs[key] for key in outputs if key not in slow_runs}
-    drawn = _of_each(partial(drawn_of, slow=few), slowly) | _of_each(partial(drawn_of, slow=0), quickly)
+    draw, first = resampling.draw, resampling.first
     independent = len(np.unique(draw.unit_of[first.outcomes.row]))
     methods = {method.name: method for method in comparison.methods}
     cells = {method.name: dict(method.cells) for method in comparison.methods}
@@ -335,7 +393,7 @@ def _with_differences(
         if other is None or other == name:
             return None
         crossed = not have_same_networks(name, other)
-        same = metric.count is None or _same_decisions(metric, predictions_of[name], predictions_of[other])
+        same = partial(_same_decisions, metric, predictions_of[name], predictions_of[other])
         return difference(column, name, other, replicates, independent, crossed=crossed, paired=same)
 
     losses = _Losses(outputs, first, draw.unit_of)
@@ -455,7 +513,7 @@ def difference(
     independent: int,
     *,
     crossed: bool = False,
-    paired: bool = True,
+    paired: Callable[[], bool] = lambda: True,
 ) -> Difference:
     """One method less another.
 
@@ -522,7 +580,7 @@ def _pairs(ours: Sequence[RunScore], theirs: Sequence[RunScore], crossed: bool) 
     return [(a, b) for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
 
 
-def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
+def _exact(pairs: Sequence[RunPair], paired: Callable[[], bool]) -> Interval | None:
     """The exact difference of two proportions where resamples cannot give it; None where they can.
 
     Runs share their images, so k and n are the runs' mean counts and not their sums.
@@ -530,7 +588,8 @@ def _exact(pairs: Sequence[RunPair], paired: bool) -> Interval | None:
     ours, theirs = (mean_count([pair[index] for pair in pairs]) for index in (0, 1))
     if ours is None or theirs is None:
         return None
-    if not needs_exact((ours.k, ours.n), (theirs.k, theirs.n), paired=paired):
+    counts = (ours.k, ours.n), (theirs.k, theirs.n)
+    if not needs_exact(*counts, paired=False) or (counts[0] == counts[1] and paired()):
         return None
     return difference_of_proportions(*(Interval(each.value, each.low, each.high) for each in (ours, theirs)))
 

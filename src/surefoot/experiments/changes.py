@@ -127,7 +127,7 @@ def _unpaired(
             BEFORE,
             {key: values[index] for key, values in drawn.items()},
             min(independent),
-            paired=False,
+            paired=lambda: False,
         )
         for index, metric in enumerate(metrics)
     ]

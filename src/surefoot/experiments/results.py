@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from surefoot.calibrators import Calibration
+from surefoot.calibrators.temperature import MemberTemperatures
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.experiments.methods import KNN, ODIN, FitData, Method
@@ -36,6 +39,7 @@ class Reader:
     store: Store
     cache: dict[tuple[Spec, str], Predictions] = field(default_factory=dict)
     results: dict[MethodPlan, MethodRuns] = field(default_factory=dict)
+    facts: dict[Spec, dict[str, Any]] = field(default_factory=dict)
 
     def predictions(self, spec: Spec, split: str) -> Predictions:
         """A network's predictions of a split."""
@@ -94,11 +98,18 @@ class Reader:
 
     def _run(self, planned: MethodPlan, number: int, specs: tuple[Spec, ...]) -> MethodRun:
         """A run; of an ensemble also without each of its networks, calibrated anew."""
-        rest = [specs[:place] + specs[place + 1 :] for place in range(len(specs))] if len(specs) > 1 else []
-        without = tuple(self._calibrated(planned, number, networks) for networks in rest)
-        return replace(self._calibrated(planned, number, specs), without=without)
+        whole, without = self._calibrated(planned, number, specs), []
+        for place in range(len(specs)) if len(specs) > 1 else ():
+            rest, known = specs[:place] + specs[place + 1 :], None
+            if isinstance(whole.calibration, MemberTemperatures):  # each T is that of its own network
+                members = whole.calibration.members
+                known = replace(whole.calibration, members=members[:place] + members[place + 1 :])
+            without.append(self._calibrated(planned, number, rest, known))
+        return replace(whole, without=tuple(without))
 
-    def _calibrated(self, planned: MethodPlan, number: int, specs: tuple[Spec, ...]) -> MethodRun:
+    def _calibrated(
+        self, planned: MethodPlan, number: int, specs: tuple[Spec, ...], known: Calibration | None = None
+    ) -> MethodRun:
         method = planned.method
         tested = [split for split in TESTED if self.store.has_predictions(specs[0], split)]
         before = {split: self._joined(method, specs, split) for split in tested}
@@ -107,7 +118,7 @@ class Reader:
             (_, fitted), *_ = stored.values()
             scaled = {split: predictions for split, (predictions, _) in stored.items()}
             return MethodRun(number, before, fitted, specs, scaled=scaled)
-        calibration = method.calibration(self._fit_data(planned, specs, before))
+        calibration = known or method.calibration(self._fit_data(planned, specs, before))
         novelty_auroc = None
         if method.novelty is not None and len(tested) == len(TESTED):
             scores = [stored_novelty(specs[0], self.store, method.novelty, split) for split in TESTED]
@@ -148,6 +159,11 @@ class Reader:
         scores, scale = stored
         return replace(joined, novelty=torch.from_numpy(scale(scores)))
 
+    def _facts(self, spec: Spec) -> dict[str, Any]:
+        if spec not in self.facts:
+            self.facts[spec] = self.store.facts(spec)
+        return self.facts[spec]
+
     def _cost(self, planned: MethodPlan, runs: Sequence[Sequence[Spec]]) -> tuple[float, float | None]:
         """Seconds of training for a run with all that it needs, and seconds a sample for its networks.
 
@@ -156,8 +172,8 @@ class Reader:
         training, per_sample = [], []
         for specs in runs:
             needed = {each for spec in _read_by(planned, specs) for each in (spec, *spec.needs())}
-            training.append(sum(float(self.store.facts(spec).get("seconds", 0.0)) for spec in needed))
-            each = [float(self.store.facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
+            training.append(sum(float(self._facts(spec).get("seconds", 0.0)) for spec in needed))
+            each = [float(self._facts(spec).get("seconds_per_sample", 0.0)) for spec in specs]
             per_sample += [sum(each)] if all(each) else []
         # What a novelty score of its own pass takes is not measured.
         is_known = per_sample and planned.method.novelty not in SCORED_APART

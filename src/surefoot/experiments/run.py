@@ -1,7 +1,7 @@
 """An experiment from its values to its comparison: plan, train, read the store, compare."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,13 +182,7 @@ def with_methods(
     return replace(requested, parts=tuple(part for part, _ in used)), tuple(plan for _, plan in used)
 
 
-def study(
-    experiment: Experiment,
-    plans: Sequence[Plan],
-    store: Store,
-    *,
-    tick: Callable[[int], None] = lambda _: None,
-) -> Study:
+def study(experiment: Experiment, plans: Sequence[Plan], store: Store) -> Study:
     """Read what the store has, fit, score and compare; no training."""
     from surefoot.evaluation.compare import HEADLINE, compare
     from surefoot.experiments.results import results_of, without_absent_lenders
@@ -198,6 +192,6 @@ def study(
     parts = []
     for part, plan in zip(experiment.parts, plans, strict=True):
         methods = without_absent_lenders(results_of(plan, store))
-        comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS, tick=tick)
+        comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS)
         parts.append(PartStudy(part, plan, comparison))
     return Study(experiment, tuple(parts))

@@ -34,6 +34,7 @@ FLOOR_RESAMPLES = 200
 FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
 SMOOTH_GRID = 2048
 SMOOTH_EXACT = 1e-9
+SMOOTH_FAR = 39.0  # times the width: from here on the kernel is 0, as exp(-39^2 / 2) is
 SMOOTH_STEPS = 100  # usually five or six
 CELLS = 4096
 ROWS_AT_ONCE = 50_000  # counted in cells at a time
@@ -162,11 +163,18 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
     rows = np.flatnonzero(totals)
     spectra = dct(residuals[rows] / totals[rows, None])
     frequency = np.pi * np.arange(SMOOTH_GRID)
+    memory = np.empty_like(spectra)  # used again: new memory costs as much as the sums
 
     def excess(spectra: Array, log_width: Array) -> Array:
-        width = np.exp(log_width)[:, None]
-        smoothed = np.abs(idct(spectra * np.exp(-0.5 * np.square(frequency * width))))
-        return np.asarray(np.log(np.maximum(smoothed.sum(axis=1), np.finfo(float).tiny)) - log_width)
+        width, smoothed = np.exp(log_width)[:, None], memory[: len(spectra)]
+        end = np.count_nonzero(frequency * width.min(initial=1.0) < SMOOTH_FAR)
+        kernel = np.multiply(frequency[:end], width, out=smoothed[:, :end])
+        np.exp(np.multiply(np.square(kernel, out=kernel), -0.5, out=kernel), out=kernel)
+        kernel *= spectra[:, :end]
+        smoothed[:, end:] = 0.0
+        smoothed = idct(smoothed, overwrite_x=True)
+        integral = np.abs(smoothed, out=smoothed).sum(axis=1)
+        return np.asarray(np.log(np.maximum(integral, np.finfo(float).tiny)) - log_width)
 
     low = before = np.full(len(rows), np.log(0.5 / SMOOTH_GRID))  # log widths
     above = excess(spectra, low)
@@ -176,8 +184,9 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
     here = high
     below = excess(spectra, high)
     for _ in range(SMOOTH_STEPS):
-        rows, spectra = rows[left], spectra[left]
-        low, high, before, above, here, below = np.stack([low, high, before, above, here, below])[:, left]
+        if not left.all():
+            rows, spectra = rows[left], spectra[left]
+            low, high, before, above, here, below = np.stack([low, high, before, above, here, below])[:, left]
         if not len(rows):
             break
         with np.errstate(divide="ignore", invalid="ignore"):

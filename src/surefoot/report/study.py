@@ -2,11 +2,13 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -23,7 +25,7 @@ from surefoot.report.choice import Choice, choice_of, verdict_of
 from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
 from surefoot.report.gallery import Gallery, part_gallery
 from surefoot.report.questions import pairs_csv, question_tables
-from surefoot.report.study_figures import part_figures
+from surefoot.report.study_figures import CaptionedFigure, part_figures
 from surefoot.report.study_tables import (
     LONGEST_NAME,
     Subgroups,
@@ -39,12 +41,27 @@ from surefoot.report.study_tables import (
     write_texts,
 )
 from surefoot.report.tables import Table, to_html
-from surefoot.runtime import one_thread
+from surefoot.runtime import in_processes, one_thread
 from surefoot.text import confidence_text
 
 LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
 
-Figures = dict[str, tuple[Markup, str]]  # SVG and caption by the figure's name
+
+class Drawn(NamedTuple):
+    """A figure as files."""
+
+    name: str
+    svg: str
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Of one part."""
+
+    gallery: Gallery | None
+    figures: tuple[Drawn, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +77,6 @@ class PartReport:
     questions: list[Table]
     tables: list[Table]
     groups: Subgroups | None
-    gallery: Gallery | None
 
     @property
     def recommended(self) -> str | None:
@@ -77,7 +93,7 @@ class StudyReport:
 
 
 def part_reports(study: Study) -> tuple[PartReport, ...]:
-    """Choice, verdict, tables, subgroups and gallery of every part."""
+    """Choice, verdict, tables and subgroups of every part."""
     reports = []
     for name, part in zip(part_names(study), study.parts, strict=True):
         choice, context = choice_of(part), table_context(part)
@@ -93,7 +109,6 @@ def part_reports(study: Study) -> tuple[PartReport, ...]:
                 questions=question_tables(part.comparison, context),
                 tables=comparison_tables(part.comparison, context),
                 groups=subgroups(part, recommended),
-                gallery=part_gallery(part, recommended),
             )
         )
     return tuple(reports)
@@ -132,15 +147,17 @@ def _changed(study: Study) -> dict[str, Any]:
 def write_study(study: Study, folder: Path) -> StudyReport:
     """Write `report.html`, `report.json`, tables, figures and calibrations into a folder."""
     parts = part_reports(study)
+    pictures = _drawn_pictures(parts)
     with all_or_none():
-        return _write_report(study, parts, folder)
+        return _write_report(study, parts, pictures, folder)
 
 
-def _write_report(study: Study, parts: tuple[PartReport, ...], folder: Path) -> StudyReport:
+def _write_report(
+    study: Study, parts: tuple[PartReport, ...], pictures: list[Pictures], folder: Path
+) -> StudyReport:
     experiment = study.experiment
     make_folder(folder)
-    figures = {}
-    for part in parts:
+    for part, of_part in zip(parts, pictures, strict=True):
         write_part_tables(part, folder / "tables")
         make_folder(folder / "calibrations")
         for method in part.study.comparison.methods:
@@ -148,7 +165,7 @@ def _write_report(study: Study, parts: tuple[PartReport, ...], folder: Path) -> 
                 if run.calibration is not None:
                     file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
                     save_calibration(run.calibration, folder / "calibrations" / file)
-        figures[part.name] = _write_figures(part, folder / "figures")
+        _write_pictures(part.name, of_part, folder / "figures")
     about = {
         "surefoot": __version__,
         "versions": {
@@ -161,7 +178,7 @@ def _write_report(study: Study, parts: tuple[PartReport, ...], folder: Path) -> 
         part_document(part.study, part.name, part.verdict, part.choice, part.groups) for part in parts
     ]
     document = {**about, "experiment": experiment.as_dict(), "parts": documents}
-    page = _page(experiment, about, parts, figures)
+    page = _page(experiment, about, parts, pictures)
     for file, text in (("report.json", json.dumps(document, indent=1)), ("report.html", page)):
         _write(folder / file, text.encode())
     return StudyReport(parts, folder / "report.html")
@@ -193,24 +210,34 @@ def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
     return [*tables, *write_texts(texts, folder, part.name)]
 
 
-def _write_figures(part: PartReport, folder: Path) -> Figures:
-    """Each figure as SVG and PNG, and for the page; the gallery as PNG."""
+def _drawn_pictures(parts: Sequence[PartReport]) -> list[Pictures]:
+    """The gallery and the figures of every part, on all cores."""
+    draws: list[list[Callable[[], Any]]] = []
+    for part in parts:
+        gallery = partial(part_gallery, part.study, part.recommended)
+        figures = [partial(_drawn, part.name, draw) for draw in part_figures(part.study, part.recommended)]
+        draws.append([gallery, *figures])
+    drawn = iter(in_processes(lambda draw: draw(), list(chain.from_iterable(draws))))
+    return [Pictures(next(drawn), tuple(filter(None, islice(drawn, len(draw) - 1)))) for draw in draws]
+
+
+def _drawn(part: str, draw: Callable[[], CaptionedFigure | None]) -> Drawn | None:
+    if (figure := draw()) is None:
+        return None
+    picture = replace(figure.picture, name=f"{part}-{figure.picture.name}")
+    return Drawn(figure.picture.name, picture.svg(), picture.png(), figure.caption)
+
+
+def _write_pictures(part: str, pictures: Pictures, folder: Path) -> None:
+    """Each figure as SVG and PNG, the gallery as PNG."""
     make_folder(folder)
-    if part.gallery is not None and part.gallery.png is not None:
-        _write(folder / f"{part.name}-gallery.png", part.gallery.png)
-    figures = {}
-    for figure in part_figures(part.study, part.recommended):
-        name, picture = (
-            figure.picture.name,
-            replace(figure.picture, name=f"{part.name}-{figure.picture.name}"),
-        )
-        svg = picture.svg()
+    if pictures.gallery is not None and pictures.gallery.png is not None:
+        _write(folder / f"{part}-gallery.png", pictures.gallery.png)
+    for drawn in pictures.figures:
         # A file of its own has a white background, and ink that does not depend on a page.
-        alone = svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
-        _write(folder / f"{picture.name}.svg", alone.encode())
-        _write(folder / f"{picture.name}.png", picture.png())
-        figures[name] = (Markup(svg), figure.caption)
-    return figures
+        alone = drawn.svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
+        _write(folder / f"{part}-{drawn.name}.svg", alone.encode())
+        _write(folder / f"{part}-{drawn.name}.png", drawn.png)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -219,13 +246,16 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _page(
-    experiment: Experiment, about: dict[str, Any], parts: Sequence[PartReport], figures: dict[str, Figures]
+    experiment: Experiment, about: dict[str, Any], parts: Sequence[PartReport], pictures: Sequence[Pictures]
 ) -> str:
+    names = [part.name for part in parts]
+    figures = [{each.name: (Markup(each.svg), each.caption) for each in drawn.figures} for drawn in pictures]
     return template_named("study.html").render(
         experiment=experiment,
         about=about,
         parts=parts,
-        figures=figures,
+        figures=dict(zip(names, figures, strict=True)),
+        galleries=dict(zip(names, (drawn.gallery for drawn in pictures), strict=True)),
         configuration=toml_text(experiment.as_dict()),
         to_html=to_html,
         first_tables=first_tables,

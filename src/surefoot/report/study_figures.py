@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -168,11 +169,13 @@ FIGURES: tuple[Callable[[Drawable], CaptionedFigure | None], ...] = (
 )
 
 
-def part_figures(part: PartStudy, recommended: str | None) -> list[CaptionedFigure]:
-    """Every figure that the part has the predictions for; none without both sides."""
+def part_figures(part: PartStudy, recommended: str | None) -> list[Callable[[], CaptionedFigure | None]]:
+    """What draws each figure, or gives None if the part does not have the predictions for it.
+
+    There is none without both sides.
+    """
     drawable = drawable_methods(part, recommended)
-    figures = [draw(drawable) for draw in FIGURES] if drawable.methods else []
-    return [figure for figure in figures if figure is not None]
+    return [partial(draw, drawable) for draw in FIGURES] if drawable.methods else []
 
 
 def drawable_methods(part: PartStudy, recommended: str | None) -> Drawable:

@@ -21,12 +21,12 @@ def load_pets() -> Task:
 
     The unlabelled vectors are of mixtures and patches of training photographs.
     """
-    from pyarrow import parquet  # slow to import
+    from pyarrow.parquet import ParquetFile  # slow to import; `read_table` would import pandas
 
-    table = parquet.read_table(FILE)
+    table = ParquetFile(FILE).read()
     assert tuple(table.column_names) == COLUMNS
-    of_row = np.asarray(table["split"].to_pylist())
-    splits = {split: _samples(split, table.take(np.flatnonzero(of_row == split))) for split in Split}
+    of_row = table["split"].to_pylist()  # the rows of a split are next to each other
+    splits = {s: _samples(s, table.slice(of_row.index(s), of_row.count(s))) for s in Split}
     vectors = np.concatenate([np.asarray(samples.inputs) for samples in splits.values()])
     return Task(
         name="pets",
@@ -43,7 +43,7 @@ def _samples(split: Split, table: pa.Table) -> Samples:
     ids = [f"{split}/{name}" if split is Split.UNLABELLED else name for name in table["id"].to_pylist()]
     vectors = table["embedding"].combine_chunks()
     width = len(vectors.values) // len(vectors)
-    assert (np.diff(np.asarray(vectors.offsets)) == width).all()
+    assert (np.diff(np.from_dlpack(vectors.offsets)) == width).all()  # `to_numpy` would import pandas
     labels = unlabelled_labels(len(ids), LabelKind.ONE_LABEL, len(CLASS_NAMES))
     if split is not Split.UNLABELLED:
         labels = np.asarray([CLASS_NAMES.index(name) for name in table["label"].to_pylist()], dtype=np.int64)
@@ -51,7 +51,7 @@ def _samples(split: Split, table: pa.Table) -> Samples:
     return Samples(
         ids=np.asarray(ids, dtype=np.str_),
         labels=labels,
-        inputs=vectors.flatten().to_numpy().reshape(-1, width).astype(np.float32),
+        inputs=np.from_dlpack(vectors.flatten()).reshape(-1, width).astype(np.float32),
         groups=np.asarray([name or "" for name in table["breed"].to_pylist()], dtype=np.str_),
         pictures=None if None in pictures else pictures,
     )
