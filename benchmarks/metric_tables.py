@@ -30,9 +30,9 @@ From logits; the time of a peer that takes probabilities includes one float32 so
 only equal-mass bins, whose edges must be computed (it sorts near them), while those of equal-width bins are
 known. "off by": the difference from the metric's own definition in float64. Memory is the peak of the
 process above its start, including the input. "passes" is the time in units of one pass over all logits in
-memory (torch's aminmax). "limit": {GOAL} times as fast is impossible here for code that checks for NaN and
-works in float64, because that takes {READINGS} passes and, except for the label error, an exponential of each
-logit. "NO": below {GOAL}, and above that limit; two words where the settings differ. "busy": with default
+memory (torch's aminmax). "limit": {GOAL} times as fast is impossible here for code that checks for NaN,
+because that takes {READINGS} passes and, except for the label error, a float32 exponential of each logit.
+"NO": below {GOAL}, and above that limit; two words where the settings differ. "busy": with default
 threads, beside a busy process.
 
 """
@@ -50,7 +50,7 @@ class Scene:
     exponentials: float
 
     def least(self, what: str) -> float:
-        """Lower bound in seconds for a metric that checks for NaN and works in float64."""
+        """Lower bound in seconds for a metric that checks for NaN."""
         return READINGS * self.one_pass + (0.0 if what == "label error" else self.exponentials)
 
     @cached_property
@@ -106,7 +106,7 @@ def metric_tables(fewer: int) -> list[str]:
                 ["lower bound", "one pass", f"{1000 * scene.one_pass:.1f}", *[""] * 4, "1.0", "", ""],
                 [
                     "lower bound",
-                    "a float64 exponential of each",
+                    "a float32 exponential of each",
                     f"{1000 * scene.exponentials:.1f}",
                     *[""] * 7,
                 ],

@@ -175,6 +175,14 @@ def test_histogram_is_the_share_in_each_bin():
     assert fit_histogram_calibration(tied, bins=3)(tied).probs()[:, 1].tolist() == [0.5] * 100
 
 
+def test_many_values_find_their_piece_as_few_do():
+    curves = fit_isotonic_calibration(skewed(n=300, classes=3)).module(torch.float64)
+    values = 9 * torch.randn(3, 20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values[:, : curves.scores.shape[1]] = curves.scores  # exactly on a point
+    few = torch.cat([curves.shares(part.contiguous()) for part in values.split(50, dim=1)], dim=1)
+    assert torch.equal(curves.shares(values), few)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_beta_is_the_best_with_slopes_of_zero_or_more(seed):
     """Also where a slope would be negative: seeds 1 and 3 are such."""

@@ -27,6 +27,8 @@ from surefoot.predictions.predictions import Predictions
 
 BINS = 10
 MOST_BINS = 1_000_000
+MOST_COUNTED = 127  # points of a curve that values are compared with one by one, instead of searched for,
+COUNTED_VALUES = 200  # if there are so many times as many values
 FEW_POSITIVES = 20  # rows of a class, or of the others
 
 
@@ -287,6 +289,8 @@ def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tens
         # Comparisons instead of a search, which ONNX does not have.
         counts = [(row.unsqueeze(1) >= own).sum(dim=1) for row, own in zip(values, scores, strict=True)]
         passed = torch.stack(counts)
+    elif not values.is_cuda and scores.shape[1] <= min(MOST_COUNTED, values.numel() // COUNTED_VALUES):
+        passed = _counted(values, scores)
     else:
         passed = torch.searchsorted(scores, values, right=True)
     left = (passed - 1).clamp(min=0)
@@ -295,6 +299,15 @@ def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tens
     slopes = F.pad(torch.where(is_step, 0, rises / torch.where(is_step, 1, spans)), (0, 1))
     beyond = (values - scores.gather(1, left)).clamp(min=0)
     return probabilities.gather(1, left) + beyond * slopes.gather(1, left)
+
+
+def _counted(values: Tensor, scores: Tensor) -> Tensor:
+    """As torch.searchsorted(right=True): its search takes 25 ns for each value, a comparison 0.2 ns."""
+    own = values.detach().numpy()
+    passed = np.zeros(own.shape, dtype=np.uint8)
+    for point in scores.numpy().T:
+        passed += own >= point[:, None]
+    return torch.from_numpy(passed).to(torch.int64)
 
 
 def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -454,7 +467,8 @@ def _fit_pieces(
     curves = []
     for score, is_positive, weight in zip(scores, positive, rows, strict=True):
         order = np.argsort(score)
-        order = order[weight[order] > 0]
+        if not weight.all():
+            order = order[weight[order] > 0]
         if not len(order):  # no label of this class is known: the curve changes nothing it could know of
             curves.append((np.array([0.0]), np.array([0.5])))
             continue

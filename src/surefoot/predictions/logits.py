@@ -187,7 +187,7 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
         exp_into(powers, chunk).numpy()[row, top[part]] = 0
         rest[part] = (powers if powers.dtype == wide.dtype else wide.copy_(powers)).sum(dim=1).numpy()
 
-    in_parallel(read, spans(n, 1 + NUMBERS_AT_ONCE // classes), numbers=n * classes)
+    in_parallel(read, spans(n, 1 + 2 * NUMBERS_AT_ONCE // classes), numbers=n * classes)
     rest /= np.exp(highest - level)
     return true - highest - np.log1p(rest), (1 / (1 + rest)).round(DECIMALS), top == label
 
