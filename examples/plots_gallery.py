@@ -1,6 +1,6 @@
 """Draw every function of `surefoot.plots`, as in docs/plots.md.
 
-python examples/plots_gallery.py docs/images
+python examples/plots_gallery.py docs/images        (without a folder: here)
 """
 
 import sys
@@ -54,7 +54,8 @@ def figures() -> dict[str, Axes]:
 def main() -> None:
     """Write a file for each figure."""
     matplotlib.use("agg")
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[1] if sys.argv[1:] else ".")
+    folder.mkdir(parents=True, exist_ok=True)
     for name, axes in figures().items():
         axes.figure.savefig(folder / f"plot-{name.replace('_', '-')}.png", dpi=150)
 

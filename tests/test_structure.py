@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -152,8 +153,17 @@ def test_public_names_are_these_and_load():
     assert dir(surefoot) == sorted(surefoot.__all__)
 
 
+def test_every_public_function_has_an_example():
+    for home in (surefoot, surefoot.plots):
+        for name in home.__all__:
+            if inspect.isfunction(getattr(home, name)):
+                assert ">>>" in getattr(home, name).__doc__, name
+
+
 def test_metrics_are_there_without_asking_twice():
-    code = "import surefoot; print(surefoot.metrics.nll.__name__)"
+    code = (
+        "import surefoot; surefoot.sklearn.TemperatureScaledClassifier; print(surefoot.metrics.nll.__name__)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"nll\n"
 
 

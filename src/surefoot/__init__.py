@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefoot import metrics, plots
+    from surefoot import sklearn as sklearn
     from surefoot.calibrators import (
         CALIBRATORS,
         Calibration,
@@ -88,6 +89,7 @@ _HOMES = {
     "save_calibration": "surefoot.calibrators",
     "save_thresholds": "surefoot.deploy.thresholds",
     "scan_predictions": "surefoot.streaming.workflow",
+    "sklearn": "surefoot.sklearn",  # not in __all__: it needs scikit-learn, an extra
     "write_predictions": "surefoot.predictions.files",
 }
 

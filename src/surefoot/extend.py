@@ -14,6 +14,9 @@ def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant])
     Call it in a module and name that module as a plugin (`plugins = ["my_module"]` in an experiment,
     `surefoot --plugin my_module`, or the entry-point group `surefoot.plugins`), so that worker processes
     load it too.
+
+    >>> from surefoot import Metric, register
+    >>> register(Metric("top_two", "Top two", "share", "ours", function=share_of_top_two))  # doctest: +SKIP
     """
     for entry in entries:
         if isinstance(entry, type) and issubclass(entry, Variant):

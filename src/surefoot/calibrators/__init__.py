@@ -213,7 +213,10 @@ def _column_of_weights(val: "Predictions", name: str) -> "Array":
 
 @checked
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Write the calibration as JSON, which people and programs can read."""
+    """Write the calibration as JSON, which people and programs can read.
+
+    >>> save_calibration(calibration, "calibration.json")  # doctest: +SKIP
+    """
     text = json.dumps(calibration_document(calibration), indent=2, allow_nan=False) + "\n"
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -221,7 +224,10 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
 
 @checked
 def load_calibration(path: str | Path) -> Calibration:
-    """Read what `save_calibration` wrote; anything else is refused."""
+    """Read what `save_calibration` wrote; anything else is refused.
+
+    >>> calibrated = load_calibration("calibration.json")(test)  # doctest: +SKIP
+    """
     document = read_json(path, "a calibration file")
     try:
         return calibration_from(document)

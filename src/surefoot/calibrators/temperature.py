@@ -375,7 +375,12 @@ def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
 
 @checked
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
-    """A temperature for each member by itself: the paper's ensemble of T-scaled models."""
+    """A temperature for each member by itself: the paper's ensemble of T-scaled models.
+
+    >>> two = Predictions.from_logits([[[4.0, 0.0]] * 4, [[2.0, 0.0]] * 4], [0, 0, 0, 1])
+    >>> [round(t, 3) for t in fit_member_temperatures(two).temperatures]
+    [3.641, 1.82]
+    """
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 

@@ -258,6 +258,8 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
 
     A network that was a user's own function (`package.module:function`) is built by importing and calling it:
     only with `allow_code`.
+
+    >>> load_bundle("pets.bundle").probabilities(images)  # doctest: +SKIP
     """
     folder = Path(path)
     if not (folder / BUNDLE).is_file():

@@ -113,7 +113,13 @@ def calibrate(
 
 @checked
 def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
-    """A model's predictions of held-out data."""
+    """A model's predictions of held-out data.
+
+    `val` is a loader or a pair of arrays, as for `calibrate`; the model runs in evaluation mode.
+
+    >>> predictions_of(torch.nn.Identity(), (torch.eye(3), torch.tensor([0, 1, 1])))
+    Predictions(one_label, members=1, n=3, classes=3)
+    """
     logits: list[Tensor] = []
     labels: list[NDArray[Any]] = []
     for inputs, given in _batches(val):

@@ -236,7 +236,11 @@ def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 class Calibrated(CalibratedModule):
-    """softmax(z / T), or sigmoid(z / T): an unchanged model and the T that its logits are divided by."""
+    """softmax(z / T), or sigmoid(z / T): an unchanged model and the T that its logits are divided by.
+
+    >>> Calibrated(nn.Identity(), temperature=2.0)(torch.tensor([[4.0, 0.0]]))
+    tensor([[2., 0.]])
+    """
 
     temperature: Tensor  # a buffer: it moves and is saved with the model
 
@@ -308,6 +312,10 @@ class Ensemble(CalibratedModule):
     """The mean of the members' probabilities, each member divided by its own T first (Li & Hoiem, CVPR 2020).
 
     Members are calibrated models; with `kind`, others are allowed too, with T = 1.
+
+    >>> ensemble = Ensemble([nn.Identity(), nn.Identity()], kind="one_label")
+    >>> ensemble.probabilities(torch.zeros(1, 2))
+    tensor([[0.5000, 0.5000]])
     """
 
     @checked

@@ -83,6 +83,10 @@ def choose_sets(
     The limit is the ceil((n + 1) coverage)-th largest probability of the true class; with fewer rows than
     that, every class is in every set. `familiar_test` and `unfamiliar` show what the sets do elsewhere;
     `calibration` should be fitted on other rows than `val`.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> choose_sets(val, coverage=0.7).of(val)[0], choose_sets(val, coverage=0.9).of(val)[0]
+    (array([ True, False]), array([ True,  True]))
     """
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}

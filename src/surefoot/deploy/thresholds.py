@@ -347,7 +347,10 @@ def save_thresholds(
     sources: Mapping[str, str] | None = None,
     elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
 ) -> None:
-    """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source."""
+    """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source.
+
+    >>> save_thresholds(thresholds, "thresholds.json")  # doctest: +SKIP
+    """
     measured = thresholds.measured if elsewhere is None else elsewhere
     document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
     with replacing(path) as temporary:
@@ -394,7 +397,10 @@ def thresholds_document(
 
 @checked
 def load_thresholds(path: str | Path) -> Thresholds:
-    """Read what `save_thresholds` wrote; anything else is refused."""
+    """Read what `save_thresholds` wrote; anything else is refused.
+
+    >>> accepted = load_thresholds("thresholds.json").accepted(test)  # doctest: +SKIP
+    """
     document = read_json(path, "a thresholds file")
     try:
         return _from_document(document)

@@ -49,6 +49,14 @@ def choose_thresholds(
     `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
     ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can
     be guaranteed instead.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> thresholds = choose_thresholds(val, target_error=0.4)
+    >>> bool(thresholds.accepted(val).all())  # 25% are wrong, at most 31% with probability 0.95
+    True
+    >>> choose_thresholds(val, target_error=0.1)
+    Confidence thresholds: none
+    No threshold can guarantee an error of at most 0.1 ...
     """
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
@@ -89,6 +97,11 @@ def monitor(
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
     and their calibration is used. `on_check` is called before the check is recorded: if it fails, or a file
     that it writes, the history is as it was.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> sure = val.with_logits(3 * val.logits)
+    >>> monitor(val, val).alarm, monitor(val, sure).alarm
+    (False, True)
     """
     require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
     require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")

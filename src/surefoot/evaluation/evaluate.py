@@ -103,6 +103,12 @@ def paired_differences(
     """The first set's metrics less the second's, for two predictions of the same samples in the same order.
 
     Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> softer = val.with_logits(val.logits / 2)
+    >>> change = paired_differences(softer, val, metrics=["nll"])["nll"]
+    >>> change.high < 0
+    True
     """
     if not torch.equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")

@@ -64,6 +64,8 @@ def run(
     experiment or of its recipes, as `--set` does: {"runs": 3, "epochs": 12}. `calibrators` add rows with each
     of them on single networks and on the ensemble. `progress` is shown in terminals and notebooks, unless
     False. The same call resumes where it was stopped. `study.save_report(study.folder)` writes the page.
+
+    >>> run("quickstart", values={"runs": 3}, methods=["single", "single-t"])  # doctest: +SKIP
     """
     if workers is not None:
         require_whole("workers", workers, 1)
@@ -89,6 +91,8 @@ def load_study(
 
     `experiment` is its name in the store, or its folder. `values` may have other metrics, resamples or
     budget.
+
+    >>> load_study("quickstart").to_frame()  # doctest: +SKIP
     """
     folder = run_folder(Store(Path(store)), str(experiment))
     read, plans = narrowed(*read_folder(folder), values or {}, methods)
@@ -102,6 +106,8 @@ def compare(
     """What changed between two experiments that were run: their values, and each method's numbers.
 
     Each is a name in the store, or an experiment's folder in any store.
+
+    >>> compare("quickstart", "quickstart-ab12cd")  # doctest: +SKIP
     """
     folders = [run_folder(Store(Path(store)), str(name)) for name in (before, after)]
     from surefoot.experiments.changes import experiment_change, open_run

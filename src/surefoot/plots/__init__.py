@@ -2,6 +2,14 @@
 
 `predictions` are one `Predictions`, or several by name in a dictionary. Colours, line styles and markers are
 those of matplotlib's style (`axes.prop_cycle`); the reports use the same functions with a style of their own.
+
+>>> from matplotlib.figure import Figure
+>>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+>>> left, right = Figure().subplots(1, 2)
+>>> reliability({"before": val, "after": fit_temperature(val)(val)}, ax=left).get_ylabel()
+'accuracy'
+>>> risk_coverage(val, ax=right) is right
+True
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,6 +65,8 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
 
     On the diagonal, confidence equals accuracy; below it, the model is overconfident. The band is where the
     bins of a calibrated model would fall by chance, the histogram at the foot shows the confidences.
+
+    >>> reliability({"familiar": test, "unfamiliar": unfamiliar})  # doctest: +SKIP
     """
     named, axes = _named(predictions), given_or_new(ax)
     lowest = min(curves.lowest_confidence(p) for p in named.values())
@@ -69,7 +79,10 @@ def reliability(predictions: Named, ax: Axes | None = None) -> Axes:
 
 @checked
 def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
-    """The share of the predictions at each confidence."""
+    """The share of the predictions at each confidence.
+
+    >>> confidence_histogram({"familiar": test, "unfamiliar": unfamiliar})  # doctest: +SKIP
+    """
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
         draw_histogram(axes, curves.histogram(curves.lowest_confidence(each), each.outcomes), name)
@@ -79,7 +92,10 @@ def confidence_histogram(predictions: Named, ax: Axes | None = None) -> Axes:
 
 @checked
 def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
-    """The error rate among the most confident predictions, as more of them are accepted."""
+    """The error rate among the most confident predictions, as more of them are accepted.
+
+    >>> risk_coverage({"before": test, "after": calibration(test)})  # doctest: +SKIP
+    """
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
         draw_risk_coverage(axes, curves.risk_coverage(each.outcomes), name)
@@ -89,7 +105,10 @@ def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
 
 @checked
 def temperature_curve(predictions: Named, ax: Axes | None = None) -> Axes:
-    """NLL (not clipped) as the logits are divided by T; a point marks the T that `fit_temperature` finds."""
+    """NLL (not clipped) as the logits are divided by T; a point marks the T that `fit_temperature` finds.
+
+    >>> temperature_curve({"familiar": test, "unfamiliar": unfamiliar})  # doctest: +SKIP
+    """
     named, axes = _named(predictions), given_or_new(ax)
     fits = {name: fit_temperature(each) for name, each in named.items()}
     marked = [fit.temperature for fit in fits.values() if not fit.at_bound]
@@ -127,6 +146,8 @@ def nll_familiar_vs_unfamiliar(
 
     Triangle: T = 1; X: the T of the calibration of that name; dots: T = 2, 2.25, ... Give the predictions
     before calibration.
+
+    >>> nll_familiar_vs_unfamiliar(test, unfamiliar, calibration=calibration)  # doctest: +SKIP
     """
     sides, axes = _both_sides(familiar, unfamiliar), given_or_new(ax)
     given = {"": calibration} if isinstance(calibration, Calibration) else dict(calibration or {})
@@ -157,7 +178,11 @@ def compare_methods(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Axes:
-    """A metric of several predictions with its 95% interval, on familiar and on unfamiliar data."""
+    """A metric of several predictions with its 95% interval, on familiar and on unfamiliar data.
+
+    >>> named = {"network": test, "calibrated": calibration(test)}  # doctest: +SKIP
+    >>> compare_methods(named, metric="ece")  # doctest: +SKIP
+    """
     chosen = METRICS.named(metric) if isinstance(metric, str) else metric
     sides: Mapping[str, tuple[Predictions, ...]] = (
         {name: (each,) for name, each in _named(familiar).items()}
@@ -179,6 +204,8 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """The confidence before against the confidence after a calibration, the other classes being equal.
 
     A calibration that needs a novelty has a line for each of 0, 0.5 and 1.
+
+    >>> calibration_map(fit_calibration("isotonic", val))  # doctest: +SKIP
     """
     axes, classes = given_or_new(ax), calibration.classes
     lowest = 0.5 if calibration.label_kind is LabelKind.MANY_LABELS else 1 / classes

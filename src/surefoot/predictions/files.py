@@ -37,7 +37,10 @@ ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "a
 
 @checked
 def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
-    """Read a predictions file; one without labels only if `unlabelled` gives their kind."""
+    """Read a .npz, .parquet or .csv file; one without labels only if `unlabelled` gives their kind.
+
+    >>> val = read_predictions("val.parquet")  # doctest: +SKIP
+    """
     file = Path(path)
     with _reading(file):
         if file.suffix.lower() == ".npz":
@@ -61,7 +64,10 @@ def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
 
 @checked
 def write_predictions(predictions: Predictions, path: str | Path) -> None:
-    """Write a predictions file, completely or not at all; the ending of its name gives the type."""
+    """Write a predictions file, completely or not at all; the ending of its name gives the type.
+
+    >>> write_predictions(val, "val.parquet")  # doctest: +SKIP
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{path}: unknown file type {suffix!r}; have: {', '.join(SUFFIXES)}")

@@ -178,6 +178,9 @@ class Predictions:
 
         A probability of exactly 0 has no logarithm; it is read as the smallest positive normal number of
         its type (1.2e-38 for float32, 2.2e-308 for float64).
+
+        >>> Predictions.from_probs([[0.9, 0.1], [0.4, 0.6]], ["cat", "dog"], class_names=["cat", "dog"])
+        Predictions(one_label, members=1, n=2, classes=2)
         """
         scores = as_floats("probs", as_numpy(probs))
         return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
@@ -251,6 +254,8 @@ class Predictions:
         """From what `Trainer.predict` of Hugging Face returns; further arguments are those of `from_logits`.
 
         Where the model returns more than its logits, they are the first.
+
+        >>> Predictions.from_prediction_output(trainer.predict(test), class_names=names)  # doctest: +SKIP
         """
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
         if logits is None or labels is None:

@@ -95,6 +95,8 @@ def scan_predictions(
     `path` is a .parquet or .csv file, a folder of them, a pattern such as 'val/*.parquet', or several.
     They are read in batches by so many `workers` (threads; one per core by default), or by the tasks of a
     Ray cluster if `engine` is 'ray': that at `address`, else one that is started here.
+
+    >>> evaluate(scan_predictions("familiar/*.parquet"), progress=True)  # doctest: +SKIP
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = tuple(file for each in paths for file in files_named(each))
@@ -127,6 +129,12 @@ def evaluate(
     Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
     and after. Those of scanned predictions are explained in docs/streaming.md.
+
+    >>> from surefoot import Predictions
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> result = evaluate(val, metrics=["label_error", "nll"])
+    >>> result.sides["familiar"].metrics["label_error"].value
+    0.25
     """
     given = {"familiar": familiar} | ({} if unfamiliar is None else {"unfamiliar": unfamiliar})
     require_resampling(resamples, seed)
@@ -167,6 +175,14 @@ def fit_calibration(
 
     A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
     `progress` shows a bar.
+
+    >>> from surefoot import Predictions
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> calibration = fit_calibration("temperature", val)
+    >>> calibration.lines()
+    ['T = 1.8205 (95% interval 1.357 to 2.4423), n = 200']
+    >>> calibration(val).probs()[0]
+    tensor([0.7500, 0.2500], dtype=torch.float64)
     """
     from surefoot.calibrators import CALIBRATORS
     from surefoot.calibrators import fit_calibration as fit_in_memory
