@@ -1,6 +1,7 @@
 """From an experiment to its results: folders, what is missing, reports without the data, the same numbers again."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -281,6 +282,18 @@ def test_damaged_plans_are_named(made, tmp_path, text):
     folder = open_folder(made.experiment, [made.plan], Store(tmp_path))
     (folder / "plans.json").write_text(text)
     with pytest.raises(InputError, match=r"plans\.json is damaged"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+@pytest.mark.parametrize("name", ["plans.json", "experiment.toml"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_on(made, tmp_path, name, put):
+    folder = open_folder(made.experiment, [made.plan], Store(tmp_path))
+    (folder / name).unlink()
+    put(folder / name)
+    with pytest.raises(InputError, match=rf"cannot read .*{name}: a (pipe|device); .*surefoot run"):
         read_folder(folder)
 
 
