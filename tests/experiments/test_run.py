@@ -1,6 +1,7 @@
 """From an experiment to its results: folders, what is missing, reports without the data, the same numbers again."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -291,6 +292,18 @@ def test_a_plan_with_a_class_name_too_few_says_how_to_recover(made):
         InputError, match=f"the plan has {named} class names for networks of {classes} classes; repeat '"
     ):
         study(made.experiment, [plan], made.store)
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+@pytest.mark.parametrize("name", ["plans.json", "experiment.toml"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_on(made, tmp_path, name, put):
+    folder = open_folder(made.experiment, [made.plan], Store(tmp_path))
+    (folder / name).unlink()
+    put(folder / name)
+    with pytest.raises(InputError, match=rf"cannot read .*{name}: a (pipe|device); .*surefoot run"):
+        read_folder(folder)
 
 
 def test_a_folder_without_an_experiment_says_so(made, tmp_path):

@@ -108,9 +108,51 @@ def test_large_images_are_decoded_one_at_a_time_and_never_hold_up_small_ones(man
             return await asyncio.gather(*waiting)
 
     results = asyncio.run(everything())
-    assert decoded == [plain + 10] * 7, "at a lower priority"
+    assert decoded == [min(plain + 10, 19)] * 7, "at a lower priority"
     for result, right in zip(results, expected, strict=True):
         assert result["probabilities"] == pytest.approx(right["probabilities"], abs=1e-6)
+
+
+def rle_bitmap(width, height, runs):
+    palette = bytes(1024)
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    start = 14 + len(head) + len(palette)
+    return b"BM" + struct.pack("<IHHI", start + len(runs), 0, 0, start) + head + palette + runs
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"P5 1000 1000 255\n" + bytes(1_000_000), None),
+        (b"P5 100 100 254\n" + bytes(10_000), None),
+        (b"P5 400 400 254\n" + bytes(160_000), "a slow kind of PPM, of more than 100,000 pixels or bytes"),
+        (b"P2 300 300 255\n" + b"1 " * 90_000, "a slow kind of PPM"),
+        (b"P6 #" + b"x" * 100_000 + b"\n1 1 255\n" + bytes(3), "it has more than 100,000 parts"),
+        (rle_bitmap(400, 400, b"\0\1"), "a slow kind of BMP"),
+        (rle_bitmap(4, 4, b"\0\0" * 60_000), "a slow kind of BMP"),  # lines of no pixels
+        (picture(kind="JPEG")[:2] + b"\xff\xfe\0\2" * 2**16 + picture(kind="JPEG")[2:], "100,000 parts"),
+        (picture(kind="JPEG")[:2] + b"\xff\xfe\0\2" * 2**12 + picture(kind="JPEG")[2:], None),
+    ],
+    ids=[
+        "binary",
+        "few scaled",
+        "scaled",
+        "text",
+        "comment",
+        "runs",
+        "empty runs",
+        "comments",
+        "few comments",
+    ],
+)
+def test_what_pillow_would_read_slowly_in_python_is_refused(data, sentence, many):
+    """16 MiB of it would take seconds, in which no other thread can go on."""
+    found = Predictor(many, None, "cpu").preprocess(data, 10**6)
+    if sentence is None:
+        assert found.shape == many.shape
+    else:
+        assert found.status == 400
+        assert sentence in found.sentence
 
 
 def test_what_is_no_image_is_refused_and_never_raised(many):

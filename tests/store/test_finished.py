@@ -317,3 +317,25 @@ def test_scores_of_an_older_definition_are_not_read(store):
     assert store.novelty(SPEC, "odin") is None
     store.save_novelty(SPEC, "energy", SCORES)
     assert (store.folder(SPEC) / "novelty-energy.npz").is_file()
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("done.json", lambda store: store.facts(SPEC)),
+        ("weights.safetensors", lambda store: store.weights(SPEC)),
+        ("weights.safetensors", lambda store: store.verify([SPEC])),
+        ("novelty-odin-v2.npz", lambda store: store.novelty(SPEC, "odin")),
+    ],
+    ids=["facts", "weights", "verified", "novelty"],
+)
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_on(store, name, read, put):
+    make(store)
+    store.save_novelty(SPEC, "odin", SCORES)
+    (store.folder(SPEC) / name).unlink()
+    put(store.folder(SPEC) / name)
+    with pytest.raises(InputError, match=rf"(cannot read .*{name}: a (pipe|device);|is missing in)"):
+        read(store)

@@ -85,7 +85,7 @@ def _files_with_imports(root: Path, first: str) -> tuple[str, ...]:
     while waiting and len(files) <= MOST_FILES:
         name = waiting.pop()
         of_package = [path for path in (root / name).rglob("*.py") if not _is_hidden(path.relative_to(root))]
-        for path in [*of_package, *(path for path in [root / f"{name}.py"] if path.is_file())]:
+        for path in filter(Path.is_file, [*of_package, root / f"{name}.py"]):
             files.add(path.relative_to(root).as_posix())
             new = _imported(path) - seen
             seen |= new

@@ -12,7 +12,7 @@ from surefoot.experiments.experiment import Experiment, Part, placed, read_exper
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
-from surefoot.io import make_folder, parse_json, replacing
+from surefoot.io import MOST_TEXT, make_folder, parse_json, read_regular, replacing
 from surefoot.metrics import METRICS
 from surefoot.results import Result
 from surefoot.store.store import Store
@@ -146,7 +146,7 @@ def _read_values(folder: Path) -> Experiment:
 def read_folder(folder: Path) -> tuple[Experiment, tuple[Plan, ...]]:
     """The values and plans of an experiment that was run."""
     try:
-        plans = parse_json((folder / PLANS).read_text(encoding="utf-8"))
+        plans = parse_json(read_regular(folder / PLANS, most=MOST_TEXT).decode("utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {folder / PLANS}: {error.strerror}; {REPEAT}") from error
     except (ValueError, RecursionError) as error:

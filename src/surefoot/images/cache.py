@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from surefoot.errors import InputError, one_line
 from surefoot.images.decode import UNREADABLE, Size, decode, in_parallel
-from surefoot.io import make_folder, read_regular, refuse_special, replacing
+from surefoot.io import MOST_TEXT, make_folder, read_regular, refuse_special, replacing
 from surefoot.text import count_of
 
 UNOPENED = "unopened: "  # begins the content hash of a file that cannot be opened
@@ -94,7 +94,7 @@ def decode_readable_images(files: list[str], size: Size, *, cache: Path, tick: T
     tick = tick or (lambda _: None)
     by_stat = cache / "glances" / stat_key(files, size)  # holds the content key of an earlier call
     try:
-        key = by_stat.read_text(encoding="ascii")
+        key = read_regular(by_stat, most=MOST_TEXT).decode("ascii")
     except (OSError, ValueError):
         key = ""
     if key and _is_stored(cache, key):

@@ -69,8 +69,26 @@ UNREADABLE = (
 )
 
 
+PYTHON_DECODERS = ("ppm", "ppm_plain", "bmp_rle")  # of Pillow: all others are written in C
+
+
 class TooManyPixelsError(ValueError):
     """An image that is larger than allowed, by its header or at the requested size."""
+
+
+class CountedReads(io.BytesIO):
+    """A file in memory that can be read so many times: Pillow reads each part of a header in Python."""
+
+    def __init__(self, data: bytes | bytearray, most: float) -> None:
+        super().__init__(data)
+        self.most, self.count = most, 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read; OSError where it was read too often."""
+        self.count += 1
+        if self.count > self.most:
+            raise OSError(f"it has more than {self.most:,} parts")
+        return super().read(size)
 
 
 class Fit(StrEnum):
@@ -107,12 +125,20 @@ def decode(
     size: Size,
     *,
     most_pixels: float = math.inf,
+    most_steps: float = math.inf,
     formats: tuple[str, ...] = FORMATS,
 ) -> NDArray[np.uint8]:
-    """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE if it cannot be read."""
-    with Image.open(io.BytesIO(data), formats=formats) as image:
+    """Pixels (height, width, 3) of an image, antialiased; raises one of UNREADABLE if it cannot be read.
+
+    `most_steps` limits what Pillow does in Python, which stops all other threads: parts of the headers, and
+    pixels or bytes of the kinds of images that it decodes so.
+    """
+    with Image.open(CountedReads(data, most_steps), formats=formats) as image:
         if math.prod(image.size) > most_pixels:
             raise TooManyPixelsError(f"{image.width:,} x {image.height:,} pixels")
+        is_slow = any(tile[0] in PYTHON_DECODERS for tile in getattr(image, "tile", ()))
+        if is_slow and max(math.prod(image.size), len(data)) > most_steps:
+            raise ValueError(f"a slow kind of {image.format}, of more than {most_steps:,} pixels or bytes")
         if size.fit is not Fit.AS_IT_IS:
             image.draft(None, (DRAFT_SCALE * size.pixels, DRAFT_SCALE * size.pixels))
         return pixels_of(image, size, most_pixels=most_pixels)

@@ -36,6 +36,7 @@ LOG = logging.getLogger("surefoot.serve")
 LARGE = (
     8_000_000  # pixels; larger images, which take up to some 25 bytes per pixel, are decoded one at a time
 )
+MOST_STEPS = 100_000  # that Pillow may do in Python for an image: some 0.1 s, as for 8 million pixels in C
 TOO_LARGE = (TooManyPixelsError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 # Not TIFF: libtiff writes a line to standard error for every damaged row.
 KINDS = tuple(each for each in FORMATS if each != "TIFF")
@@ -151,7 +152,9 @@ class Predictor:
             return RefusedError(422, "the image is empty")
         assert self.preprocessing is not None
         try:
-            pixels = decode(data, self.preprocessing.size, most_pixels=max_pixels, formats=KINDS)
+            pixels = decode(
+                data, self.preprocessing.size, most_pixels=max_pixels, most_steps=MOST_STEPS, formats=KINDS
+            )
             return self.preprocessing.of_pixels(pixels)
         except UnidentifiedImageError:
             return RefusedError(415, f"not an image in a supported format: {', '.join(KINDS)}")

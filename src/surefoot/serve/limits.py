@@ -18,14 +18,17 @@ BATCH = 64  # images in a forward pass of the networks
 LARGEST_REQUESTS = 16  # requests of the largest size that may be in memory at the same time
 
 
-NICENESS = 10  # of threads that must not delay the others
+NICENESS = 10  # more, of threads that must not delay the others
+LOWEST = 19  # priority there is
 FEWEST_ROWS = 25  # of a window
 
 
 def yield_to_others() -> None:
     """Lower the priority of this thread, and of those that it starts, where the system can (Linux)."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread)  # 'nice surefoot serve' has one of its own
+        os.setpriority(os.PRIO_PROCESS, thread, min(now + NICENESS, LOWEST))
 
 
 class VerdictMode(StrEnum):

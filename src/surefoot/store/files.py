@@ -15,7 +15,16 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_locked, parse_json, replacing, sha256_of
+from surefoot.io import (
+    MOST_TEXT,
+    digest_of,
+    is_locked,
+    parse_json,
+    read_regular,
+    refuse_special,
+    replacing,
+    sha256_of,
+)
 
 DONE = "done.json"
 SPEC = "spec.json"
@@ -82,7 +91,7 @@ def stored_network(target: Path, locks: Path) -> StoredNetwork | None:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object that describes a network."""
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_json(read_regular(path, most=MOST_TEXT).decode("utf-8"))
         if not isinstance(document, dict):
             raise ValueError("not a JSON object")
     except OSError as error:
@@ -133,6 +142,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _verify(path: Path, digest: str) -> None:
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -203,6 +213,7 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
 def read_arrays(path: Path) -> Arrays:
     """Read named arrays and verify their checksums; a damaged file is an error."""
     try:
+        refuse_special(path)
         with zipfile.ZipFile(path) as archive:
             arrays = {
                 name.removesuffix(".npy"): npy.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
-from surefoot.io import digest_of, is_locked, locked, make_folder, replacing
+from surefoot.io import MOST_TEXT, digest_of, is_locked, locked, make_folder, read_regular, replacing
 from surefoot.recipes.recipe import Recipe, Spec, non_default_values
 from surefoot.runtime import usable_cores
 from surefoot.store.draft import Draft
@@ -75,7 +75,7 @@ def read_request(path: Path) -> RequestedNetwork | None:
     The key, which is the file's name, is the hash of the content.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path, most=MOST_TEXT).decode("utf-8"))
         task, identity, recipe, seed = (
             document[name] for name in ("task", "task_identity", "recipe", "seed")
         )

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import ParseError
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError
+from surefoot.io import refuse_special
 from surefoot.predictions.labels import LabelKind
 from surefoot.tasks.description import Unlabelled, unlabelled_samples
 from surefoot.tasks.task import Samples, Split, Task
@@ -90,6 +91,7 @@ def below(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 def reading(file: Path) -> Iterator[None]:
     """Turn an error while reading a published file into one sentence that names it."""
     try:
+        refuse_special(file)
         yield
     except InputError:
         raise
