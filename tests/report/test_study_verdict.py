@@ -249,9 +249,9 @@ def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one(
     assert "confidence 10% are wrong there, and 10% on familiar data" in problem
     assert best == (
         "Best is Ensemble: unfamiliar NLL 0.60 instead of 1.00 (40% less), and of such predictions 2% are wrong; "
-        "it costs 4 times the training and 5 times the prediction time of one network."
+        "it takes 4 times as long to train and 5 times as long to run as one network."
     )
-    assert "(Single + T) gets 75% of that gain (NLL 0.70) and costs nothing more" in cheap
+    assert "(Single + T) has 75% of that gain (NLL 0.70) at no cost" in cheap
     for rows, sides in (
         ({"single": SINGLE, "ensemble": ENSEMBLE}, SIDES),
         ({"single": SINGLE}, ("familiar",)),
