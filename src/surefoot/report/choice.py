@@ -203,7 +203,7 @@ def _reason(choice: Choice, baseline: MethodRuns | None) -> str:
         return f"it is the best on {side} data{also}"
     cheapest = "it is the cheapest to run"
     if len(choice.tied) > 2:
-        cheapest = f"of {len(choice.tied)} such methods it is the best of the cheapest to run"
+        cheapest = f"it is the cheapest to run of {len(choice.tied)} such methods"
     worse = "it is not clearly worse than" if choice.runs < 2 else "it is not significantly worse than"
     return f"on {side} data {worse} {choice.best.title}, which has the lowest NLL, and {cheapest}"
 
