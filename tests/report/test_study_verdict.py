@@ -39,7 +39,7 @@ def test_the_best_is_recommended_with_gain_cost_and_price():
         "It takes 4.0 times as long to train and 5.0 times as long to run as a single network; "
         "on familiar data the NLL goes from 0.200 to 0.150 (25% less)."
     )
-    assert caveat.startswith("From 2 runs (one of this method, which joins several networks)")
+    assert caveat.startswith("From 2 runs (one of this method, which combines several networks)")
 
 
 def test_the_interval_is_for_new_groups_where_groups_were_resampled():

@@ -74,12 +74,12 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
             what = "log odds" if two else "logits"
             if float(end) < -80:
                 return (
-                    f"{share:.0%} of the probabilities are exactly 0, as trees give them: a label among them "
-                    "dominates the fit"
+                    f"{share:.0%} of the probabilities are exactly 0, as decision trees predict: such a "
+                    "label dominates the fit"
                 )
             return (
                 f"{share:.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and confident "
-                "rows can no longer be told apart; use the model's own logits"
+                "rows can no longer be distinguished; use the model's own logits"
             )
     return None
 

@@ -279,5 +279,5 @@ def stored_in(table: pa.Table) -> dict[str, Any]:
         return {}
     names = values.get("class_names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise InputError("'class_names' in the metadata 'surefoot' are no names; allowed: a list of texts")
+        raise InputError("'class_names' in the metadata 'surefoot' are not names; allowed: a list of texts")
     return values

@@ -297,7 +297,7 @@ def _runs(choice: Choice) -> str:
     """How many runs there are, and by which test methods are better or worse."""
     if choice.runs < 2:
         return "There is one run, so no significance is claimed."
-    once = " (one of this method, which joins several networks)" if len(choice.chosen.runs) == 1 else ""
+    once = " (one of this method, which combines several networks)" if len(choice.chosen.runs) == 1 else ""
     return f"From {choice.runs} runs{once}; significant means by the t-test over runs, as in the table."
 
 

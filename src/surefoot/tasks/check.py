@@ -180,7 +180,7 @@ def _missing(task: Task) -> Iterator[Finding]:
             yield Finding("empty_split", f"no samples in {split}", serious=True)
     if Split.UNLABELLED not in task.splits:
         noun = "images" if task.encoding is None else "rows"
-        yield Finding("no_unlabelled", f"no unlabelled {noun}: G-distillation needs some, nothing else does")
+        yield Finding("no_unlabelled", f"no unlabelled {noun}: only G-distillation needs them")
     for split in (Split.VAL, *TESTED):
         if split in task.splits:
             counts = task.class_counts(split)
