@@ -12,6 +12,7 @@ allow it.
 import argparse
 import csv
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ FIGURES = {
 }
 FITTED = ("temperature", "t0", "t1")
 AFTER_THE_QUESTIONS = "**Table 1."
+FROM_SCORES = tuple(f"**Table {number}." for number in (1, 2, 3))  # `surefoot report SCORES` makes them again
+DIFFERENCES = re.compile(r"\*\*Difference from (the best|.+?)(?: of each column)?, paired bootstrap")
+DIFFERENCE = re.compile(r"\**([+-][\d.]+)\** \\?\[([+-][\d.]+), ([+-][\d.]+)\\?\]")
 
 
 def parts(folder: Path) -> list[dict[str, Any]]:
@@ -41,22 +45,59 @@ def publish(folder: Path, part: dict[str, Any], out: Path) -> Path:
     with (out / f"{name}-fitted.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([("method", "run", "value", "number"), *fitted(part)])
     lines = [f"# {part['task']}", "", *(f"{sentence}\n" for sentence in part["verdict"])]
-    lines += [
-        f"Written by `experiments/publish.py` from `surefoot report {folder.name}`. To recompute the tables",
-        f"without intervals: `surefoot report docs/results/{name}-scores.csv -o tables`.",
-        f"The temperatures and the AUROC of novelty scores of each run are in `{name}-fitted.csv`.",
-        "",
-    ]
+    lines += [*about(name), ""]
     is_plane = (folder / "figures" / f"{name}-toy.svg").exists()
     for figure, title in (PLANE_FIGURES if is_plane else FIGURES).items():
         svg = folder / "figures" / f"{name}-{figure}.svg"
         if svg.exists():
             shutil.copy(svg, out / svg.name)
             lines += [f"![{title}]({svg.name})", ""]
-    tables = (folder / "tables" / f"{name}-tables.md").read_text()
+    tables, rows = shortened((folder / "tables" / f"{name}-tables.md").read_text())
+    write_differences(rows, out / f"{name}-differences.csv")
     page = out / f"{name}.md"
     page.write_text("\n".join(lines) + "\n" + tables)
     return page
+
+
+def about(name: str) -> list[str]:
+    """Where the numbers are that the page does not show."""
+    return [
+        f"Also here: `{name}-differences.csv` (each method less the baseline and the best, with intervals)",
+        f"and `{name}-fitted.csv` (temperatures, and the AUROC of novelty scores). The paper's other tables:",
+        f"`surefoot report docs/results/{name}-scores.csv -o tables`. Written by `experiments/publish.py`.",
+    ]
+
+
+def shortened(tables: str) -> tuple[str, list[tuple[str, ...]]]:
+    """The tables without those that the scores give again, and the rows of the tables of differences."""
+    kept, rows = [], []
+    for table in re.split(r"^(?=\*\*)", tables, flags=re.MULTILINE):
+        if title := DIFFERENCES.match(table):
+            rows += differences(title[1], table)
+        elif not table.startswith(FROM_SCORES):
+            kept.append(table)
+    return "".join(kept), rows
+
+
+def differences(other: str, table: str) -> Iterator[tuple[str, ...]]:
+    """Method, what it is compared with, runs, side, metric, difference, and the interval of it."""
+    header, *lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line.startswith("| ")
+    ]
+    for method, runs, *cells in lines:
+        for column, cell in zip(header[2:], cells, strict=True):
+            metric, _, side = column.rpartition(" ")
+            if number := DIFFERENCE.fullmatch(cell):
+                yield method, other, runs, side, metric, *number.groups()
+
+
+def write_differences(rows: list[tuple[str, ...]], path: Path) -> None:
+    """The rows of `differences` as a .csv file."""
+    header = ("method", "less", "runs", "side", "metric", "difference", "low", "high")
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 def fitted(part: dict[str, Any]) -> Iterator[tuple[str, int, str, float]]:

@@ -1,8 +1,9 @@
-"""docs/extending.md as written: one of each from outside the package, in every command, in workers and on Ray."""
+"""docs/extending.md as written, with the files it names: in every command, in workers and on Ray."""
 
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,17 +17,17 @@ from tests import warm
 from tests.cli.command import STRICT
 from tests.conftest import draw_one_label
 
-PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+FILES = ROOT / "examples" / "plugin"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the page's plugin and experiment, and predictions."""
     folder = tmp_path_factory.mktemp("extending")
-    (python,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    experiment = re.findall(r"```toml\n(.*?)```", PAGE, re.S)[0]
-    (folder / "my_plugin.py").write_text(python)
-    (folder / "my_experiment.toml").write_text(experiment)
+    for name in ("my_plugin.py", "my_experiment.toml"):
+        shutil.copy(FILES / name, folder)
     rng = np.random.default_rng(0)
     for name in ("val", "familiar", "unfamiliar"):
         np.savez(folder / f"{name}.npz", logits=rng.normal(size=(200, 4)), labels=rng.integers(0, 4, 200))
@@ -41,6 +42,11 @@ def output(folder, *words):
     finished = surefoot(folder, *words)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+def test_what_the_page_shows_is_in_the_file():
+    (shown,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    assert shown in (FILES / "my_plugin.py").read_text()
 
 
 def test_the_commands_of_the_page(folder):

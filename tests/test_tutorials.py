@@ -101,14 +101,14 @@ def test_the_model(capsys):
 
 def test_the_images(folder):
     (code,) = blocks("images.md", "python")
-    exec(code.replace("range(600)", "range(60)"), {})
+    exec(code.replace("range(900)", "range(90)"), {})
     task, experiment = blocks("images.md", "toml")
     (folder / "task.toml").write_text(task)
     (folder / "experiment.toml").write_text(experiment)
     done = run_commands("images.md")
     assert [name for name, _ in done] == ["data", "run", "bundle", "predict"]
     table = pyarrow.csv.read_csv("predictions.csv")
-    assert table.num_rows == 60
+    assert table.num_rows == 90
     assert set(table["label"].to_pylist()) <= {"wide", "tall"}
 
 

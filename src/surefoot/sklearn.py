@@ -238,7 +238,7 @@ def _labels(y: Any, classes: NDArray[Any]) -> Index:
     places = np.minimum(np.searchsorted(classes, given), len(classes) - 1)
     if not (classes[places] == given).all():
         unknown, have = given[classes[places] != given].tolist()[0], ", ".join(map(str, classes))
-        raise InputError(f"label {unknown!r} is no class of the estimator; have: {have}")
+        raise InputError(f"label {unknown!r} is not a class of the estimator; have: {have}")
     return places.astype(np.int64)
 
 

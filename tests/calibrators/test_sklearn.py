@@ -68,7 +68,7 @@ def test_a_frozen_estimator_is_not_trained_again(rows):
     index = np.searchsorted(["a", "b", "c"], y[120:])
     t = least(lambda log_t: -log_softmax(z[120:] / np.exp(log_t), axis=1)[np.arange(120), index].mean())
     np.testing.assert_allclose(model.predict_proba(x), softmax(z / t, axis=1), atol=1e-4)
-    with pytest.raises(InputError, match="label 'd' is no class of the estimator; have: a, b, c"):
+    with pytest.raises(InputError, match="label 'd' is not a class of the estimator; have: a, b, c"):
         TemperatureScaledClassifier(FrozenEstimator(fitted)).fit(x[:2], ["a", "d"])
 
 

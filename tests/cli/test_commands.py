@@ -211,8 +211,8 @@ BAD = {
     "no folder": (["calibrate", "val.npz", "-o", "no/where.json"], "cannot write no/where.json: no folder no; allowed: a file in an existing folder"),
     "usage": (["evaluate", "f.parquet", "--format", "pdf"], "pdf"),
     "unknown command": (["evaluat"], "evaluat"),
-    "nothing to list": (["ls", "everything"], "the list is 'everything'; allowed: methods, "),
-    "almost a list": (["ls", "metric"], "the list is 'metric' (did you mean 'metrics'?); allowed: "),
+    "nothing to list": (["ls", "everything"], "unknown list 'everything'; have: methods, "),
+    "almost a list": (["ls", "metric"], "unknown list 'metric' (did you mean 'metrics'?); have: "),
 }  # fmt: skip
 
 

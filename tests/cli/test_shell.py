@@ -25,6 +25,7 @@ NEAR = {
     "a value": (["train", "toy", "--set", "epoch=3"], "unknown recipe value 'epoch' (did you mean 'epochs'?); have: "),
     "an option": (["evaluate", "p.npz", "--metrics", "nll"], "--metric"),
     "a command": (["evaluat", "p.npz"], "evaluate"),
+    "a column of labels": (["evaluate", "lable.csv"], "no column 'label' (did you mean 'label' instead of 'lable'?); needed: 'label'"),
     "a column": (["evaluate", "proba.csv"], "label (did you mean 'prob_cat' instead of 'proba_cat'?); needed: exactly one of 'logits'"),
     "a group": (["evaluate", "p.npz", "--group-by", "Site"], "unknown column 'Site' (did you mean 'site'?); have: site"),
     "a task for an experiment": (["run", "toy/wave"], "'toy/wave' is a task, and an experiment is needed: an experiment's .toml file with task = 'toy/wave', or 'surefoot train toy/wave'; have: quickstart"),
@@ -41,6 +42,7 @@ def test_a_near_name_is_suggested(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     site = {"site": ["a", "b"] * 30}
     write_predictions(draw_one_label(60, attributes=site), "p.npz")
+    (tmp_path / "lable.csv").write_text("prob_cat,prob_dog,lable\n0.2,0.8,dog\n")
     (tmp_path / "proba.csv").write_text("proba_cat,proba_dog,label\n0.2,0.8,dog\n")
     (tmp_path / "task.toml").write_text('[task]\nname = "own"\n')
     (tmp_path / "experiment.toml").write_text('task = "toy"\n')

@@ -433,7 +433,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about.pop("networks"), "is damaged: missing or wrong 'networks'"),
         (lambda about: about.update(format=9), "format 9 is not one this version reads"),
         (lambda about: about.update(kind="some"), "kind is 'some'; allowed: one_label, many_labels; copy the bundle again"),
-        (lambda about: about["files"].update({"../../etc/passwd": "0"}), "which is no part of a bundle"),
+        (lambda about: about["files"].update({"../../etc/passwd": "0"}), "which is not part of a bundle"),
         (lambda about: about["files"].pop("weights.safetensors"), "does not name weights.safetensors"),
         (lambda about: about["class_names"].pop(), "the weights do not fit network 'mlp'"),
         (lambda about: about["preprocessing"].update(view=99), "preprocessing makes views of 99 pixels"),
@@ -507,7 +507,7 @@ def test_a_changed_or_missing_file_is_named(copy, name):
 
 def test_no_bundle_is_one_sentence(tmp_path):
     with pytest.raises(
-        InputError, match=r"is no bundle: it has no bundle\.json; .surefoot bundle. makes one"
+        InputError, match=r"is not a bundle: it has no bundle\.json; .surefoot bundle. makes one"
     ):
         surefoot.load_bundle(tmp_path)
     (tmp_path / "bundle.json").write_text("[1]")

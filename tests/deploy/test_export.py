@@ -129,7 +129,7 @@ def test_preprocessing_in_the_graph_is_pillow_s(size, short_side):
 
 def test_a_program_of_the_user_s_is_not_replaced(ensemble, tmp_path):
     (tmp_path / "predict_onnx.py").write_text("mine")
-    with pytest.raises(InputError, match=r"predict_onnx\.py exists and is not ours"):
+    with pytest.raises(InputError, match=r"predict_onnx\.py exists and was not written by this command"):
         export_bundle(ensemble[0], tmp_path / "model.onnx")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
 

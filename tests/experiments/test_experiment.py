@@ -1,6 +1,7 @@
 """Experiments: to TOML and back, overridden, refused in a sentence, and those that come with the house."""
 
 import dataclasses
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import paper_value
 from surefoot.experiments.run import plans_for
 from surefoot.metrics import METRICS
+from surefoot.plugins import searched_folders
 from surefoot.recipes.recipe import Recipe, Teachers
 from surefoot.tasks import TASKS
 from surefoot.variants import Bayesian, Distilled, HeldOut
@@ -139,6 +141,16 @@ def test_files_lie_relative_to_the_experiment_s(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     (part,) = read_experiment(tmp_path / "copy.toml").parts
     assert part.root == str(tmp_path / "there/data"), "in full, so that it is found from anywhere"
+
+
+def test_a_finished_run_finds_the_network_next_to_its_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("surefoot.plugins._folders", {})
+    (tmp_path / "run").mkdir()
+    file = tmp_path / "run/experiment.toml"
+    file.write_text(f'task = "{tmp_path}/there/task.toml"\n[recipe]\nnetwork = "own:build"\n')
+    read_experiment(file)
+    assert searched_folders() == (str(tmp_path / "run"), str(tmp_path / "there"))
 
 
 def test_values_are_replaced_in_every_part():

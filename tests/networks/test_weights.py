@@ -238,10 +238,10 @@ def broken_safetensors(path):
 
 
 REFUSED = {
-    "text": ("a.pth", text, "is no file of PyTorch weights, or is damaged"),
-    "empty": ("a.pth.tar", empty, "is no file of PyTorch weights, or is damaged"),
-    "cut off": ("a.pth", cut_off, "is no file of PyTorch weights, or is damaged"),
-    "another zip": ("a.pt", another_zip, "is no file of PyTorch weights, or is damaged"),
+    "text": ("a.pth", text, "is not a file of PyTorch weights, or is damaged"),
+    "empty": ("a.pth.tar", empty, "is not a file of PyTorch weights, or is damaged"),
+    "cut off": ("a.pth", cut_off, "is not a file of PyTorch weights, or is damaged"),
+    "another zip": ("a.pt", another_zip, "is not a file of PyTorch weights, or is damaged"),
     "a number": ("a.pth", number, "holds int; allowed: tensors by name"),
     "nothing": ("a.pth", nothing_in_it, "holds dict; allowed: tensors by name"),
     "numbers": ("a.pth", numbers, "holds int under 'conv1.weight'; allowed: tensors by name"),

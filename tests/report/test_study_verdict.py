@@ -39,7 +39,7 @@ def test_the_best_is_recommended_with_gain_cost_and_price():
         "It takes 4.0 times as long to train and 5.0 times as long to run as a single network; "
         "on familiar data the NLL goes from 0.200 to 0.150 (25% less)."
     )
-    assert caveat.startswith("From 2 runs (one of this method, which joins several networks)")
+    assert caveat.startswith("From 2 runs (one of this method, which combines several networks)")
 
 
 def test_the_interval_is_for_new_groups_where_groups_were_resampled():
@@ -247,9 +247,9 @@ def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one(
     assert "confidence 10% are wrong there, and 10% on familiar data" in problem
     assert best == (
         "Best is Ensemble: unfamiliar NLL 0.60 instead of 1.00 (40% less), and of such predictions 2% are wrong; "
-        "it costs 4 times the training and 5 times the prediction time of one network."
+        "it takes 4 times as long to train and 5 times as long to run as one network."
     )
-    assert "(Single + T) gets 75% of that gain (NLL 0.70) and costs nothing more" in cheap
+    assert "(Single + T) has 75% of that gain (NLL 0.70) at no cost" in cheap
     for rows, sides in (
         ({"single": SINGLE, "ensemble": ENSEMBLE}, SIDES),
         ({"single": SINGLE}, ("familiar",)),

@@ -343,6 +343,12 @@ def test_counts(task):
     assert counted["person"][1][-1][0] == "(18 others)"
 
 
+def test_a_column_of_texts_is_not_counted(tmp_path):
+    rows = [(f"{i}.jpg", "ab"[i % 2], 20 + i, f"text {i}") for i in range(60)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    assert list(attribute_counts(load_task(description(tmp_path, FACES)))) == ["age"]
+
+
 def test_counts_of_numbers_with_many_values(tmp_path):
     rows = [(f"{i}.jpg", "ab"[i % 2], 20 + i % 30 if i % 10 else "", "p") for i in range(60)]
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)

@@ -349,7 +349,7 @@ def test_several_labels_per_row_cannot_be_balanced(tmp_path):
         (
             'label = "gender"',
             'label = "gender"\nclasses = ["f", "x"]',
-            "label 'm' in row 3 is no class; allowed: f, x",
+            "label 'm' in row 3 is not a class; allowed: f, x",
         ),
         ('label = "gender"', 'label = "gender"\nclasses = ["f"]', "two or more different names"),
         (
@@ -409,7 +409,7 @@ def test_bad_rows_are_named(tmp_path, rows, message):
 
 def test_an_image_root_that_is_missing_is_named(tmp_path):
     file = faces(tmp_path, 12, text=FACES.replace('images = "images"', 'images = "pictures"'))
-    with pytest.raises(InputError, match=r"the image root .*pictures is no folder; see task.images"):
+    with pytest.raises(InputError, match=r"the image root .*pictures is not a folder; see task.images"):
         load_task(file)
 
 

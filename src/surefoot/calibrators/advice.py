@@ -111,7 +111,7 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
             what = "log odds" if two else "logits"
             return (
                 f"{share:.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and confident "
-                "rows can no longer be told apart; use the model's own logits"
+                "rows can no longer be distinguished; use the model's own logits"
             )
     return None
 

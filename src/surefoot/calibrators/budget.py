@@ -116,7 +116,7 @@ class BudgetTemperature(SingleTemperature):
                 "there is no surplus, so the T with the least NLL is used"
             ]
         if self.nll_limit is None and self.best.at_bound:
-            return ["there is no best T to start from, so the fitted T was taken and no budget used"]
+            return ["there is no best T to start from, so the fitted T is used without a budget"]
         if not self.at_bound:
             return []
         ends = f"T = {self.temperature:.3g} is only where the search ends"

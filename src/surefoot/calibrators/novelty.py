@@ -72,7 +72,7 @@ class NoveltyScaling(Calibration):
         if self.t1 == 0:
             remarks.append("the validation data gave novelty no weight: this is plain T-scaling")
         if self.flat:
-            remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
+            remarks.append("the logits of every row are equal, so T has no effect; T = 1 is used")
         elif self.separable:
             remarks.append(
                 f"every label is predicted correctly, so the NLL only falls as T does: T = {self.t0:.3g} "

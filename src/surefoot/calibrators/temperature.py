@@ -157,7 +157,7 @@ class Temperature(SingleTemperature):
         """Warnings about the search, the number of rows and the effect on the ECE."""
         remarks = []
         if self.flat:
-            remarks.append("the logits of every row are equal, so no T changes anything; T = 1 was taken")
+            remarks.append("the logits of every row are equal, so T has no effect; T = 1 is used")
         elif self.declined is not None and self.is_unknown:
             reach = "unknown" if self.at_bound else f"{self.low:.3g} to {self.high:.3g}"
             why = "every label is predicted correctly" if self.separable else f"its 95% interval is {reach}"

@@ -10,7 +10,7 @@ import typer
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import StoreFolder, run_folder
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError, did_you_mean, one_of
+from surefoot.errors import InputError, did_you_mean, refuse_unknown
 
 if TYPE_CHECKING:
     from surefoot.report.tables import Table
@@ -34,7 +34,7 @@ def ls(
     from surefoot.cli.terminal import print_tables
     from surefoot.report.tables import Table
 
-    one_of("the list", what, LISTS)
+    refuse_unknown("list", [what], LISTS)
     match what:
         case "methods":
             from surefoot.experiments.methods import METHODS

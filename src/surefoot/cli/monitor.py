@@ -64,7 +64,7 @@ def monitor(
     inputs = [reference, current, calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(*inputs)
-    from surefoot.cli.terminal import busy, print_tables
+    from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
     from surefoot.deploy.workflow import Checked
     from surefoot.deploy.workflow import monitor as check_predictions
@@ -98,8 +98,8 @@ def monitor(
     if output_format is Format.JSON:
         typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
     else:
+        print_sentences(verdict)
         print_tables([monitor_table(check)])
-        echo(*verdict)
     if output is not None:
         echo(f"page: {output}", err=True)
     if check.alarm:

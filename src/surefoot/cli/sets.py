@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
-from surefoot.cli.terminal import echo, echo_written
+from surefoot.cli.terminal import echo_written
 from surefoot.errors import InputError
 
 
@@ -39,7 +39,7 @@ def sets(
     refuse_wrong_outputs(inputs, [output])
     refuse_missing(*inputs)
     from surefoot.calibrators import load_calibration
-    from surefoot.cli.terminal import print_tables
+    from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.deploy.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict
 
@@ -52,7 +52,7 @@ def sets(
     )
     if output is not None:
         save_sets(chosen, output)
+    print_sentences(sets_verdict(chosen))
     print_tables([sets_table(chosen)])
-    echo(*sets_verdict(chosen))
     if output is not None:
         echo_written(f"sets: {output}")

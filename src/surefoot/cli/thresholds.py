@@ -158,11 +158,11 @@ def _unreachable(unreachable: "Unreachable") -> str:
 
 
 def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:
-    from surefoot.cli.terminal import print_tables
+    from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.report.thresholds import coverage_conflict, parts_table
 
+    print_sentences(verdict)
     print_tables([table] if chosen.per is None else [parts_table(chosen), table])
-    echo(*verdict)
     conflict = coverage_conflict(chosen, min_coverage)
     if conflict is not None:
         echo(conflict, err=True)

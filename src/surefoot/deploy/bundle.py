@@ -263,7 +263,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     """
     folder = Path(path)
     if not (folder / BUNDLE).is_file():
-        raise InputError(f"{folder} is no bundle: it has no {BUNDLE}; 'surefoot bundle' makes one")
+        raise InputError(f"{folder} is not a bundle: it has no {BUNDLE}; 'surefoot bundle' makes one")
     about = _read_json(folder / BUNDLE, "a bundle's description")
     try:
         if about["format"] != FORMAT:
@@ -432,7 +432,7 @@ def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
         if name not in known and not is_source(name):
-            raise InputError(f"{BUNDLE} names {name!r}, which is no part of a bundle")
+            raise InputError(f"{BUNDLE} names {name!r}, which is not part of a bundle")
         if name != CARD and sha256_of(folder / name) != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
     for file in (folder / SOURCE).rglob("*"):

@@ -96,7 +96,7 @@ def _write_program(path: Path) -> None:
     text = PROGRAM.read_text(encoding="utf-8")
     title = text.splitlines()[0]
     if path.exists() and not read_text(path).startswith(title):
-        raise InputError(f"{path} exists and is not ours; allowed: another folder, so that nothing is lost")
+        raise InputError(f"{path} exists and was not written by this command; allowed: another folder")
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -153,7 +153,7 @@ class ScikitModel(nn.Module):
         unknown = [name for name in given.tolist() if name not in places]
         if unknown:
             have = ", ".join(map(str, list(places)[:10]))
-            raise InputError(f"label {unknown[0]!r} is no class of the classifier; have: {have}")
+            raise InputError(f"label {unknown[0]!r} is not a class of the classifier; have: {have}")
         return np.asarray([places[name] for name in given.tolist()], dtype=np.int64)
 
 

@@ -15,14 +15,14 @@ from surefoot.text import count_of
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 NOVELTY_MEANING = (
-    "higher is more novel; from the networks' own logits, uncalibrated but for a T inside their samples; the "
-    "mean over members"
+    "higher is more novel; from the networks' own logits, uncalibrated, except for a T inside their samples; "
+    "the mean over members"
 )
 
 
 FEATURES_MEANING = (
-    "of a number (x - mean) / deviation, 0 where it is missing, and 1 where it is missing, else 0; of a "
-    "category a 1 among its values, or at the end for any other; of a vector its numbers"
+    "numbers as (x - mean) / deviation, 0 if missing, with a missing indicator; categories one-hot, the last "
+    "for any other value; vectors as they are"
 )
 
 

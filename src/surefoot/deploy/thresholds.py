@@ -326,8 +326,8 @@ FORMAT = 1
 KIND = "thresholds"
 DEFINITIONS = {
     "confidence": "the highest softmax probability, members averaged, after the calibration if there is one",
-    "accept": "take the answer where confidence >= accept",
-    "reject": "throw the answer away where confidence < reject; between the two a person looks",
+    "accept": "accept the prediction where confidence >= accept",
+    "reject": "discard the prediction where confidence < reject; in between a person reviews it",
     "guarantee": "on data like those it was chosen on, and on no others: with probability 'level' over the "
     "draw of the n rows, the error among the accepted is at most target_error; and with the same probability "
     "the error among the rejected, where any are, is at least reject_error",

@@ -107,7 +107,7 @@ def monitor(
     require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
     if thresholds is not None and thresholds.calibration is not None:
         if calibration is not None:
-            raise InputError("the thresholds already contain a calibration; allowed: no calibration besides")
+            raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
         calibration = thresholds.calibration
     unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
     refuse_other_classifier({"reference": reference, "current": unlabelled})

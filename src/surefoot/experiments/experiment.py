@@ -146,7 +146,11 @@ def read_experiment(path: Path) -> Experiment:
         experiment = experiment_from(values, name=path.stem)
     except InputError as error:
         raise InputError(error if str(path) in str(error) else f"{path}: {error}") from error
-    return replace(experiment, parts=tuple(placed(part, path.parent) for part in experiment.parts))
+    parts = tuple(placed(part, path.parent) for part in experiment.parts)
+    for part in parts:
+        if part.task.lower().endswith(".toml"):
+            search_in(Path(part.task).parent)  # a finished run's file: the user's own network is there
+    return replace(experiment, parts=parts)
 
 
 def placed(part: Part, folder: Path) -> Part:

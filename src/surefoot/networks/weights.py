@@ -47,7 +47,7 @@ def _read_pytorch(path: str | Path) -> dict[str, Tensor]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # arbitrary bytes make torch.load raise anything
-            reason = "is no file of PyTorch weights, or is damaged; allowed: a state_dict by torch.save"
+            reason = "is not a file of PyTorch weights, or is damaged; allowed: a state_dict by torch.save"
             if forbidden := FORBIDDEN.search(str(error)):
                 reason = (
                     f"holds {forbidden[1]}, and code in a weights file is never run; "

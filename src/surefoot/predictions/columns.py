@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_numeric
+from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import parse_json
 from surefoot.predictions.labels import IGNORE
 
@@ -133,6 +133,15 @@ def _other_spelling(names: Sequence[str]) -> str:
                 meant = f"{scale}_{rest}" if underscore else f"{scale}s"
                 return f" (did you mean {meant!r} instead of {name!r}?)"
     return ""
+
+
+def no_labels(names: Sequence[str]) -> InputError:
+    """The error for a table without labels; it asks whether a column with a similar name has them."""
+    near = next(
+        (name for name in names if did_you_mean(name, ("label", "labels")) and not is_score(name)), None
+    )
+    meant = "" if near is None else f" (did you mean 'label' instead of {near!r}?)"
+    return InputError(f"no column 'label'{meant}; needed: 'label', 'labels' or 'label_<class>'")
 
 
 def labels_in(table: pa.Table, names: list[str] | None) -> tuple[Any, list[str]]:
@@ -287,5 +296,5 @@ def stored_in(table: pa.Table) -> dict[str, Any]:
         return {}
     names = values.get("class_names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise InputError("'class_names' in the metadata 'surefoot' are no names; allowed: a list of texts")
+        raise InputError("'class_names' in the metadata 'surefoot' are not names; allowed: a list of texts")
     return values

@@ -20,6 +20,7 @@ from surefoot.predictions.columns import (
     is_predict_output,
     is_score,
     lists_in,
+    no_labels,
     numbers_in,
     read_columns,
     refuse_gaps,
@@ -183,7 +184,7 @@ def _read_table(file: Path) -> pa.Table:
 def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     columns = read_columns(table)
     if columns.labels is None and unlabelled is None:
-        raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+        raise no_labels(table.column_names)
     has_features = "features" in table.column_names and pa.types.is_nested(table["features"].type)
     used = {*columns.used, "groups", "ids", "novelty", *(["features"] if has_features else [])}
     rest = [name for name in table.column_names if name not in used]

@@ -466,7 +466,7 @@ def _as_table(columns: Mapping[str, Any]) -> pa.Table:
     try:
         return pa.table(columns)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"attributes are no columns ({one_line(error)}); allowed: lists by name") from error
+        raise InputError(f"attributes are not columns ({one_line(error)}); allowed: lists by name") from error
 
 
 def _zeros(like: Tensor) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from surefoot.evaluation.compare import DECIDING, HEADLINE
 from surefoot.evaluation.comparison import Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.report.choice import E99, percent_less, shown_methods
+from surefoot.report.choice import E99, Choice, percent_less, shown_methods
 from surefoot.report.comparison import STARRED
 from surefoot.report.tables import Column, Section, Table, TableCell, distinguishing
 from surefoot.text import count_of
@@ -28,13 +28,13 @@ IN_REPORT = "in the report."
 BOLD = "Bold: the best, or not significantly worse (t-test over runs, 5%)."
 NEXT = (
     "What to try next:",
-    "  your own predictions (README.md):",
+    "  your own predictions (docs/tutorials/predictions.md):",
     "    surefoot evaluate familiar.parquet unfamiliar.parquet",
     "  the tables with other metrics:",
     "    surefoot report {run}{store} --set metrics=nll,ece,aurc",
     "  the recommended method as one folder, to predict with:",
     "    surefoot bundle {run} {method}{store} -o my-bundle",
-    "  your own images or embeddings as a task: docs/tasks.md",
+    "  your own images (docs/tutorials/images.md) or table (docs/tutorials/table.md)",
 )
 
 
@@ -106,11 +106,19 @@ def brief_verdict(part: "PartReport") -> list[str]:
     return [
         "A single network is overconfident on unfamiliar data: of its predictions with more than 99% "
         f"confidence {wrong[0]:.0%} are wrong there, and {wrong[1]:.0%} on familiar data.",
-        f"Best is {choice.chosen.title}: unfamiliar NLL {after:.2f} instead of {before:.2f} "
+        f"{_best(choice)}: unfamiliar NLL {after:.2f} instead of {before:.2f} "
         f"({percent_less(before, after)}), and {_confident(choice.chosen)}{_price(choice.chosen, single)}.",
-        f"One network with a temperature ({scaled.title}) gets {share:.0%} of that gain (NLL {cheap:.2f}) "
-        "and costs nothing more; its errors are the same, only its confidence is lower.",
+        f"One network with a temperature ({scaled.title}) has {share:.0%} of that gain (NLL {cheap:.2f}) "
+        "at no cost: its predictions stay the same, only its confidence is lower.",
     ]
+
+
+def _best(choice: Choice) -> str:
+    """The best method, or the one that is cheaper to run and not significantly worse."""
+    chosen, best = choice.chosen.title, choice.best.title
+    if choice.chosen is choice.best:
+        return f"Best is {chosen}"
+    return f"Use {chosen}, which is cheaper to run than {best} and not significantly worse"
 
 
 def _confident(method: MethodRuns) -> str:
@@ -126,11 +134,15 @@ def _confident(method: MethodRuns) -> str:
 
 def _price(method: MethodRuns, single: MethodRuns) -> str:
     pairs = (
-        ("training", method.seconds_training, single.seconds_training),
-        ("prediction time", method.seconds_per_sample, single.seconds_per_sample),
+        ("train", method.seconds_training, single.seconds_training),
+        ("run", method.seconds_per_sample, single.seconds_per_sample),
     )
-    times = [f"{cost / one:.0f} times the {what}" for what, cost, one in pairs if cost and one]
-    return f"; it costs {' and '.join(times)} of one network" if times else ""
+    times = [f"{_times(cost / one)} to {what}" for what, cost, one in pairs if cost and one]
+    return f"; it takes {' and '.join(times)} as one network" if times else ""
+
+
+def _times(ratio: float) -> str:
+    return "as long" if round(ratio) <= 1 else f"{ratio:.0f} times as long"
 
 
 def next_steps(part: "PartReport", folder: Path) -> list[str]:

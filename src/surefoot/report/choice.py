@@ -203,7 +203,7 @@ def _reason(choice: Choice, baseline: MethodRuns | None) -> str:
         return f"it is the best on {side} data{also}"
     cheapest = "it is the cheapest to run"
     if len(choice.tied) > 2:
-        cheapest = f"of {len(choice.tied)} such methods it is the best of the cheapest to run"
+        cheapest = f"it is the cheapest to run of {len(choice.tied)} such methods"
     worse = "it is not clearly worse than" if choice.runs < 2 else "it is not significantly worse than"
     return f"on {side} data {worse} {choice.best.title}, which has the lowest NLL, and {cheapest}"
 
@@ -297,7 +297,7 @@ def _runs(choice: Choice) -> str:
     """How many runs there are, and by which test methods are better or worse."""
     if choice.runs < 2:
         return "There is one run, so no significance is claimed."
-    once = " (one of this method, which joins several networks)" if len(choice.chosen.runs) == 1 else ""
+    once = " (one of this method, which combines several networks)" if len(choice.chosen.runs) == 1 else ""
     return f"From {choice.runs} runs{once}; significant means by the t-test over runs, as in the table."
 
 

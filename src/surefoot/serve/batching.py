@@ -25,9 +25,9 @@ from surefoot.runtime import usable_cores
 from surefoot.serve.limits import RefusedError, VerdictMode
 
 USELESS = (
-    "Predictions are not marked as familiar or unfamiliar: unfamiliar test samples are not found at least "
-    "twice as often as familiar ones are mistaken for them, by the ends of the 95% intervals. With --verdict "
-    "on they are marked all the same."
+    "Predictions are not marked as familiar or unfamiliar: on the test data, unfamiliar samples are not "
+    "detected at least twice as often as there are false alarms (at the unfavourable ends of the 95% "
+    "intervals). --verdict on marks them anyway."
 )
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,4 +1,17 @@
-"""Fine cells of confidence and of log odds, with whole-number counts."""
+"""Fine cells of confidence and of log odds, with whole-number counts.
+
+1 - confidence is a multiple of 1e-12. Above 0.034 cells are 8e-6 wide; below, each octave has 4096 of
+them (many labels: fewer, but separate for every class). A cell holds integers: its decisions, its
+errors, the sum of its confidences, and whether they are all tied. So partial results merge exactly, in
+any order.
+
+Let C(m) and E(m) be the summed confidence and the errors of the m most confident decisions, known
+exactly at every cell boundary and within a tie. At a cut that takes the top a of the n decisions in a
+cell with e errors, E increases by max(0, a - (n - e)) to min(a, e), and C by a times the cell's mean to
+what its edges allow. AURC, AUGRC and risk at a coverage increase with E(m): they lie between their
+values with each cell's errors placed last and first. Coverage at a risk lies between the last cell
+boundary that keeps the risk and the most favourable order.
+"""
 
 from dataclasses import dataclass, replace
 

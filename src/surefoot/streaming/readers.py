@@ -12,6 +12,7 @@ from surefoot.io import refuse_special
 from surefoot.predictions.columns import (
     is_label,
     is_score,
+    no_labels,
     read_columns,
     refuse_predict_output,
     refuse_repeated,
@@ -171,7 +172,7 @@ def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
         with decoding("data"):
             columns = read_columns(table)
             if columns.labels is None:
-                raise InputError("no column 'label'; needed: 'label', 'labels' or 'label_<class>'")
+                raise no_labels(table.column_names)
             scores = as_floats("scores", columns.scores)
             logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
             names = None if columns.class_names is None else tuple(columns.class_names)

@@ -105,8 +105,11 @@ def attribute_counts(task: Task) -> dict[str, Counts]:
     counts = {}
     for name, values in attributes.items():
         everything = [value for of_split in values.values() for value in of_split]
+        different = len(set(everything))
         are_numbers = all(value is None or is_number(value) for value in everything)
-        count = _ranges if are_numbers and len(set(everything)) > MOST_VALUES else _frequencies
+        if not are_numbers and different > MOST_VALUES and 2 * different > len(everything):
+            continue  # ids and texts: nothing to count
+        count = _ranges if are_numbers and different > MOST_VALUES else _frequencies
         counts[name] = (name, *(split.value for split in values)), count(list(values.values()))
     return counts
 
@@ -180,7 +183,7 @@ def _missing(task: Task) -> Iterator[Finding]:
             yield Finding("empty_split", f"no samples in {split}", serious=True)
     if Split.UNLABELLED not in task.splits:
         noun = "images" if task.encoding is None else "rows"
-        yield Finding("no_unlabelled", f"no unlabelled {noun}: G-distillation needs some, nothing else does")
+        yield Finding("no_unlabelled", f"no unlabelled {noun}: only G-distillation needs them")
     for split in (Split.VAL, *TESTED):
         if split in task.splits:
             counts = task.class_counts(split)

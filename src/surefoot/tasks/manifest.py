@@ -151,7 +151,7 @@ def _build(description: Description, table: pa.Table) -> Task:
             near = did_you_mean(name, table.column_names)
             raise InputError(f"no column {name!r}{near}; have: {', '.join(table.column_names)}")
     if description.features is None and not description.images.is_dir():
-        raise InputError(f"the image root {description.images} is no folder; see task.images")
+        raise InputError(f"the image root {description.images} is not a folder; see task.images")
     labels = _read_labels(description, table)
     check_class_names(labels.names)
     samples = _all_samples(description, table, labels)
@@ -413,7 +413,7 @@ def _refuse_other_labels(labels: list[list[str]], names: tuple[str, ...]) -> Non
     for row, of_row in enumerate(labels):
         for name in of_row:
             if name not in known:
-                raise InputError(f"label {name!r} in row {row} is no class; allowed: {', '.join(names)}")
+                raise InputError(f"label {name!r} in row {row} is not a class; allowed: {', '.join(names)}")
 
 
 @contextmanager
