@@ -164,7 +164,10 @@ def calibrate_valid(place, rng):
 
 def _wrong_fit(path, drawn, method, force):
     found = json.loads(path.read_text())
-    best = found["best"] if method == "budget" else found
+    budgeted = "best" in found
+    if budgeted != (method == "budget") and (force or not found.get("declined")):
+        return f"the file of {method!r} has {'a' if budgeted else 'no'} budget"
+    best = found["best"] if budgeted else found
     if best["flat"]:
         return None
     value = best["declined"] or best["temperature"]
@@ -181,11 +184,11 @@ def _wrong_fit(path, drawn, method, force):
     sharp = min(nll(wanted * f) for f in (0.999, 1.001)) > nll(wanted) + 10 * slack
     if sharp and abs(np.log(value / wanted)) > 1e-3:
         return f"T = {value!r}, not {wanted!r}"
-    if method == "budget" and not found["at_bound"] and not best["at_bound"]:
+    if budgeted and not found["at_bound"] and not best["at_bound"]:
         limit = (1 + found["budget"]) * nll(wanted)
         if abs(nll(found["temperature"]) - limit) > 1e-4 * limit:
             return f"NLL {nll(found['temperature'])!r} at the budget's T, not {limit!r}"
-    if method != "budget":
+    if not budgeted:
         low, high = best["interval"]["low"], best["interval"]["high"]
         is_unknown = best["at_bound"] or high is None or high >= 100 * low
         used = 1.0 if is_unknown and not force else max(1.0, value) if method == "temperature>=1" else value
