@@ -15,13 +15,12 @@ from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.experiment import Experiment
 from surefoot.experiments.plan import Plan, replanned
-from surefoot.experiments.results import Reader
+from surefoot.experiments.results import Reader, results_of
 from surefoot.experiments.run import read_folder
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
-from surefoot.runtime import in_parallel
 from surefoot.store.store import Store
 
 BEFORE, AFTER = "before", "after"
@@ -230,17 +229,19 @@ def _task_change(
     names = [[planned.method.name for planned in plan.methods] for plan in plans]
     shared = [planned.method for planned in plans[0].methods if planned.method.name in names[1]]
     readers = {store: Reader(store) for store in stores}  # what both share is read and fitted once
-    results = [
-        in_parallel(readers[store].result, replanned(plan, shared)[0].methods)
-        for plan, store in zip(plans, stores, strict=True)
-    ]
-    pairs = list(zip(*results, strict=True))
-    return TaskChange(
-        plans[0].task,
-        tuple(
+    with readers[stores[0]].fitting_threads(plans[0]):
+        results = [
+            results_of(replanned(plan, shared)[0], readers[store])
+            for plan, store in zip(plans, stores, strict=True)
+        ]
+        pairs = list(zip(*results, strict=True))
+        changed = tuple(
             MethodChange(old.name, old.label, changes(old, new, metrics, resamples=resamples))
             for old, new in pairs
-        ),
+        )
+    return TaskChange(
+        plans[0].task,
+        changed,
         tuple(name for name in names[0] if name not in names[1]),
         tuple(name for name in names[1] if name not in names[0]),
         tuple(dict.fromkeys(name for pair in pairs for method in pair for name in method.missing)),

@@ -1,6 +1,7 @@
 """Each method's runs, read from the networks in the store; calibrations are fitted anew each time."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from surefoot.experiments.run import REPEAT
 from surefoot.novelty import auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
-from surefoot.runtime import in_parallel
+from surefoot.runtime import NUMBERS_TO_DIVIDE, in_parallel, one_thread
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import variant_of
@@ -46,6 +47,14 @@ class Reader:
         if (spec, split) not in self.cache:
             self.cache[spec, split] = self.store.predictions(spec, split)
         return self.cache[spec, split]
+
+    def fitting_threads(self, plan: Plan) -> AbstractContextManager[None]:
+        """One thread for predictions that are so few that dividing the work takes longer than doing it."""
+        for spec in (spec for planned in plan.methods for spec in planned.specs()):
+            if self.store.is_done(spec) and self.store.has_predictions(spec, Split.VAL):
+                is_small = self.predictions(spec, Split.VAL).logits.numel() < NUMBERS_TO_DIVIDE
+                return one_thread() if is_small else nullcontext()
+        return nullcontext()
 
     def result(self, planned: MethodPlan) -> MethodRuns:
         """All runs of a method whose networks are in the store, with their cost."""
@@ -186,9 +195,10 @@ def _read_by(planned: MethodPlan, specs: Sequence[Spec]) -> tuple[Spec, ...]:
     return (*specs, *planned.held_out, *(() if reference is None else (reference,)))
 
 
-def results_of(plan: Plan, store: Store) -> tuple[MethodRuns, ...]:
+def results_of(plan: Plan, store: Store | Reader) -> tuple[MethodRuns, ...]:
     """What the store has of every method of a plan."""
-    results = tuple(in_parallel(Reader(store).result, plan.methods))
+    reader = store if isinstance(store, Reader) else Reader(store)
+    results = tuple(in_parallel(reader.result, plan.methods))
     for result in results:
         check_classes(plan, result)
     return results

@@ -185,13 +185,15 @@ def with_methods(
 def study(experiment: Experiment, plans: Sequence[Plan], store: Store) -> Study:
     """Read what the store has, fit, score and compare; no training."""
     from surefoot.evaluation.compare import HEADLINE, compare
-    from surefoot.experiments.results import results_of, without_absent_lenders
+    from surefoot.experiments.results import Reader, results_of, without_absent_lenders
 
     requested = [METRICS.named(name) for name in experiment.metrics]
     metrics = [*requested, *(metric for metric in HEADLINE if metric not in requested)]
     parts = []
     for part, plan in zip(experiment.parts, plans, strict=True):
-        methods = without_absent_lenders(results_of(plan, store))
-        comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS)
+        reader = Reader(store)
+        with reader.fitting_threads(plan):
+            methods = without_absent_lenders(results_of(plan, reader))
+            comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS)
         parts.append(PartStudy(part, plan, comparison))
     return Study(experiment, tuple(parts))
