@@ -189,6 +189,8 @@ def test_a_full_disk_spends_nothing(folder, command, size):
         "evaluate a.npz b.npz --report new --resamples 0",
         "thresholds a.npz --target-error 0.9 -o new.json --html new.html",
         "sets a.npz -o new.json",
+        "monitor a.npz b.npz --history m.jsonl -o new.html",
+        "monitor a.npz b.npz --history new.jsonl --format json",
     ],
 )
 def test_where_nothing_can_be_printed_nothing_is_written(folder, command, monkeypatch, capsys):

@@ -157,12 +157,16 @@ def bundles_damaged(place, rng):
     picture = pictures[int(rng.integers(len(pictures)))]
     image = place / f"picture{picture.suffix}"
     image.write_bytes(picture.read_bytes())
-    recovery = ("again", "unknown network", "is not one this version reads")  # by a plugin, a newer version
+    # Of a network by a plugin, of a newer version, without bundle.json.
+    recovery = ("again", "unknown network", "is not one this version reads", "'surefoot bundle' writes one")
     if rng.random() < 0.35:
         recovery = ()
         image.write_bytes(damaged(image.read_bytes(), rng))
     elif path.suffix == ".json" and rng.random() < 0.7:
         path.write_bytes(_document_bytes(json.loads(path.read_text()), rng))
+    elif rng.random() < 0.2:
+        path.unlink()
+        inputs.special_file(path, rng)
     else:
         path.write_bytes(damaged(path.read_bytes(), rng))
     out = place / f"o{rng.choice(['.csv', '.parquet'])}"
@@ -183,6 +187,9 @@ def stores_damaged(place, rng):
         path.write_bytes(_toml_bytes(path.read_text(), rng))
     elif rng.random() < 0.1:
         path.unlink()
+    elif rng.random() < 0.2:
+        path.unlink()
+        inputs.special_file(path, rng)
     else:
         path.write_bytes(damaged(path.read_bytes(), rng))
     options = ("--store", store)

@@ -1,6 +1,7 @@
 """`surefoot monitor`: has the data shifted?"""
 
 import json
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,12 +77,21 @@ def monitor(
         unlabelled = read_outputs(current, unlabelled=familiar.kind)
     from surefoot.report.monitor import monitor_table, write_monitor_page
 
-    def draw(checked: Checked) -> None:
+    def show(checked: Checked) -> None:
+        """Draw the page and print the result: if this fails, no check is recorded."""
         _note_novelty(checked.reference, checked.current)
         if output is not None:
             sources = {"reference": path_text(reference), "current": path_text(current)}
             with busy("drawing the page"):
                 write_monitor_page(checked, sources, output)
+        verdict = monitor_verdict(checked.check)
+        if output_format is Format.JSON:
+            document = monitor_document(checked.check, verdict)
+            typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        else:
+            print_sentences(verdict)
+            print_tables([monitor_table(checked.check)])
+        sys.stdout.flush()
 
     check = check_predictions(
         familiar,
@@ -92,14 +102,8 @@ def monitor(
         bound=bound,
         history=history,
         source=path_text(current),
-        on_check=draw,
+        on_check=show,
     )
-    verdict = monitor_verdict(check)
-    if output_format is Format.JSON:
-        typer.echo(json.dumps(monitor_document(check, verdict), indent=2, allow_nan=False))
-    else:
-        print_sentences(verdict)
-        print_tables([monitor_table(check)])
     if output is not None:
         echo(f"page: {output}", err=True)
     if check.alarm:

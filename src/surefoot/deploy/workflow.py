@@ -154,5 +154,5 @@ def recorded_check(
         budget = AlphaBudget.of_check(past.count + 1, alpha)
         check = check_shift(reference, current, budget=budget, bound=bound)
         recorded = past.added(check, reference=name, source=source)
+        recorded.write()  # under a temporary name, until everything else has succeeded
         yield Checked(check, reference, current, recorded.checks)
-        recorded.write()
