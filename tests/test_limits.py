@@ -9,8 +9,8 @@ from surefoot.calibrators import budget, temperature
 from surefoot.deploy import decision, monitor, thresholds
 from surefoot.evaluation import RESAMPLES, compare, comparison, evaluate
 from surefoot.experiments import changes
-from surefoot.metrics import calibration, proper
-from surefoot.predictions import labels, outcomes, validate
+from surefoot.metrics import calibration
+from surefoot.predictions import labels, outcomes, parts, validate
 from surefoot.predictions.paths import is_large
 from surefoot.streaming import cells
 from surefoot.streaming import evaluate as streaming
@@ -20,7 +20,7 @@ VALUES = {
     "resamples of its noise floor": (calibration.FLOOR_RESAMPLES, 200),
     "parts that they are drawn from": (calibration.FLOOR_PARTS, 4000),
     "the grid of the smooth ECE": (calibration.SMOOTH_GRID, 2048),
-    "bounds on p in the NLL": (proper.CLIP, (0.001, 0.999)),
+    "bounds on p in the NLL": (parts.CLIP, (0.001, 0.999)),
     "decimals of a confidence": (outcomes.DECIMALS, 12),
     "an unknown label": (labels.IGNORE, -100),
     "resamples": (RESAMPLES, 500),

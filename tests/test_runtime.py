@@ -24,6 +24,7 @@ def threads(monkeypatch):
     before = torch.get_num_threads()
 
     def use(count):
+        monkeypatch.delitem(sys.modules, "ray", raising=False)  # another file's test may have imported it
         monkeypatch.setattr(runtime, "usable_cores", lambda: count)
         torch.set_num_threads(count)
 

@@ -99,7 +99,7 @@ def test_without_a_best_temperature_the_fitted_one_is_taken(case):
     fitted = fit_budget_temperature(val)
     assert fitted.temperature == fit_temperature(val).temperature
     assert fitted.nll_used == fitted.nll_best
-    assert "no budget used" in fitted.remarks()[0]
+    assert "without a budget" in fitted.remarks()[0]
     assert fitted.remarks()[1].startswith(remark)
 
 

@@ -145,7 +145,7 @@ def test_flat_and_separable_are_plain_and_say_so():
     strange = [0.0, 0.5, 1.0]
     flat = fit_novelty_scaling(Predictions.from_logits(np.zeros((3, 3)), [0, 1, 2], novelty=strange))
     assert (flat.t0, flat.t1) == (1, 0)
-    assert "no T changes anything" in flat.remarks()[1]
+    assert "T has no effect" in flat.remarks()[1]
     separable = fit_novelty_scaling(Predictions.from_logits(np.eye(3) * 5, [0, 1, 2], novelty=strange))
     assert separable.t1 == 0
     assert "every label is predicted correctly" in separable.remarks()[1]

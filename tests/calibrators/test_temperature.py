@@ -147,7 +147,7 @@ def test_rows_whose_slopes_cancel_are_not_separable():
 def test_logits_that_say_nothing_get_a_temperature_of_one():
     fitted = fit_temperature(Predictions.from_logits(np.zeros((9, 3)), [0, 1, 2] * 3))
     assert fitted.temperature == 1
-    assert "no T changes anything" in fitted.remarks()[0]
+    assert "T has no effect" in fitted.remarks()[0]
 
 
 def test_separable_data_ends_at_a_bound_and_says_so():
@@ -331,7 +331,7 @@ def test_separable_data_is_declined_and_flat_logits_are_not():
     assert separable.declined < 0.01
     flat = fit_temperature_at_least_one(Predictions.from_logits([[2.0, 2.0], [1.0, 1.0]], [0, 1]))
     assert flat.declined is None
-    assert "no T changes anything" in flat.remarks()[0]
+    assert "T has no effect" in flat.remarks()[0]
 
 
 def test_files_without_the_field_still_load(tmp_path):

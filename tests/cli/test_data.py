@@ -56,7 +56,7 @@ def test_check_goes_on_without_unreadable_images_if_asked(file):
 
 def test_strict_is_not_about_what_needs_no_remedy(tmp_path):
     done = surefoot("data", "check", faces(tmp_path), "--strict")
-    assert "note: no unlabelled images: G-distillation needs some" in done.stdout
+    assert "note: no unlabelled images: only G-distillation needs them" in done.stdout
     assert done.stdout.endswith("no problems, but see the notes\n")
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from surefoot.calibrators.advice import probabilities_remark
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.tables import Column, Section, Table
@@ -148,6 +147,8 @@ def evaluation_verdict(evaluation: Evaluation) -> list[str]:
         sentences.append(_calibration_sentence(evaluation))
     sentences.append(_few_groups_sentence(evaluation))
     for side, predictions in evaluation.predictions.items():
+        from surefoot.calibrators.advice import probabilities_remark  # with torch, which a stream needs not
+
         remark = probabilities_remark(predictions)
         sentences.append("" if remark is None else f"On {side} data {remark}.")
     return [sentence for sentence in sentences if sentence]
