@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from threading import Barrier, local
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 
 MOST_WORKERS = 8  # more would wait for Python's lock
 MOST_NUMBERS = 2**15  # of two bytes each, that a pipe holds
+NUMBERS_TO_SHARE = 2**20  # on fewer, several workers are no faster than one
 NUMBERS_TO_DIVIDE = 2**15  # torch runs an operation on fewer numbers on one thread (its GRAIN_SIZE)
 
 
@@ -76,18 +77,21 @@ def worker_count() -> int:
 
 
 def in_parallel(
-    work: Callable[[Part], Result], parts: Sequence[Part], *, numbers: int = NUMBERS_TO_DIVIDE
+    work: Callable[[Part], Result], parts: Sequence[Part], *, numbers: int | None = None
 ) -> list[Result]:
     """`work` of each part, in the order of the parts, several at once where this thread may use several.
 
     Within `work`, torch's operations run on one thread: threads that divide a small operation wait for each
     other, on a busy machine far longer than the operation takes. The results do not depend on the number of
     workers. The thread settings of the caller and of the process stay as they are. Give the `numbers` that
-    an operation works on where they may be so few that torch would not divide it anyway.
+    all parts work on where they may be so few that waking the workers takes longer than they save.
     """
-    workers = worker_count() if numbers >= NUMBERS_TO_DIVIDE else 1
-    if workers == 1:
+    workers = worker_count()
+    if workers == 1 or (numbers is not None and numbers < NUMBERS_TO_DIVIDE):
         return [work(part) for part in parts]
+    if len(parts) == 1 or (numbers is not None and numbers < NUMBERS_TO_SHARE):
+        with one_thread() if "torch" in sys.modules else nullcontext():
+            return [work(part) for part in parts]
     left = deque(enumerate(parts))
     results: dict[int, Result] = {}
 
