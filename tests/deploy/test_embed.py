@@ -94,6 +94,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(photos, tmp_path):
     done, killed = os.pipe()
     child = os.fork()
     if child == 0:  # it says when the second part has begun, and then waits to be killed
+        torch.set_num_threads(1)  # makes torch's own pool anew: threads that find the fork's invalid one fail
         seen = []
 
         def tick(rows):
