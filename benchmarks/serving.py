@@ -1,9 +1,9 @@
 """Throughput and latency of a server with 1, 10 and 100 clients on loopback.
 
-    surefoot run quickstart --store quickstart
-    surefoot bundle quickstart ensemble-of-t --task letters --store quickstart -o letters-bundle
-    python benchmarks/serving.py letters-bundle [--seconds 3] [--turns 3] [--allow-code]
-    python benchmarks/serving.py letters-bundle --large [--seconds 30]
+    python benchmarks/serving.py BUNDLE [--seconds 3] [--turns 3] [--allow-code]
+    python benchmarks/serving.py BUNDLE --large [--seconds 30]
+
+BUNDLE is one of an image task, as `surefoot bundle` writes it.
 
 Every client has its own connection, sends one image, waits for the response and sends the next. Clients
 and server share the machine: one process each.
