@@ -3,14 +3,14 @@
 A part of monitoring.py. Every detector sees the same windows and is compared at exactly 5% false alarms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from rules import CLASS_COSINE, COSINE, FEATURES, ONE_SIDED, detection_rates
 from scipy.sparse import csr_array
-from scipy.stats import norm
 
 from surefoot import read_predictions
 from surefoot.deploy.monitor import energies
@@ -20,7 +20,6 @@ from surefoot.predictions.predictions import Predictions
 
 Array = np.ndarray
 Cell = tuple[int, str]  # rows, kind of the window
-ALPHA = 0.05
 HALVES = ("choose", "confirm")
 SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 SHARES = {"100%": 1.0, "30%": 0.3, "10%": 0.1}  # of unfamiliar rows
@@ -31,24 +30,18 @@ FAMILIAR_WINDOWS = 100  # of each size and split, for the critical values
 TASKS = ("animals64", "cat-dog", "gender-utkface", "objects96")
 CLASSIFIED = (25, 200)  # rows of the windows for the domain classifier, which is slow
 
-ONE_SIDED = ("confidence", "confidence tail", "energy", "energy tail")
-SUM, LABELS, LOGITS = "sum", "labels and energy", "whitened logits"
-BEFORE = "before"  # the set of the second round
-FEATURES = ("whitened features", "whitened features, ridge 1", "whitened features, within classes")
-CHOSEN_RULE = "Fisher of smallest"  # for one label; for many labels today's
-RULES = ("today", "features 1", "sum", "squares", "Fisher", "omnibus", CHOSEN_RULE, BEFORE)
-SEEDS = {"choose": (0, 1, 2, 3), "confirm": (10, 11, 12, 13)}
+SEEDS = {"choose": (0, 1, 2, 3, 4), "confirm": (9, 10, 11, 12, 13)}
 
 
 @dataclass(frozen=True)
 class Sample:
     """How much is drawn of each task."""
 
-    splits: int = 16  # of the familiar rows, shared by the networks
-    choosing: int = 8  # splits of the choosing half
+    splits: int = 40  # of the familiar rows, shared by the networks
+    choosing: int = 20  # splits of the choosing half
     checked: int = 240  # windows of a deciding cell that the monitor itself checks
     others: int = 96  # of the other cells
-    histories: int = 120  # shared by the networks
+    histories: int = 60  # shared by the networks
     peers: int = 2  # splits for frouros
 
 
@@ -211,6 +204,65 @@ def within_classes(data: Numbers, reference: Array) -> Array:
     return found
 
 
+NEIGHBOUR = 10
+SUBSPACE = 16  # principal directions
+
+
+def row_novelty(data: Numbers, reference: Array) -> dict[str, Array]:
+    """Scores of a row from its features; a row of the reference is not compared with itself."""
+    assert data.features is not None
+    features = data.features
+    norms = np.linalg.norm(features, axis=1)
+    directions = features / norms[:, None]
+    similar = directions @ directions[reference].T
+    similar[reference, np.arange(len(reference))] = -np.inf
+    nearest = np.partition(similar, (-NEIGHBOUR, -1), axis=1)
+    overall = (whitened(features, reference, 0.1) ** 2).sum(axis=1)
+    found = {
+        COSINE: -nearest[:, -NEIGHBOUR],
+        f"{COSINE}, nearest": -nearest[:, -1],
+        CLASS_COSINE: class_cosine(directions, data.probs.argmax(axis=1), reference),
+        "norm": norms,
+        "low norm": -norms,
+        "distance": overall,
+    }
+    centred = features - features[reference].mean(axis=0)
+    axes = np.linalg.svd(centred[reference], full_matrices=False)[2][:SUBSPACE]
+    rest = (centred**2).sum(axis=1) - ((centred @ axes.T) ** 2).sum(axis=1)
+    found["outside the subspace"] = rest / (features**2).sum(axis=1)
+    if not data.many:
+        to_class = mahalanobis(data, reference)
+        found |= {"Mahalanobis": to_class, "relative Mahalanobis": to_class - overall}
+    return found
+
+
+def class_cosine(directions: Array, classes: Array, reference: Array) -> Array:
+    """The negative cosine with the sum of the reference's (other) rows of the predicted class."""
+    centred = directions - directions[reference].mean(axis=0)
+    centred /= np.linalg.norm(centred, axis=1)[:, None]
+    sums = np.zeros((classes.max() + 1, centred.shape[1]))
+    np.add.at(sums, classes[reference], centred[reference])
+    others = sums[classes]
+    others[reference] -= centred[reference]
+    length = np.linalg.norm(others, axis=1)
+    found: Array = -(centred * others).sum(axis=1) / np.where(length > 0, length, 1)
+    return found
+
+
+def mahalanobis(data: Numbers, reference: Array) -> Array:
+    """The squared distance to the nearest mean of a predicted class, by the covariance within classes."""
+    assert data.features is not None
+    features, predicted = data.features, data.probs.argmax(axis=1)
+    spread = np.cov(within_classes(data, reference)[reference].T)
+    inverse = np.linalg.inv(spread + 0.1 * np.trace(spread) / len(spread) * np.eye(len(spread)))
+    to_means = []
+    for each in np.unique(predicted[reference]):
+        apart = features - features[reference[predicted[reference] == each]].mean(axis=0)
+        to_means.append(np.einsum("nd,de,ne->n", apart, inverse, apart))
+    nearest: Array = np.min(to_means, axis=0)
+    return nearest
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Numbers of each row, for one reference: means compared one by one, as vectors, and by KS."""
@@ -238,13 +290,13 @@ def columns(data: Numbers, reference: Array) -> Columns:
         one["labels and energy"] = np.sum([part / part[reference].std() for part in parts], axis=0)
     expected = np.maximum(chosen[reference].mean(axis=0), 1 / len(reference))
     names = [name for name in ONE_SIDED if name in one]
-    one[SUM] = sum(one[name] / one[name][reference].std() for name in names)
+    one["sum"] = sum(one[name] / one[name][reference].std() for name in names)
     several = {
         "MMD": fourier(scaled, scaled[reference]),
         "classes": by_class / (by_class[reference].std(axis=0) + 1e-9),
         "class counts (chi-square)": chosen / np.sqrt(expected),
         "entropy, t": data.scores["entropy"][:, None],
-        LOGITS: whitened(data.logits, reference, 0.1),
+        "whitened logits": whitened(data.logits, reference, 0.1),
     }
     if data.features is not None:
         several[FEATURES[0]] = whitened(data.features, reference, 0.1)
@@ -255,6 +307,9 @@ def columns(data: Numbers, reference: Array) -> Columns:
         deviation = data.features / data.features[reference].std(axis=0)
         several["MMD of features"] = fourier(deviation, deviation[reference])
         one["kNN of features"] = neighbour_ranks(deviation, reference)
+        for name, values in row_novelty(data, reference).items():
+            one[name] = ranks_in(values[reference], values)
+        one[f"{CLASS_COSINE} tail"] = tails(one[CLASS_COSINE], len(reference))
     single = {f"{name} KS": one[name][:, None] for name in data.scores if name != "entropy"}
     return Columns(one, several, {"BBSD": by_class, **single})
 
@@ -370,85 +425,23 @@ def draws(members: list[Network], seed: int, splits: int) -> Iterator[Drawn]:
                 yield Drawn(network, data, reference, cell, rows)
 
 
-def rates(drawn: list[Drawn]) -> dict[Cell, dict[str, float]]:
-    """The detection rate of each detector and set at 5% false alarms."""
+def rates(drawn: Iterable[Drawn]) -> dict[Cell, dict[str, float]]:
+    """The detection rate of each detector and rule at 5% false alarms."""
     values: dict[Cell, dict[str, list[Array]]] = {}
-    known: dict[int, Columns] = {}
+    known: tuple[Array, Columns] | None = None
+    many = False
     for each in drawn:
-        found = known.get(id(each.reference))
-        if found is None:
-            known = {id(each.reference): columns(each.data, each.reference)}
-            found = known[id(each.reference)]
+        if known is None or known[0] is not each.reference:
+            known = each.reference, columns(each.data, each.reference)
+        many = each.data.many
         cell = values.setdefault(each.cell, {})
-        for name, value in statistics(found, each.data, each.reference, each.rows).items():
+        for name, value in statistics(known[1], each.data, each.reference, each.rows).items():
             cell.setdefault(name, []).append(value)
-    joined = {
-        cell: {name: np.concatenate(parts) for name, parts in each.items()} for cell, each in values.items()
-    }
-    many = drawn[0].data.many
-    return {cell: _rates(found, joined[cell[0], "familiar"], many) for cell, found in joined.items()}
-
-
-def _rates(found: dict[str, Array], null: dict[str, Array], many: bool) -> dict[str, float]:
-    p, own = ({name: _p_values(null[name], each[name]) for name in found} for each in (found, null))
-    detected = {name: rate(values, null[name]) for name, values in found.items()}
-    for rule in RULES:
-        for third in (*FEATURES, LOGITS, None):
-            if third is None or third in found:
-                values, under_null = (_evidence(rule, third, many, each, own) for each in (p, own))
-                detected[set_name(rule, third)] = rate(values, under_null)
-    return detected
-
-
-def set_name(rule: str, third: str | None) -> str:
-    return f"set: {rule}, {third or 'outputs only'}"
-
-
-def _evidence(rule: str, third: str | None, many: bool, p: dict[str, Array], own: dict[str, Array]) -> Array:
-    """A combination of p-values, larger is more evidence; `own` are those of the familiar windows."""
-    if rule == CHOSEN_RULE and many:
-        rule = "today"
-    unfamiliar = LABELS if many else SUM
-    if rule == BEFORE:
-        rule, unfamiliar = "today", "labels" if many else SUM
-    if rule == CHOSEN_RULE:
-        unfamiliar = "smallest"
-        values, null = (-np.min([each[key] for key in ONE_SIDED if key in each], axis=0) for each in (p, own))
-        p, own = (each | {unfamiliar: _p_values(null, found)} for each, found in ((p, values), (own, null)))
-    weights = {"MMD": 0.125, "classes": 0.125}
-    if third == LOGITS:
-        del weights["MMD"]
-    if rule in ("today", "features 1"):
-        weights |= dict.fromkeys((unfamiliar,) if many else ONE_SIDED, 1.0)
-        weights |= {} if third is None else {third: 0.25 if rule == "today" else 1.0}
-    elif third is None:
-        weights |= {unfamiliar: 1.0}
-    else:
-        weights |= (
-            {"both": 1.0} if rule in ("squares", "Fisher", CHOSEN_RULE) else {unfamiliar: 1.0, third: 1.0}
+    joined = {cell: {name: np.stack(parts) for name, parts in each.items()} for cell, each in values.items()}
+    return {
+        cell: detection_rates(
+            found, joined[cell[0], "familiar"], cell[0], many, whole_family=cell[1] in SHARES
         )
-        if rule != "sum":
-            weights |= {"both": 1.0}
-            values, null = (_both(rule, each[unfamiliar], each[third]) for each in (p, own))
-            p = p | {"both": _p_values(null, values)}
-    smallest: Array = np.min([p[key] / weight for key, weight in weights.items() if key in p], axis=0)
-    return -smallest
-
-
-def _both(rule: str, a: Array, b: Array) -> Array:
-    if rule == "squares":
-        total: Array = np.maximum(norm.isf(a), 0) ** 2 + np.maximum(norm.isf(b), 0) ** 2
-        return total
-    logs: Array = -np.log(a) - np.log(b)
-    return logs
-
-
-def _p_values(null: Array, values: Array) -> Array:
-    return (1 + len(null) - np.searchsorted(np.sort(null), values, "left")) / (len(null) + 1)
-
-
-def rate(values: Array, null: Array) -> float:
-    """How often a value is above the 95% quantile; a tie with it counts with the share that makes it 5%."""
-    limit = np.sort(null)[int(np.ceil((1 - ALPHA) * len(null))) - 1]
-    above, at = (null > limit).mean(), (null == limit).mean()
-    return float((values > limit).mean() + max(0.0, ALPHA - above) / at * (values == limit).mean())
+        for cell, found in joined.items()
+        if cell[1] != "familiar"
+    }

@@ -11,7 +11,7 @@ import argparse
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,7 +22,8 @@ import monitoring_page
 import numpy as np
 import spending
 import two_detectors
-from detectors import ALPHA, DECIDING, HALVES, TASKS, Cell, Drawn, Sample
+from detectors import DECIDING, HALVES, TASKS, Cell, Drawn, Sample
+from rules import ALPHA, rate
 
 from surefoot import fit_temperature
 from surefoot.deploy.monitor import AlphaBudget, Scores, check_shift, scores_of
@@ -71,12 +72,11 @@ def both_sides(network: detectors.Network) -> Scores:
 
 def checked(store: Path, sample: Sample, task: str) -> dict[Cell, dict[str, Proportion]]:
     """How often `surefoot monitor` itself finds a shift: alone, as a first check, and if it matters."""
-    drawn = list(detectors.draws(members(store, task, CONFIRM), HALVES.index(CONFIRM), sample.splits))
+    networks = members(store, task, CONFIRM)
     found: dict[Cell, list[tuple[bool, bool, bool]]] = {}
     scores: dict[int, Scores] = {}
     first = AlphaBudget.of_check(1, ALPHA).level
-    splits = len({id(each.reference) for each in drawn})
-    for each in drawn:
+    for each in detectors.draws(networks, HALVES.index(CONFIRM), sample.splits):
         if each.cell not in CHECKED:
             continue
         if id(each.network) not in scores:
@@ -84,7 +84,7 @@ def checked(store: Path, sample: Sample, task: str) -> dict[Cell, dict[str, Prop
         whole = scores[id(each.network)]
         reference = rows(whole, each.reference)
         windows = sample.checked if each.cell in DECIDING else sample.others
-        for chosen in each.rows[: max(1, round(windows / splits))]:
+        for chosen in each.rows[: max(1, round(windows / sample.splits))]:
             check = check_shift(reference, rows(whole, chosen), budget=AlphaBudget.only(ALPHA))
             smallest = min(finding.adjusted for finding in check.findings)
             found.setdefault(each.cell, []).append((check.alarm, smallest <= first, check.matters))
@@ -118,7 +118,7 @@ def false_alarms(store: Path, sample: Sample, task: str) -> tuple[int, int]:
     return alarms, sample.histories
 
 
-def for_peers(drawn: list[Drawn], folder: Path, task: str, splits: int) -> dict[str, Cell]:
+def for_peers(drawn: Iterable[Drawn], folder: Path, task: str, splits: int) -> dict[str, Cell]:
     """Write the windows of the deciding cells and the familiar ones of these sizes; names of the files."""
     sizes = {size for size, _ in DECIDING}
     seen: dict[Cell, int] = {}
@@ -158,7 +158,7 @@ def peer_rates(folder: Path, names: dict[str, Cell]) -> dict[Cell, dict[str, flo
                 found.setdefault(cell, {})[f"{name} <= 0.05"] = float((evidence <= ALPHA).mean())
             else:
                 null = joined[cell[0], "familiar"][name]
-                found.setdefault(cell, {})[name] = detectors.rate(evidence, null)
+                found.setdefault(cell, {})[name] = rate(evidence, null)
     return found
 
 
@@ -194,12 +194,12 @@ def peer_versions(python: str) -> str:
 def power(store: Path, sample: Sample, task: str, half: str, seed: int) -> dict[Cell, dict[str, float]]:
     """Each detector's and each rule's power on windows drawn with a seed."""
     splits = sample.choosing if half == HALVES[0] else sample.splits
-    return detectors.rates(list(detectors.draws(members(store, task, half), seed, splits)))
+    return detectors.rates(detectors.draws(members(store, task, half), seed, splits))
 
 
 def frouros(store: Path, peers: str, sample: Sample, task: str) -> dict[Cell, dict[str, float]]:
     """Frouros on the same windows."""
-    drawn = list(detectors.draws(members(store, task, CONFIRM), HALVES.index(CONFIRM), sample.splits))
+    drawn = detectors.draws(members(store, task, CONFIRM), HALVES.index(CONFIRM), sample.splits)
     with tempfile.TemporaryDirectory() as folder:
         names = for_peers(drawn, Path(folder), task, sample.peers)
         run_peers(peers, Path(folder))
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repetitions, to try the script")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    sample = Sample(4, 4, 4, 4, 4, 1) if given.quick else Sample()
+    sample = Sample(5, 5, 5, 5, 5, 1) if given.quick else Sample()
     found = study(given.store, given.peers, sample, given.workers)
     text = monitoring_page.page(found)
     if given.write:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cosine
 from scipy.stats import binomtest, ks_2samp, mannwhitneyu, permutation_test, rankdata, ttest_ind
 from sklearn.metrics import roc_auc_score
 
@@ -16,7 +17,7 @@ from surefoot.deploy.detectors import (
     Detector,
     Role,
     _smallest,
-    class_changes,
+    class_cosine,
     combine,
     higher,
     kernel_distance,
@@ -61,9 +62,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(dim=1).values.numpy() for each in (reference, current))
     found = {each.name: each for each in look.findings}
-    assert (
-        " ".join(found) == "confidence confidence tail energy energy tail coverage outputs classes together"
-    )
+    assert " ".join(found) == "confidence energy energy tail coverage outputs together"
     confidence, novelty, coverage = (found[name] for name in ("confidence", "energy", "coverage"))
     assert confidence.p == pytest.approx(mannwhitneyu(b, a, alternative="less").pvalue, abs=0.003)
     assert confidence.distance == pytest.approx(ks_2samp(a, b).statistic)
@@ -107,7 +106,7 @@ def test_probabilities_are_compared_with_logits_by_what_both_have():
     reference, current = logits.take(slice(900)), logits.take(slice(900, None))
     probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
     adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
-    assert list(adjusted) == ["confidence", "confidence tail", "outputs", "classes", "together"]
+    assert list(adjusted) == ["confidence", "outputs", "together"]
     assert min(adjusted.values()) > 0.1
 
 
@@ -195,16 +194,11 @@ def observed(detector, n):
     return detector.statistic(detector.columns[-n:].sum(axis=0, keepdims=True), n)[0]
 
 
-def test_changes_of_classes_and_of_means_by_hand():
-    """The largest z of the rank-sums, the mean of the labels' Savage scores, and Hotelling's T^2, without a ridge."""
+def test_changes_of_labels_and_of_means_by_hand():
+    """The mean of the labels' Savage scores, and Hotelling's T^2 with a ridge."""
     rng = np.random.default_rng(0)
     a, b = rng.dirichlet(np.ones(4), 300), rng.dirichlet([1, 1, 1, 2], 100)
     both = np.concatenate([a, b])
-    ranks = rankdata(both, axis=0)
-    z = (ranks[300:].mean(axis=0) - ranks[:300].mean(axis=0)) / ranks.std(axis=0)
-    (classes,) = class_changes("c", a, b)
-    assert observed(classes, 100) == pytest.approx((z**2).max())
-    assert combine([classes], 100, level=0.05)[0].p < 0.05
     tails = -np.log(1 - rankdata(np.minimum(both, 1 - both), axis=0) / 401)
     assert np.concatenate(label_uncertainty(a, b)) == pytest.approx(tails.mean(axis=1))
     x, y = a @ rng.standard_normal((4, 3)), b @ rng.standard_normal((4, 3))
@@ -213,10 +207,37 @@ def test_changes_of_classes_and_of_means_by_hand():
     difference = y.mean(axis=0) - x.mean(axis=0)
     ridged = pooled + 0.1 * np.trace(pooled) / 3 * np.eye(3)
     assert observed(means, 100) == pytest.approx(difference @ np.linalg.solve(ridged, difference))
-    for each in (class_changes, mean_change):
-        up, down = (combine(each("x", a[:, :1], a[:100, :1] + d), 100, level=0.05)[0].p for d in (0.2, -0.2))
-        assert max(up, down) < 0.01  # a single column is two-sided, too
-        assert each("x", np.ones((5, 2)), np.ones((4, 2))) == []
+    up, down = (
+        combine(mean_change("x", a[:, :1], a[:100, :1] + d), 100, level=0.05)[0].p for d in (0.2, -0.2)
+    )
+    assert max(up, down) < 0.01  # a single column is two-sided, too
+    assert mean_change("x", np.ones((5, 2)), np.ones((4, 2))) == []
+
+
+def test_the_cosine_with_the_other_rows_of_a_class_by_hand():
+    """Rows far from their class have the highest ranks; the length of a row does not matter; nor the order."""
+    rng = np.random.default_rng(0)
+    rows, classes = rng.standard_normal((40, 3)) + 1, rng.integers(3, size=40)
+    classes[0] = 3  # the only row of its class
+    units = rows / np.linalg.norm(rows, axis=1)[:, None]
+    centred = units - units.mean(axis=0)
+    cosines = [
+        0.0 if number == 0 else 1 - cosine(centred[number], sum(
+            centred[other] / np.linalg.norm(centred[other])
+            for other in range(40) if other != number and classes[other] == classes[number]
+        ))
+        for number in range(40)
+    ]  # fmt: skip
+    (found,) = class_cosine("c", (rows[:30], rows[30:]), (classes[:30], classes[30:]))
+    assert found.columns[:, 0] == pytest.approx(rankdata(-np.array(cosines)))
+    assert found.role is Role.ADDED
+    scaled = rows * rng.uniform(0.1, 9, (40, 1))
+    order = rng.permutation(40)
+    (other,) = class_cosine(
+        "c", (scaled[order][:5], scaled[order][5:]), (classes[order][:5], classes[order][5:])
+    )
+    assert other.columns == pytest.approx(found.columns[order])
+    assert class_cosine("c", (np.zeros((5, 2)), np.zeros((4, 2))), (classes[:5], classes[5:9])) == []
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 40.0], ids=["plain", "saturated: most confidences are exactly 1"])
@@ -229,6 +250,34 @@ def test_false_alarms_and_detection_in_drawn_data(sharpness):
         found += check_shift(reference, strange, budget=ONLY).alarm
     assert binomtest(false, turns, 0.05, alternative="greater").pvalue > 1e-4
     assert found > 0.95 * turns
+
+
+def with_features(n, rng, kind, *, strange=False):
+    """Features near those of the row's label; `strange`: near those of another one, with the same outputs."""
+    label = rng.integers(5, size=n)
+    logits = np.where(np.arange(5) == label[:, None], 3, -3) + rng.standard_normal((n, 5))
+    prototypes = 3 * np.random.default_rng(0).standard_normal((5, 16))
+    features = prototypes[(label + strange) % 5] + rng.standard_normal((n, 16))
+    return scores_of(Predictions.from_logits(logits, None, kind=kind, features=features))
+
+
+@pytest.mark.parametrize("kind", LabelKind)
+def test_false_alarms_and_detection_with_features(kind):
+    """The cosine within classes, for many labels, sees what neither the outputs nor the features' means show."""
+    rng, turns, false = np.random.default_rng(1), 40, 0
+    for _ in range(turns):
+        false += check_shift(with_features(300, rng, kind), with_features(60, rng, kind), budget=ONLY).alarm
+    assert binomtest(false, turns, 0.05, alternative="greater").pvalue > 1e-4
+    strange = check_shift(
+        with_features(300, rng, kind), with_features(60, rng, kind, strange=True), budget=ONLY
+    )
+    found = {each.name: each.p for each in strange.findings}
+    if kind is LabelKind.MANY_LABELS:
+        assert list(found) == ["confidence", "features", "class cosine", "together"]
+        assert strange.alarm
+        assert found["class cosine"] <= 0.002 < 0.01 < min(found["confidence"], found["features"])
+    else:
+        assert list(found) == ["confidence", "energy", "energy tail", "features", "together"]
 
 
 def test_ten_looks_at_one_reference_alarm_no_more_often_than_alpha():
@@ -290,7 +339,7 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert late[0].startswith("No shift detected")
     assert "A single check would have detected a shift" in late[1]
     assert "as check 9 of a history, the limit is 1e-09" in late[1]
-    assert len(monitor_table(loud).rows) == 7
+    assert len(monitor_table(loud).rows) == 5
     document = json.loads(json.dumps(monitor_document(loud, monitor_verdict(loud)), allow_nan=False))
     assert document["alarm"] is True
     assert document["accuracy"]["drop"]["value"] == pytest.approx(loud.drop.value)
@@ -303,7 +352,7 @@ def test_the_file_s_novelty_comes_first_and_probabilities_have_no_energy():
     scores = scores_of(Predictions.from_probs(draw_one_label(100).probs(), draw_one_label(100).labels))
     assert novelty_name(scores, scores) is None
     names = [each.name for each in check_shift(scores, scores, budget=ONLY).findings]
-    assert names == ["confidence", "confidence tail", "outputs", "classes", "together"]
+    assert names == ["confidence", "outputs", "together"]
     one_logit = scores_of(Predictions.from_logits(np.linspace(-3, 3, 100), np.arange(100) % 2))
     assert novelty_name(one_logit, one_logit) is None  # stored beside a 0: its energy would rank by class
     members = scores_of(draw_one_label(100, members=3))
@@ -339,7 +388,7 @@ def test_many_labels_are_watched_row_by_row():
     assert found.alarm
     assert found.estimator == DIFFERENCE
     assert found.drop.value == pytest.approx(scores.confidence.mean() - scores_of(blurred).confidence.mean())
-    assert [each.name for each in found.findings] == ["confidence", "outputs", "classes", "together"]
+    assert [each.name for each in found.findings] == ["confidence", "outputs", "together"]
     window = many.take(slice(100))
     shaken = scores_of(window.with_logits(window.logits * 0.97))
     check = check_shift(scores, shaken, budget=ONLY)
@@ -392,6 +441,32 @@ def test_a_history_counts_its_looks_and_spends_less_each_time(tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
+def test_a_history_may_give_its_first_check_most_of_alpha(tmp_path):
+    """The levels add up to alpha; later checks keep the share, another one is refused."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "h.jsonl"
+    reference = source(300, rng)
+    checks = [
+        surefoot.monitor(reference, source(60, rng), history=path, first_share=share)
+        for share in (0.9, None, 0.9)
+    ]
+    rest = 0.1 * 0.05 / (np.pi**2 / 6 - 1)
+    assert [each.budget.level for each in checks] == pytest.approx([0.045, rest / 4, rest / 9])
+    assert sum(AlphaBudget.of_check(k, 0.2, 0.9).level for k in range(1, 20_000)) == pytest.approx(0.2, 1e-3)
+    with pytest.raises(InputError, match=r"started with a first share of 0\.9, got 0\.5; allowed: the same"):
+        surefoot.monitor(reference, source(60, rng), history=path, first_share=0.5)
+    with pytest.raises(InputError, match="first_share without a history"):
+        surefoot.monitor(reference, source(60, rng), first_share=0.5)
+    with pytest.raises(InputError, match="first_share"):
+        surefoot.monitor(reference, source(60, rng), history=path, first_share=1.0)
+    assert len(path.read_text().splitlines()) == 3
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    old = [{name: value for name, value in line.items() if name != "first_share"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))  # of an earlier version
+    usual = surefoot.monitor(reference, source(60, rng), history=path).budget
+    assert usual.level == pytest.approx(0.05 * 6 / (np.pi * 4) ** 2)
+
+
 def test_of_a_long_history_only_the_end_is_read(tmp_path):
     """Three megabytes of checks: the next is number 6,001, and nothing before it has changed."""
     path = tmp_path / "h.jsonl"
@@ -439,7 +514,7 @@ def test_coverage_is_compared_only_where_both_sides_have_thresholds():
         (without, without, 0),
     ):
         found = check_shift(reference, current, budget=ONLY)
-        assert len(found.findings) == 7 + expected
+        assert len(found.findings) == 5 + expected
     assert AlphaBudget(0.05).number == 1
 
 

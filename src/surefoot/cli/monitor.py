@@ -49,6 +49,13 @@ def monitor(
     history: Annotated[
         Path | None, typer.Option(help="JSON lines, one per check; needed if you check more than once.")
     ] = None,
+    first_share: Annotated[
+        float | None,
+        typer.Option(
+            help="The share of alpha for the first check of the history; 0.61 unless given. The more, the "
+            "stricter are all later checks."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the result.")
@@ -62,6 +69,10 @@ def monitor(
         raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
     if bound is not None and not 0 <= bound <= 1:
         raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
+    if first_share is not None and not 0 < first_share < 1:
+        raise InputError(f"--first-share is {first_share:g}; allowed: above 0 and below 1")
+    if first_share is not None and history is None:
+        raise InputError("--first-share needs --history; a single check has all of alpha")
     inputs = [reference, current, calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(*inputs)
@@ -101,6 +112,7 @@ def monitor(
         alpha=alpha,
         bound=bound,
         history=history,
+        first_share=first_share,
         source=path_text(current),
         on_check=show,
     )

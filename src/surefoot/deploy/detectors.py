@@ -2,17 +2,18 @@
 
 Every detector compares the mean of some numbers per row: ranks of a score, random Fourier features of a
 kernel, or whitened features. So one matrix product gives its statistic for many permutations of the rows.
-Two kinds of evidence of unfamiliar rows add up (Fisher 1932): the most significant score of the outputs, and
-the features. The smallest of that p-value and the weighted ones of any change is the result. The same
-permutations calibrate every step (Westfall & Young 1993), so it is exact for any distribution, if the rows
-are exchangeable. Why so: benchmarks/results/monitor.md.
+Independent kinds of evidence add up (Fisher 1932): the most significant score of the outputs, and the
+features. Without features, the smaller of the scores' p-value and the weighted one of any change of the
+outputs is the result. The same permutations calibrate every step (Westfall & Young 1993), so it is exact for
+any distribution, if the rows are exchangeable. Why so: benchmarks/results/monitor.md.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,9 @@ from surefoot.intervals import NAN
 from surefoot.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
-ANY_CHANGE = 0.125  # weight of a change in any direction; the other detectors are for unfamiliar data
-FEATURES_WEIGHT = 0.25  # where they do not add up
+ANY_CHANGE = 1 / 16  # weight of any change of the outputs; the other detectors are for unfamiliar data
 TOGETHER = "together"  # the result of all detectors
 RIDGE = 0.1  # of the mean variance, added to each
-MOST_CLASSES = 64  # whose probabilities are compared: the most frequent ones
 FREQUENCIES = 64  # random Fourier features of a kernel have twice as many columns
 WIDTH_ROWS = 500  # whose median distance is the width of the kernel
 LEAST_RANGE = 1e-6  # a score that varies by less is constant
@@ -54,14 +53,13 @@ class Detector:
     """Numbers of each row, the reference's first, whose means are compared.
 
     A single number: one-sided, evidence is a higher mean of the current rows. Several: any difference, by
-    the sum of their squares or by the largest.
+    the sum of their squares.
     """
 
     name: str
     columns: Array  # (rows, d)
     role: Role = Role.SCORE
     weight: float = 1.0  # of one that is ALONE: its p-value counts as p / weight
-    by: Literal["sum", "largest"] = "sum"
 
     def statistic(self, sums: Array, n: int) -> Array:
         """From the sums (permutations, d) over n current rows; larger is more evidence."""
@@ -69,9 +67,8 @@ class Detector:
         difference: Array = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
         if difference.shape[1] == 1:
             return difference[:, 0]
-        squares: Array = difference**2
-        found: Array = squares.sum(axis=1) if self.by == "sum" else squares.max(axis=1)
-        return found
+        squares: Array = (difference**2).sum(axis=1)
+        return squares
 
     def asymptotic_p(self, n: int) -> float:
         """From the normal distribution of the sum over n of the rows; NaN for several numbers."""
@@ -124,23 +121,31 @@ def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:
     return total[: len(reference)], total[len(reference) :]
 
 
-def class_changes(name: str, reference: Array, current: Array) -> list[Detector]:
-    """Whether any class's probability has changed: the largest change of a mean rank, up or down.
+def class_cosine(
+    name: str, features: tuple[Array, Array], classes: tuple[NDArray[np.int64], NDArray[np.int64]]
+) -> list[Detector]:
+    """Whether rows are less similar to the other rows of their class: the mean rank of a cosine distance.
 
-    As black-box shift detection (Rabanser et al., NeurIPS 2019), which takes the largest Kolmogorov-Smirnov
-    distance, but of means, so that permutations are cheap.
+    Between the direction of a row's features, less the mean direction, and the sum of those of the other
+    rows of its class, in both files together, so it does not depend on which rows are current.
     """
-    both = np.concatenate([reference, current])
+    both, of = np.concatenate(features), np.concatenate(classes)
     if len(both) > MOST_ROWS:
         return []
-    frequent = np.argsort(-both.mean(axis=0), kind="stable")[:MOST_CLASSES]
-    varies = [index for index in frequent if np.ptp(both[:, index]) > LEAST_RANGE]
-    if not varies:
+    directions = _unit(_unit(both) - _unit(both).mean(axis=0))
+    sums = np.zeros((of.max() + 1, both.shape[1]))
+    np.add.at(sums, of, directions)
+    distance = -(directions * _unit(sums[of] - directions)).sum(axis=1)
+    if np.ptp(distance) <= LEAST_RANGE:
         return []
-    ranks = np.stack([average_ranks(both[:, index]) for index in varies], axis=1)
-    columns = (ranks - ranks.mean(axis=0)) / ranks.std(axis=0)
-    columns = np.concatenate([columns, -columns], axis=1) if len(varies) == 1 else columns  # two-sided
-    return [Detector(name, columns, Role.ALONE, ANY_CHANGE, "largest")]
+    return [Detector(name, average_ranks(distance)[:, None], Role.ADDED)]
+
+
+def _unit(rows: Array) -> Array:
+    """Scaled to a length of 1; zeros stay."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: Array = rows / np.where(length > LEAST_RANGE, length, 1)
+    return scaled
 
 
 def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
@@ -274,13 +279,22 @@ def _statistics(detectors: Sequence[Detector], n: int, permutations: int) -> Arr
 
 def _sums(columns: Array, n: int, permutations: int) -> Iterator[Array]:
     """Sums of the columns over the last n rows, then over n random rows, for many draws."""
-    rng = np.random.default_rng(SEED)
     rows = len(columns)
     yield columns[-n:].sum(axis=0, keepdims=True)
+    if permutations * rows <= AT_ONCE:
+        yield _drawn_at_once(rows, n, permutations).astype(np.float64) @ columns
+        return
+    rng = np.random.default_rng(SEED)
     while permutations:
         step = min(permutations, max(1, AT_ONCE // rows))
         yield _smallest(rng.random((step, rows), dtype=np.float32), n).astype(np.float64) @ columns
         permutations -= step
+
+
+@lru_cache(maxsize=4)  # at most 4 MB each
+def _drawn_at_once(rows: int, n: int, permutations: int) -> NDArray[np.bool_]:
+    """The same for every check of as many rows, as of a window that moves."""
+    return _smallest(np.random.default_rng(SEED).random((permutations, rows), dtype=np.float32), n)
 
 
 def _smallest(values: NDArray[np.float32], n: int) -> NDArray[np.bool_]:

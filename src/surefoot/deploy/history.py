@@ -4,13 +4,13 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.monitor import Check
+from surefoot.deploy.monitor import FIRST_SHARE, Check
 from surefoot.errors import InputError
 from surefoot.io import ClaimedError, locked, parse_json, refuse_special, replacing
 
@@ -25,6 +25,7 @@ class History:
     count: int
     checks: tuple[dict[str, Any], ...]
     new: str = ""  # what `write` appends to the file
+    first_share: float = FIRST_SHARE  # of alpha, for the first check
 
     def added(self, check: Check, *, reference: str, source: str) -> "History":
         """With this check at its end; nothing is written yet."""
@@ -37,6 +38,7 @@ class History:
             "n": check.n_current,
             "alpha": check.budget.alpha,
             "level": check.budget.level,
+            "first_share": check.budget.first_share,
             "p": {each.name: each.p for each in check.findings},
             "adjusted": {each.name: each.adjusted for each in check.findings},
             "accuracy": asdict(check.accuracy),
@@ -44,7 +46,7 @@ class History:
             "alarm": check.alarm,
         }
         line = json.dumps(entry, allow_nan=False) + "\n"
-        return History(self.path, self.count + 1, (*self.checks, entry), self.new + line)
+        return replace(self, count=self.count + 1, checks=(*self.checks, entry), new=self.new + line)
 
     def write(self) -> None:
         """Write the file, which spends the budget of its last check."""
@@ -59,22 +61,27 @@ LOCK_NAME = 50  # characters of the history's name in the name of its lock, whic
 
 
 @contextmanager
-def opened(path: Path, *, alpha: float, reference: str) -> Iterator[History]:
-    """The history, locked until the check is written: two at once would spend the same budget twice."""
+def opened(
+    path: Path, *, alpha: float, reference: str, first_share: float | None = None
+) -> Iterator[History]:
+    """The history, locked until the check is written: two at once would spend the same budget twice.
+
+    Without a share of alpha for the first check, that of the history.
+    """
     if not path.name:
         raise InputError(f"the history {path} is not a file; allowed: the path of a file, new or existing")
     try:
         lock = path.with_name(f".{path.name[:LOCK_NAME]}.lock")
         with locked(lock):
             try:
-                yield _read(path, alpha=alpha, reference=reference)
+                yield _read(path, alpha, reference, first_share)
             finally:
                 lock.unlink(missing_ok=True)
     except ClaimedError as error:
         raise InputError(f"another check with the history {path} is running; try again") from error
 
 
-def _read(path: Path, *, alpha: float, reference: str) -> History:
+def _read(path: Path, alpha: float, reference: str, first_share: float | None) -> History:
     lines, is_whole, is_ended = _recent_lines(path) if path.exists() else ([], True, True)
     first = 1 if is_whole else _number_of(path, lines)
     checks = tuple(_check_from(path, number, line) for number, line in enumerate(lines, start=first))
@@ -88,7 +95,19 @@ def _read(path: Path, *, alpha: float, reference: str) -> History:
                 f"{path} has checks against another reference (or with another calibration); allowed: a new "
                 "history for a new reference"
             )
-    return History(path, first + len(checks) - 1, checks, "" if is_ended else "\n")
+        if first_share not in (None, check["first_share"]):
+            raise InputError(
+                f"{path} was started with a first share of {check['first_share']:.3g}, got {first_share:g}; "
+                "allowed: the same, or none"
+            )
+    share = FIRST_SHARE if first_share is None else first_share
+    return History(
+        path,
+        first + len(checks) - 1,
+        checks,
+        "" if is_ended else "\n",
+        checks[-1]["first_share"] if checks else share,
+    )
 
 
 def _recent_lines(path: Path) -> tuple[list[str], bool, bool]:
@@ -133,6 +152,7 @@ def _check_from(path: Path, number: int, line: str) -> dict[str, Any]:
             "accuracy": {name: float(entry["accuracy"][name]) for name in ("value", "low", "high")},
             "adjusted": {str(name): float(p) for name, p in entry.get("adjusted", {}).items()},
             "level": float(entry["level"]),
+            "first_share": float(entry.get("first_share", FIRST_SHARE)),
             "alarm": bool(entry["alarm"]),
         }
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

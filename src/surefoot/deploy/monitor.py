@@ -15,11 +15,10 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.deploy.accuracy import FALL_FACTOR, Reference, scaled_fall
 from surefoot.deploy.detectors import (
-    FEATURES_WEIGHT,
     LEAST_RANGE,
     Detector,
     Role,
-    class_changes,
+    class_cosine,
     combine,
     higher,
     kernel_distance,
@@ -49,8 +48,9 @@ POWER = 0.8  # of the smallest drop that a check would have detected
 MOST_UNFAMILIAR = 20  # rows that are listed
 NO_INTERVAL = Interval(NAN)
 NORMAL_CURVE = NormalDist()
-ORDER = ("confidence", "confidence tail", "energy", "energy tail", "novelty", "novelty tail", "coverage",
-         "features", "outputs", "classes", "together")  # fmt: skip
+FIRST_SHARE = 6 / np.pi**2  # of alpha, for the first check of a history: 1 / k^2, normalised
+ORDER = ("confidence", "energy", "energy tail", "novelty", "novelty tail", "coverage", "features",
+         "class cosine", "outputs", "together")  # fmt: skip
 
 DIFFERENCE = "difference of confidences"
 SCALED = f"{DIFFERENCE}, falls times {FALL_FACTOR:g}"
@@ -101,6 +101,7 @@ class AlphaBudget:
     alpha: float
     number: int = 1
     level: float = NAN
+    first_share: float = FIRST_SHARE
 
     @staticmethod
     def only(alpha: float) -> "AlphaBudget":
@@ -108,13 +109,21 @@ class AlphaBudget:
         return AlphaBudget(alpha, 1, alpha)
 
     @staticmethod
-    def of_check(number: int, alpha: float) -> "AlphaBudget":
-        """alpha * 6 / (pi * number)^2: over any number of checks, these add up to at most alpha.
+    def of_check(number: int, alpha: float, first_share: float = FIRST_SHARE) -> "AlphaBudget":
+        """A share of alpha for the first check; the others divide the rest in proportion to 1 / number^2.
+
+        Over any number of checks, the levels add up to at most alpha. With the default share, that of check
+        k is alpha * 6 / (pi * k)^2.
 
         >>> round(sum(AlphaBudget.of_check(k, 0.05).level for k in range(1, 100_000)), 5)
         0.05
+        >>> round(sum(AlphaBudget.of_check(k, 0.05, 0.9).level for k in range(1, 100_000)), 5)
+        0.05
         """
-        return AlphaBudget(alpha, number, alpha * 6 / (np.pi * number) ** 2)
+        share = first_share
+        if number > 1:
+            share = (1 - first_share) / (1 - FIRST_SHARE) * FIRST_SHARE / number**2
+        return AlphaBudget(alpha, number, alpha * share, first_share)
 
 
 @checked
@@ -189,7 +198,7 @@ def scores_of(
 def energies(predictions: Predictions) -> Array:
     """The energy of each row, the mean over members: averaged logits have another one.
 
-    0 for files with one logit, which is stored beside a 0: their energy would rank the rows by class.
+    0 for files with one logit, which is stored with a 0: their energy would rank the rows by class.
     """
     total = torch.zeros(predictions.n, dtype=torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL and not predictions.logits[:, :, 0].any():
@@ -249,7 +258,7 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     if many_labels:
         detectors = _scores_of_many_labels(reference, current)
     else:
-        detectors = higher("confidence", -before, -now)
+        detectors = higher("confidence", -before, -now)[:1]
     name = novelty_name(reference, current)
     if name is not None and not (many_labels and name == "energy"):
         before, now = reference.novelty[name], current.novelty[name]
@@ -259,13 +268,8 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
         described["coverage"] = _coverage(reference.accepted, current.accepted)
         accepted = higher("coverage", -reference.accepted, -current.accepted)[:1]
         detectors += [replace(each, role=Role.SHOWN) for each in accepted]
-    if reference.features is not None and current.features is not None:
-        features = mean_change("features", reference.features, current.features)
-        if many_labels:  # they detect little there
-            features = [replace(each, role=Role.ALONE, weight=FEATURES_WEIGHT) for each in features]
-        detectors += features
-    detectors += kernel_distance("outputs", *_outputs(reference, current))
-    detectors += class_changes("classes", reference.probs, current.probs)
+    of_features = _of_features(reference, current)
+    detectors += of_features or kernel_distance("outputs", *_outputs(reference, current))
     results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
     found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
     for name, each in results.items():
@@ -280,6 +284,18 @@ def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]
         detectors += higher("energy", reference.novelty["energy"], current.novelty["energy"])[:1]
         added = np.sum([each.columns / each.columns.std() for each in detectors], axis=0)
         detectors = [replace(detectors[0], columns=added)]
+    return detectors
+
+
+def _of_features(reference: Scores, current: Scores) -> list[Detector]:
+    """Their means and, for many labels, how similar rows are to those of the same most probable label."""
+    if reference.features is None or current.features is None:
+        return []
+    features = reference.features, current.features
+    detectors = mean_change("features", *features)
+    if reference.classes is None and detectors:
+        most = reference.probs.argmax(axis=1), current.probs.argmax(axis=1)
+        detectors += class_cosine("class cosine", features, most)
     return detectors
 
 

@@ -14,27 +14,26 @@ from surefoot.text import count_of, p_text, percent_range
 SHIFTED = "The data has shifted."
 TITLES = {
     "confidence": "confidence",
-    "confidence tail": "confidence, lowest",
     "energy": "novelty (energy)",
     "energy tail": "novelty (energy), highest",
     "novelty": "novelty",
     "novelty tail": "novelty, highest",
     "coverage": "share accepted",
-    "outputs": "outputs (any change)",
-    "classes": "classes (any change)",
     "features": "features",
+    "class cosine": "features, similarity to their class",
+    "outputs": "outputs (any change)",
     "together": "all of these together",
 }
 DEFINITIONS = {
     "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
     "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "
     "unfamiliar rows; confidence of many labels: label by label, and the energy); a change of the features' "
-    "means (Hotelling); any change of the outputs (maximum mean discrepancy) and of a class's probability "
-    "(the largest change of a mean rank)",
+    "means (Hotelling); for many labels, a lower cosine of a row's features with those of the same most "
+    "probable label; without features, any change of the outputs (maximum mean discrepancy)",
     "adjusted": "p of the whole check, if there were no other evidence; 'together': of all evidence, by the "
-    "same permutations: the most significant of confidence and novelty and, for one label, the features "
-    "add up (Fisher); a change of outputs or classes counts with a weight of an eighth; a shift is detected "
-    "if that is at most level",
+    "same permutations: the most significant of confidence and novelty, and the features, add up (Fisher); "
+    "without features, a change of the outputs counts with a weight of a sixteenth; a shift is detected if "
+    "that is at most level",
     "level": "the part of alpha that this check may spend; over all checks of a history the probability of "
     "any false alarm is at most alpha",
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
@@ -57,7 +56,7 @@ TYPICAL_ERROR = {
     (DIFFERENCE, False, True): 1,
     (DIFFERENCE, False, False): 2,
 }
-SUMMARISED = ("confidence tail", "energy tail", "novelty tail")  # in 'together'
+SUMMARISED = ("energy tail", "novelty tail")  # in 'together'
 PARTS_SHOWN = 5  # in the verdict
 
 

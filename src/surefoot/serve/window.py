@@ -126,7 +126,7 @@ class ShiftWindow:
             start = time.thread_time()
             try:
                 self.check()
-            except Exception as error:  # whatever it is, the server must go on
+            except Exception as error:  # whatever it is, the server must continue
                 LOG.error("the check for shift failed", exc_info=error)
                 sentence = str(error) if isinstance(error, InputError) else "see the server's log"
                 self.state = replace(self.state, name=FAILED, sentences=(f"The check failed: {sentence}.",))
@@ -168,6 +168,8 @@ class ShiftWindow:
         sentences = state.sentences
         if state.name == COLLECTING:
             sentences = (f"Not enough rows yet: {self._rows:,} of {self.watch.rows:,}.",)
+            if self._rows >= self.watch.rows:
+                sentences = ("Enough rows; the first check has not ended yet.",)
         return {
             "state": state.name,
             "verdict": list(sentences),
