@@ -206,10 +206,12 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
                 raise InputError(f"estimator is a {type(model).__name__}; allowed: a scikit-learn classifier")
             columns = _labels(model.classes_, self.classes_)
             found = _logits(model, _safe_indexing(X, test))
-            level = np.logaddexp.reduce(found, axis=1, keepdims=True) - np.log(rows)
-            filled = np.broadcast_to(level, (len(found), len(self.classes_))).copy()
-            filled[:, columns] = found
-            logits[test], seen[test] = filled, True
+            if len(columns) < len(self.classes_):
+                level = np.logaddexp.reduce(found, axis=1, keepdims=True) - np.log(rows)
+                filled = np.broadcast_to(level, (len(found), len(self.classes_))).copy()
+                filled[:, columns] = found
+                found = filled
+            logits[test], seen[test] = found, True
             known[test] = np.isin(labels[test], columns)
         if not seen.any() or not known.any():
             raise InputError("cv leaves no row out whose class was trained on; needed: at least one such row")

@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +17,20 @@ from surefoot import InputError, fit_calibration
 from surefoot.calibrators import CALIBRATORS
 from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling
 from surefoot.calibrators.folds import folds_of
+from surefoot.calibrators.logistic import Problem
 from surefoot.calibrators.one_vs_rest import (
     fit_beta_calibration,
+    fit_platt_scaling,
+    log_odds,
+    log_odds_of,
+)
+from surefoot.calibrators.pieces import (
     fit_histogram_calibration,
     fit_isotonic_calibration,
-    fit_platt_scaling,
 )
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.metrics import nll_unclipped
+from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -176,11 +183,43 @@ def test_histogram_is_the_share_in_each_bin():
 
 
 def test_many_values_find_their_piece_as_few_do():
-    curves = fit_isotonic_calibration(skewed(n=300, classes=3)).module(torch.float64)
-    values = 9 * torch.randn(3, 20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    values[:, : curves.scores.shape[1]] = curves.scores  # exactly on a point
-    few = torch.cat([curves.shares(part.contiguous()) for part in values.split(50, dim=1)], dim=1)
-    assert torch.equal(curves.shares(values), few)
+    fitted = fit_isotonic_calibration(skewed(n=300, classes=3))
+    values = np.random.default_rng(0).normal(0, 9, (3, 20_000))
+    for row, points in zip(values, fitted.scores, strict=True):
+        row[: len(points)] = points  # exactly on a point
+    few = [fitted.shares(part.copy()) for part in np.array_split(values, 400, axis=1)]
+    many = fitted.shares(values.copy())
+    np.testing.assert_array_equal(many, np.concatenate(few, axis=1))
+    module = fitted.module(torch.float64).shares(torch.from_numpy(values))
+    np.testing.assert_allclose(many, module.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["isotonic", "histogram"])
+@pytest.mark.parametrize("digits", [0, 1, 12])
+def test_of_many_rows_only_some_are_sorted_and_the_curve_is_the_same(name, digits, monkeypatch):
+    rng = np.random.default_rng(digits)
+    logits = rng.normal(0, 4, (6000, 3)).round(digits)
+    logits[0] = 900, -900, 0  # then most rows are in few cells
+    for classes in (2, 3):
+        labels = (logits[:, :classes] / 2 + rng.gumbel(size=(6000, classes))).argmax(axis=1)
+        val = Predictions.from_logits(logits[:, :classes], labels)
+        pooled = ONE_VS_REST[name](val)
+        with monkeypatch.context() as patched:
+            patched.setattr("surefoot.calibrators.pieces.MANY_ROWS", math.inf)
+            every = ONE_VS_REST[name](val)
+        assert pooled.scores == every.scores
+        for ours, theirs in zip(pooled.probabilities, every.probabilities, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_log_odds_are_those_of_the_module():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 4, (500, 4)) * 10.0 ** rng.integers(-2, 4, (500, 1))
+    logits[:50, 1] = logits[:50, 0]
+    logits[50:60] = 3.0
+    for kind in LabelKind:
+        theirs = log_odds(torch.from_numpy(logits), kind).numpy()
+        np.testing.assert_allclose(log_odds_of(logits, kind), theirs, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
@@ -380,3 +419,26 @@ def test_a_fit_without_a_minimum_takes_no_step_that_overflows(logits, labels):
         warnings.simplefilter("error")
         fitted = fit_calibration("vector", given)
     assert all(math.isfinite(number) for numbers in fitted.parameters().values() for number in numbers)
+
+
+@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+def test_labels_that_are_predicted_perfectly_end_the_fit_at_once(name, monkeypatch):
+    labels = np.arange(300) % 30
+    logits = np.random.default_rng(0).normal(size=(300, 30)) + 9 * np.eye(30)[labels]
+    evaluated, losses = [], Problem.losses
+    monkeypatch.setattr(Problem, "losses", lambda *given: evaluated.append(given) or losses(*given))
+    fitted = CALIBRATORS.named(name).fit(Predictions.from_logits(logits, labels))
+    assert len(evaluated) == 11 * 5 * 2 + 2  # once for each fold and strength, and for its rows left out
+    assert "no fit is the best" in fitted.remarks()[0]
+    logits[0] = 0  # the label has the highest logit, but not alone
+    tied = CALIBRATORS.named(name).fit(Predictions.from_logits(logits, labels))
+    assert np.isfinite(np.ravel(tied.weights)).all()
+
+
+@pytest.mark.parametrize("name", ["platt", "beta"])
+@pytest.mark.parametrize("slopes", [(1e307, 1e307), (1e307, 1e306), (-1e307, 1e307)])
+def test_slopes_that_overflow_are_refused_without_a_warning(name, slopes):
+    val = draw_one_label(50, 2, sharpness=20.0)
+    fitted = replace(fit_calibration(name, val), slopes_above=slopes[:1], slopes_below=slopes[1:])
+    with pytest.raises(InputError, match="logits hold infinity in row 1"):
+        fitted(val)  # a warning is an error in every test

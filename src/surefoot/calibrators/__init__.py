@@ -127,12 +127,12 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
                read=_later("one_vs_rest:BetaCalibration.from_dict"), options=("weights",)),
     Calibrator("isotonic", "Isotonic regression", "a curve of p of each class that never falls, divided by the sum",
                "Zadrozny & Elkan, KDD 2002",
-               kind="isotonic", fit=_later("one_vs_rest:fit_isotonic_calibration"),
-               read=_later("one_vs_rest:IsotonicCalibration.from_dict"), options=("weights",)),
+               kind="isotonic", fit=_later("pieces:fit_isotonic_calibration"),
+               read=_later("pieces:IsotonicCalibration.from_dict"), options=("weights",)),
     Calibrator("histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
                "Zadrozny & Elkan, ICML 2001",
-               kind="histogram", fit=_later("one_vs_rest:fit_histogram_calibration"),
-               read=_later("one_vs_rest:HistogramCalibration.from_dict"), options=("bins", "weights")),
+               kind="histogram", fit=_later("pieces:fit_histogram_calibration"),
+               read=_later("pieces:HistogramCalibration.from_dict"), options=("bins", "weights")),
 ))
 # fmt: on
 

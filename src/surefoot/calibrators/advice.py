@@ -66,10 +66,11 @@ def _standardised(logits: torch.Tensor) -> str | None:
     for dim, what in ((0, "column"), (1, "row")):
         if logits.shape[dim] < 3:  # two numbers with mean 0 and deviation 1 are -1 and 1
             continue
-        mean, deviation = logits.mean(dim=dim).abs(), logits.std(dim=dim, correction=0)
-        sample = logits.std(dim=dim)
+        if bool((logits.mean(dim=dim).abs() >= STANDARD_TOLERANCE).any()):
+            continue
+        deviation, sample = logits.std(dim=dim, correction=0), logits.std(dim=dim)
         is_one = torch.minimum((deviation - 1).abs(), (sample - 1).abs()) < STANDARD_TOLERANCE
-        if bool((mean < STANDARD_TOLERANCE).all() and is_one.all()):
+        if bool(is_one.all()):
             return (
                 f"every {what} has mean 0 and deviation 1: these look like standardised logits, whose size "
                 "says nothing about the confidence; use the model's own logits"
@@ -102,18 +103,20 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
     ends = [low] if float(low) > ZERO else []  # below: p = 0
     if not (float(high) == 0 or (two and float(high) > -ZERO)):  # else p = 1
         ends.append(high)
+    counts = [int((values == end).sum()) for end in ends]
+    fewest = max(CLIPPED_SHARE * len(values), FEWEST_ROWS // 2 + 1)
+    often = [(end, count) for end, count in zip(ends, counts, strict=True) if count >= fewest]
+    if not often:
+        return None
     inside = values[(values != low) & (values != high)]
     if not len(inside) or len(torch.unique(inside)) < DISTINCT_SHARE * len(inside):
         return None
-    for end in ends:
-        share = float((values == end).to(torch.float64).mean())
-        if share >= CLIPPED_SHARE and int((values == end).sum()) > FEWEST_ROWS // 2:
-            what = "log odds" if two else "logits"
-            return (
-                f"{share:.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and confident "
-                "rows can no longer be distinguished; use the model's own logits"
-            )
-    return None
+    end, count = often[0]
+    what = "log odds" if two else "logits"
+    return (
+        f"{count / len(values):.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and "
+        "confident rows can no longer be distinguished; use the model's own logits"
+    )
 
 
 def effect_remarks(before: Predictions, held_out: Predictions) -> list[str]:

@@ -39,6 +39,8 @@ LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
 SEPARATED = 1e-6  # an NLL on the fitted rows below this one
+CERTAIN = 30.0  # log odds of every label from which a fit without a best one starts, and ends at once,
+NO_MARGIN = 1e-6  # unless they are this many units of the logits or less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +122,8 @@ class Affine(Calibration):
         """Warnings about the number of rows and about labels that are predicted perfectly."""
         if self.separable:
             return [
-                "the labels of these rows can be predicted perfectly, so the fit makes the model ever more "
-                "certain; use more validation data, or the method 'temperature'"
+                "the labels of these rows can be predicted perfectly: no fit is the best, as a more certain "
+                "one is always better; use more validation data, or the method 'temperature'"
             ]
         if self.n < FEW_ROWS_PER_PARAMETER * self.parameter_count:
             return [
@@ -228,6 +230,9 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     unit = plain.temperature
     if plain.at_bound:
         unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
+    if plain.separable:
+        margin = _smallest_margin(labelled) / (CERTAIN + math.log(labelled.classes))
+        unit = margin if margin > NO_MARGIN * unit else unit
     features /= unit
     chosen = regularisation
     if chosen is None:
@@ -245,6 +250,15 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
         classes=labelled.classes,
         separable=float(problem.losses(found).sum()) < SEPARATED,
     )
+
+
+def _smallest_margin(labelled: Predictions) -> float:
+    """How far the logits of known labels are at least above all others, or on the right side of 0."""
+    logits, labels = labelled.logits[0].to(torch.float64), labelled.labels
+    if labelled.kind is LabelKind.MANY_LABELS:
+        return float(logits[labels >= 0].abs().min())
+    true = logits.gather(1, labels.unsqueeze(1))
+    return float((true - logits.scatter(1, labels.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)).min())
 
 
 def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.calibrators.logistic import EXACT, HALVINGS, ROUNDING, STEPS, SUFFICIENT, softplus
+from surefoot.calibrators.logistic import EXACT, HALVINGS, ROUNDING, STEPS, SUFFICIENT
 from surefoot.predictions.outcomes import Array
 
 PART = 8  # one of this many rows is fitted first, and all rows from there
@@ -21,7 +21,7 @@ class Curves:
     """sum of weights * NLL of each curve, for targets between 0 and 1."""
 
     features: Array  # (features, curves, n)
-    weights: Array  # (curves, n)
+    weights: Array  # (curves, n), or (1, n) if all have the same
     weighted_targets: Array  # (curves, n)
 
     @classmethod
@@ -37,13 +37,13 @@ class Curves:
     def minimised(self, start: Array, free: Array | None = None) -> Array:
         """The parameters (curves, features + 1), the intercept last; those that are not `free` stay."""
         free = np.ones_like(start) if free is None else free
-        if self.weights.shape[1] >= PART * ENOUGH:
+        if self.weighted_targets.shape[1] >= PART * ENOUGH:
             start = self.every(PART)._newton(start, free, ROUGH)
         return self._newton(start, free, EXACT)
 
     def losses(self, parameters: Array) -> Array:
         """The weighted NLL of each curve, (curves,)."""
-        return self._evaluated(parameters, self._linear())[0]
+        return self._evaluated(parameters, self._linear(), *np.empty((3, *self.weighted_targets.shape)))
 
     def _linear(self) -> Array:
         """The weighted targets times the features: the part of the NLL that is linear in the parameters."""
@@ -52,32 +52,44 @@ class Curves:
     def _moments(self, rows: Array) -> Array:
         return np.stack([*(np.vecdot(rows, feature) for feature in self.features), rows.sum(axis=1)], axis=1)
 
-    def _evaluated(self, parameters: Array, linear: Array) -> tuple[Array, Array]:
-        """The NLL of each curve, and the probabilities."""
-        scores = self.features[0] * parameters[:, :1]
+    def _evaluated(
+        self, parameters: Array, linear: Array, scores: Array, probabilities: Array, scratch: Array
+    ) -> Array:
+        """The NLL of each curve; of the last three arrays, which are overwritten, the second has a result."""
+        np.multiply(self.features[0], parameters[:, :1], out=scores)
         for feature, slopes in zip(self.features[1:], parameters.T[1:], strict=False):
-            scores += feature * slopes[:, None]
+            scores += np.multiply(feature, slopes[:, None], out=scratch)
         scores += parameters[:, -1:]
-        grown, probabilities = softplus(scores)
-        return np.vecdot(self.weights, grown) - np.vecdot(linear, parameters), probabilities
+        # log(1 + exp(s)) and sigmoid(s), both from one exponential
+        np.negative(np.abs(scores, out=scratch), out=scratch)
+        np.exp(scratch, out=probabilities)
+        np.log1p(probabilities, out=scratch)
+        is_positive = scores >= 0
+        scratch += np.maximum(scores, 0, out=scores)
+        np.add(probabilities, 1, out=scores)
+        np.copyto(probabilities, 1, where=is_positive)
+        probabilities /= scores
+        return np.asarray(np.vecdot(self.weights, scratch) - np.vecdot(linear, parameters))
 
     def _newton(self, at: Array, free: Array, tolerance: float) -> Array:
         """Newton's steps, those of each curve halved until its value falls enough."""
         linear = self._linear()
-        values, probabilities = self._evaluated(at, linear)
+        space = np.empty((3, *self.weighted_targets.shape))  # to fill it takes less time than to allocate it
+        weighted, probabilities, scratch = space
+        values = self._evaluated(at, linear, *space)
         for _ in range(STEPS):
-            weighted = self.weights * probabilities
+            np.multiply(self.weights, probabilities, out=weighted)
             gradients = (self._moments(weighted) - linear) * free
             if np.abs(gradients).max() <= tolerance:
                 break
             np.subtract(1, probabilities, out=probabilities)
             weighted *= probabilities
-            steps = -np.linalg.solve(self._hessians(weighted, free), gradients[:, :, None])[:, :, 0]
+            steps = -np.linalg.solve(self._hessians(weighted, free, scratch), gradients[:, :, None])[:, :, 0]
             slopes = np.vecdot(gradients, steps)
             visible = -slopes > ROUNDING * np.abs(values)  # else a shorter step is not worth trying
             scale = np.ones(len(at))
             for _ in range(HALVINGS):
-                found, probabilities = self._evaluated(at + scale[:, None] * steps, linear)
+                found = self._evaluated(at + scale[:, None] * steps, linear, *space)
                 rising = visible & (found > values + SUFFICIENT * scale * slopes)
                 if not rising.any():
                     break
@@ -88,9 +100,9 @@ class Curves:
             values = found
         return at
 
-    def _hessians(self, variances: Array, free: Array) -> Array:
+    def _hessians(self, variances: Array, free: Array, scratch: Array) -> Array:
         """Of each curve, (curves, parameters, parameters); the variances are p (1 - p) times the weights."""
-        rows = [self._moments(variances * feature) for feature in self.features]
+        rows = [self._moments(np.multiply(variances, feature, out=scratch)) for feature in self.features]
         total = variances.sum(axis=1)
         last = np.column_stack([*(row[:, -1] for row in rows), total])
         hessians: Array = np.stack([*rows, last], axis=1) * free[:, :, None] * free[:, None, :]

@@ -1,7 +1,8 @@
-"""Platt, beta, isotonic and histogram calibration: a curve for each class, from log odds to log odds.
+"""Platt and beta calibration: a curve for each class, from log odds to log odds.
 
 A class is compared with all others together; for exclusive classes the probabilities are then divided by
-their sum. Two classes have one curve, that of class 1; many labels have one for each label.
+their sum. Two classes have one curve, that of class 1; many labels have one for each label. Curves of points
+are in `pieces`.
 """
 
 from abc import ABC, abstractmethod
@@ -20,15 +21,13 @@ from surefoot.calibrators.calibration import Calibration, evidence_from, numbers
 from surefoot.calibrators.curves import Curves
 from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.temperature import FittedModule, weighted_rows
-from surefoot.errors import require_whole
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import average_softmax, map_chunks, spans
 from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import Floats
 
-BINS = 10
-MOST_BINS = 1_000_000
-MOST_COUNTED = 127  # points of a curve that values are compared with one by one, instead of searched for,
-COUNTED_VALUES = 200  # if there are so many times as many values
+NUMBERS_IN_CACHE = 2**13  # of a kind that is computed from others of its size
 FEW_POSITIVES = 20  # rows of a class, or of the others
 
 
@@ -44,8 +43,33 @@ class OneVsRest(Calibration):
     def apply(self, predictions: Predictions) -> Predictions:
         """Log odds of class 1 of two, log probabilities of more, log odds of many labels; in float64."""
         logits = predictions.logits[0]
-        calibrated = self.module(torch.float64)(logits.to(torch.float64))
-        return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
+        if logits.device.type != "cpu":
+            calibrated = self.module(torch.float64)(logits.to(torch.float64))
+            return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
+        result = torch.empty_like(logits)
+        written = result.numpy().T
+
+        def write(part: slice, chunk: Tensor, _buffer: Tensor) -> None:
+            own = chunk.numpy().T
+            if self.label_kind is LabelKind.MANY_LABELS:
+                written[:, part] = self.curve(own)
+            elif self.classes == 2:
+                written[0, part], written[1, part] = 0, self.curve(own[1:] - own[:1])[0]
+            else:
+                for some in spans(own.shape[1], 1 + NUMBERS_IN_CACHE // self.classes):
+                    _to_log_odds(own[:, some])
+                written[:, part] = self.log_probabilities(own)
+
+        map_chunks(logits.unsqueeze(0), average_softmax, write)
+        return predictions.with_logits(result.unsqueeze(0))
+
+    @abstractmethod
+    def curve(self, log_odds: Array) -> Array:
+        """Calibrated log odds (curves, n), in the place of those given."""
+
+    @abstractmethod
+    def log_probabilities(self, log_odds: Array) -> Array:
+        """The logarithms of the calibrated probabilities (curves, n), in the place of the log odds."""
 
     @abstractmethod
     def module(self, dtype: torch.dtype = torch.float32) -> "OneVsRestModule":
@@ -91,6 +115,31 @@ class LogisticCurves(OneVsRest):
         """As a torch module of logits (n, classes)."""
         curves = (self.slopes_above, self.slopes_below, self.intercepts)
         return LogisticModule(torch.tensor(curves, dtype=dtype), self.label_kind, self.classes)
+
+    @np.errstate(over="ignore", invalid="ignore")  # slopes of any size may come from a file
+    def curve(self, log_odds: Array) -> Array:
+        """Calibrated log odds (curves, n), in the place of those given."""
+        above, below, intercepts = (
+            np.array(each)[:, None] for each in (self.slopes_above, self.slopes_below, self.intercepts)
+        )
+        if self.slopes_above == self.slopes_below:
+            log_odds *= below
+        else:
+            near = np.log1p(np.exp(-np.abs(log_odds)))
+            high = below * (near + np.maximum(log_odds, 0))
+            np.subtract(high, above * (near - np.minimum(log_odds, 0)), out=log_odds)
+        log_odds += intercepts
+        return log_odds
+
+    def log_probabilities(self, log_odds: Array) -> Array:
+        """The logarithms of the calibrated probabilities (curves, n), in the place of the log odds."""
+        for some in spans(log_odds.shape[1], 1 + NUMBERS_IN_CACHE // len(log_odds)):
+            own = self.curve(log_odds[:, some])
+            near = np.negative(np.abs(own))
+            np.log1p(np.exp(near, out=near), out=near)
+            np.minimum(own, 0, out=own)
+            own -= near
+        return log_odds
 
     def parameters(self) -> dict[str, list[float]]:
         """The slopes and intercepts of all curves."""
@@ -143,72 +192,7 @@ class BetaCalibration(LogisticCurves):
     kind: ClassVar[str] = "beta"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pieces(OneVsRest):
-    """Curves given by points, from log odds to probabilities, with straight lines in between."""
-
-    scores: tuple[tuple[float, ...], ...]  # of each curve, not falling
-    probabilities: tuple[tuple[float, ...], ...]
-
-    def module(self, dtype: torch.dtype = torch.float32) -> "PiecesModule":
-        """As a torch module of logits (n, classes)."""
-        return PiecesModule(self.scores, self.probabilities, self.label_kind, self.classes, dtype)
-
-    def parameters(self) -> dict[str, list[float]]:
-        """How many points each curve has."""
-        return {"points": [float(len(points)) for points in self.scores]}
-
-    def summary(self) -> str:
-        """How many curves there are, and of how many points."""
-        counts = sorted(map(len, self.scores))
-        curves = "1 curve" if len(counts) == 1 else f"{len(counts):,} curves"
-        points = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-        return f"{curves} of {points} points"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        points = {
-            name: [list(curve) for curve in getattr(self, name)] for name in ("scores", "probabilities")
-        }
-        return super().to_dict() | points
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; scores do not fall, probabilities are above 0 and below 1."""
-        facts = cls.facts(document)
-        count = curve_count(facts["label_kind"], facts["classes"])
-        lists = document["scores"], document["probabilities"]
-        if not all(isinstance(each, list) and len(each) == count for each in lists):
-            raise ValueError(f"scores and probabilities are not lists of {count} curves")
-        scores = tuple(numbers_from(curve, "scores", len(curve)) for curve in lists[0])
-        probabilities = tuple(
-            numbers_from(curve, "probabilities", len(own))
-            for curve, own in zip(lists[1], scores, strict=True)
-        )
-        for curve, values in zip(scores, probabilities, strict=True):
-            if not curve or np.any(np.diff(curve) < 0):
-                raise ValueError("scores fall, or a curve has none")
-            if not all(0 < value < 1 for value in values):
-                raise ValueError("probabilities are not all above 0 and below 1")
-        return cls(**facts, scores=scores, probabilities=probabilities)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IsotonicCalibration(Pieces):
-    """The curve that never falls with the least squared error."""
-
-    kind: ClassVar[str] = "isotonic"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistogramCalibration(Pieces):
-    """The share of the class in each of some bins of equal numbers of rows."""
-
-    kind: ClassVar[str] = "histogram"
-
-
 Logistic = TypeVar("Logistic", bound=LogisticCurves)
-OfPieces = TypeVar("OfPieces", bound=Pieces)
 
 
 class OneVsRestModule(FittedModule, ABC):
@@ -251,65 +235,6 @@ class LogisticModule(OneVsRestModule):
         return calibrated
 
 
-class PiecesModule(OneVsRestModule):
-    """Curves of points; each curve is filled up with its last point to the same length."""
-
-    scores: Tensor
-    probabilities: Tensor
-
-    def __init__(
-        self,
-        scores: tuple[tuple[float, ...], ...],
-        probabilities: tuple[tuple[float, ...], ...],
-        kind: LabelKind,
-        classes: int,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(kind, classes)
-        most = max(2, *map(len, scores))
-        for name, curves in (("scores", scores), ("probabilities", probabilities)):
-            filled = [list(curve) + [curve[-1]] * (most - len(curve)) for curve in curves]
-            self.register_buffer(name, torch.tensor(filled, dtype=dtype))
-
-    def shares(self, log_odds: Tensor) -> Tensor:
-        """The calibrated probability of each curve's class (curves, n)."""
-        return _interpolated(log_odds, self.scores.to(log_odds), self.probabilities.to(log_odds))
-
-    def curve(self, log_odds: Tensor) -> Tensor:
-        shares = self.shares(log_odds)
-        return torch.log(shares) - torch.log1p(-shares)
-
-    def log_probabilities(self, log_odds: Tensor) -> Tensor:
-        return torch.log(self.shares(log_odds))
-
-
-def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
-    """As numpy.interp, curve by curve; of two points with the same score, the second is that of the score."""
-    if torch.compiler.is_compiling():
-        # Comparisons instead of a search, which ONNX does not have.
-        counts = [(row.unsqueeze(1) >= own).sum(dim=1) for row, own in zip(values, scores, strict=True)]
-        passed = torch.stack(counts)
-    elif not values.is_cuda and scores.shape[1] <= min(MOST_COUNTED, values.numel() // COUNTED_VALUES):
-        passed = _counted(values, scores)
-    else:
-        passed = torch.searchsorted(scores, values, right=True)
-    left = (passed - 1).clamp(min=0)
-    spans, rises = scores.diff(dim=1), probabilities.diff(dim=1)
-    is_step = spans < torch.finfo(spans.dtype).tiny
-    slopes = F.pad(torch.where(is_step, 0, rises / torch.where(is_step, 1, spans)), (0, 1))
-    beyond = (values - scores.gather(1, left)).clamp(min=0)
-    return probabilities.gather(1, left) + beyond * slopes.gather(1, left)
-
-
-def _counted(values: Tensor, scores: Tensor) -> Tensor:
-    """As torch.searchsorted(right=True): its search takes 25 ns for each value, a comparison 0.2 ns."""
-    own = values.detach().numpy()
-    passed = np.zeros(own.shape, dtype=np.uint8)
-    for point in scores.numpy().T:
-        passed += own >= point[:, None]
-    return torch.from_numpy(passed).to(torch.int64)
-
-
 def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
     """Of each curve's class against all others: (classes, n), or (1, n) of two classes.
 
@@ -329,6 +254,37 @@ def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
     largest = logits.argmax(dim=1).unsqueeze(0)
     others = below.scatter(0, largest, -torch.inf).logsumexp(dim=0, keepdim=True)
     return found.scatter(0, largest, -others)
+
+
+def log_odds_of(logits: Floats, kind: LabelKind) -> Array:
+    """The same as `log_odds`, in float64: numpy's exponentials and logarithms are faster than torch's."""
+    if kind is LabelKind.ONE_LABEL and logits.shape[1] == 2:
+        return np.subtract(logits[:, 1], logits[:, 0], dtype=np.float64)[None]
+    result = np.array(logits.T, dtype=np.float64, order="C")
+    if kind is LabelKind.ONE_LABEL:
+        for part in spans(len(logits), 1 + NUMBERS_IN_CACHE // len(result)):
+            _to_log_odds(result[:, part])
+    return result
+
+
+def _to_log_odds(logits: Array) -> None:
+    """In place, of (classes, n)."""
+    below = logits - logits.max(axis=0)
+    weights = np.exp(below)
+    rest = weights.sum(axis=0) - weights
+    weights *= below < 0
+    others = weights.sum(axis=0)  # than the largest logit
+    np.copyto(rest, others, where=rest < 0.5)  # of the largest logit: a difference would cancel
+    lost = np.flatnonzero(others < 1e-290)  # too little for an exponential
+    if not len(lost):
+        np.subtract(below, np.log(rest, out=rest), out=logits)
+        return
+    given = logits[:, lost]
+    largest = given.argmax(axis=0), np.arange(len(lost))
+    top, given[largest] = given[largest], -np.inf
+    with np.errstate(divide="ignore"):
+        np.subtract(below, np.log(rest, out=rest), out=logits)
+    logits[largest[0], lost] = top - np.logaddexp.reduce(given, axis=0)
 
 
 def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
@@ -352,57 +308,22 @@ def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) 
     return _fit_logistic(BetaCalibration, val, weights, lambda s: [-softplus(-s)[0], softplus(s)[0]])
 
 
-def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
-    """The non-decreasing step function with the least squared error. Zadrozny & Elkan, KDD 2002.
+def curve_data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Bools, Array]:
+    """The labelled rows, and log odds, which are of a curve's class, and weights: (curves, n).
 
-    Between its steps it is interpolated along the log odds. A probability is at least 1 / (n + 2) and at most
-    1 - 1 / (n + 2): no number of rows shows that something is impossible.
+    Weights that are the same for every curve are (1, n).
     """
-    from scipy.optimize import isotonic_regression  # slow to import
-
-    def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
-        fitted = isotonic_regression(positives / mass, weights=mass)
-        ends = np.stack([fitted.blocks[:-1], fitted.blocks[1:] - 1], axis=1).ravel()
-        ends = ends[np.diff(ends, prepend=-1) > 0]  # a block of one score has one end
-        return scores[ends], fitted.x[ends]
-
-    return _fit_pieces(IsotonicCalibration, val, weights, points)
-
-
-def fit_histogram_calibration(
-    val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
-) -> HistogramCalibration:
-    """The share of the class in each of `bins` bins with equal numbers of rows. Zadrozny & Elkan, ICML 2001.
-
-    Rows with the same logits are in the same bin. A probability is at least 1 / (n + 2), as for `isotonic`.
-    """
-    require_whole("bins", bins, 1, MOST_BINS)
-
-    def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
-        reached = np.cumsum(mass)
-        limits = reached[-1] * np.arange(1, bins) / bins
-        starts = np.unique(np.append(0, np.searchsorted(reached, limits * (1 - 1e-12)) + 1))
-        starts = starts[starts < len(scores)]
-        shares = np.add.reduceat(positives, starts) / np.add.reduceat(mass, starts)
-        edges = (scores[starts[1:]] + scores[starts[1:] - 1]) / 2
-        return np.concatenate([scores[:1], np.repeat(edges, 2), scores[-1:]]), np.repeat(shares, 2)
-
-    return _fit_pieces(HistogramCalibration, val, weights, points)
-
-
-def _data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Bools, Array]:
-    """The labelled rows, and of each curve log odds, which are of its class, and weights: (curves, n)."""
     labelled, counts = weighted_rows(val, weights)
-    scores = log_odds(labelled.logits[0].to(torch.float64), labelled.kind).numpy()
+    scores = log_odds_of(labelled.logits[0].numpy(), labelled.kind)
     labels = labelled.labels.numpy().T
     if labelled.kind is LabelKind.MANY_LABELS:
         return labelled, scores, np.ascontiguousarray(labels == 1), counts * (labels >= 0)
     of_curve = np.array([1]) if len(scores) == 1 else np.arange(labelled.classes)
     positive = labels == of_curve[:, None]
-    return labelled, scores, positive, np.broadcast_to(counts, positive.shape)
+    return labelled, scores, positive, counts[None]
 
 
-def _facts(labelled: Predictions, positive: Bools, rows: Array) -> dict[str, Any]:
+def facts_of(labelled: Predictions, positive: Bools, rows: Array) -> dict[str, Any]:
     known = rows > 0
     positives, all_known = (np.count_nonzero(each, axis=1) for each in (positive & known, known))
     return {
@@ -420,10 +341,11 @@ def _fit_logistic(
     features: Callable[[Array], list[Array]],
 ) -> Logistic:
     """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
-    labelled, scores, positive, rows = _data(val, weights)
+    labelled, scores, positive, rows = curve_data(val, weights)
     positives, total = (rows * positive).sum(axis=1), rows.sum(axis=1)
     above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
-    columns = np.stack(features(scores))
+    each = features(scores)
+    columns = np.stack(each) if len(each) > 1 else each[0][None]
     units = np.maximum(np.sqrt(np.vecdot(columns, columns) / columns.shape[2]), 1e-30)
     columns /= units[:, :, None]
     targets = np.where(positive, above[:, None], below[:, None])
@@ -438,7 +360,7 @@ def _fit_logistic(
         slopes_above=tuple(slopes[0].tolist()),
         slopes_below=tuple(slopes[-1].tolist()),
         intercepts=tuple(found[:, -1].tolist()),
-        **_facts(labelled, positive, rows),
+        **facts_of(labelled, positive, rows),
     )
 
 
@@ -454,37 +376,3 @@ def _with_slopes_not_negative(curves: Curves, start: Array, found: Array) -> Arr
         better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
         best[better], least[better] = candidate[better], losses[better]
     return best
-
-
-def _fit_pieces(
-    kind: type[OfPieces],
-    val: Predictions,
-    weights: ArrayLike | None,
-    points: Callable[[Array, Array, Array], tuple[Array, Array]],
-) -> OfPieces:
-    """The points of each curve, from its different scores with their weight and that of its positives."""
-    labelled, scores, positive, rows = _data(val, weights)
-    curves = []
-    for score, is_positive, weight in zip(scores, positive, rows, strict=True):
-        order = np.argsort(score)
-        if not weight.all():
-            order = order[weight[order] > 0]
-        if not len(order):  # no label of this class is known: the curve changes nothing it could know of
-            curves.append((np.array([0.0]), np.array([0.5])))
-            continue
-        ordered, mass = score[order], weight[order]
-        firsts = np.flatnonzero(np.diff(ordered, prepend=-np.inf))
-        positives = mass * is_positive[order]
-        if len(firsts) < len(order):  # rows with the same score are one
-            ordered, mass, positives = (
-                ordered[firsts],
-                *(np.add.reduceat(each, firsts) for each in (mass, positives)),
-            )
-        x, y = points(ordered, mass, positives)
-        least = 1 / (float(mass.sum()) + 2)
-        curves.append((x, np.clip(y, least, 1 - least)))
-    return kind(
-        scores=tuple(tuple(x.tolist()) for x, _ in curves),
-        probabilities=tuple(tuple(y.tolist()) for _, y in curves),
-        **_facts(labelled, positive, rows),
-    )

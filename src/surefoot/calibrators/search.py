@@ -110,10 +110,16 @@ def best_scale(
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
     """The scales between which the best one is searched."""
     low, high = predictions.extremes
-    logits = predictions.logits[0, :: 1 + predictions.n // FEWEST_ROWS].to(torch.float64)
+    return bounds_for(max(-low, high), size=math.sqrt(mean_square(predictions)))
+
+
+def mean_square(predictions: Predictions | Rows) -> float:
+    """Of the (averaged) logits of some rows; for one label about the mean of each row."""
+    rows = predictions.logits[0]
+    logits = rows[:: 1 + len(rows) // FEWEST_ROWS].to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
         logits = logits - logits.mean(dim=1, keepdim=True)
-    return bounds_for(max(-low, high), size=float(logits.square().mean().sqrt()))
+    return float(logits.square().mean())
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
@@ -126,7 +132,7 @@ def is_at_bound(scale: float, lowest: float, highest: float) -> bool:
     return not lowest * 1.01 < scale < highest / 1.01
 
 
-def is_flat(predictions: Predictions) -> bool:
+def is_flat(predictions: Predictions | Rows) -> bool:
     """Whether all (averaged) logits of each row are equal, so that no scale changes anything."""
     softmax = predictions.kind is LabelKind.ONE_LABEL
     for logits in (predictions.logits[0, :1], predictions.logits[0]):  # usually the first row is enough
@@ -136,7 +142,7 @@ def is_flat(predictions: Predictions) -> bool:
     return True
 
 
-def is_separable(predictions: Predictions) -> bool:
+def is_separable(predictions: Predictions | Rows) -> bool:
     """Whether every label has the top logit of its row, or for many labels the right sign."""
     logits, labels = predictions.logits[0], predictions.labels
     if predictions.kind is LabelKind.ONE_LABEL:
