@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from surefoot.evaluation.bootstrap import Draw
-from surefoot.evaluation.compare import difference
 from surefoot.evaluation.comparison import Difference, RunScore, over_networks, summary
+from surefoot.evaluation.differences import difference
 from surefoot.intervals import NORMAL, Interval, StandardError, error_within, sign_flip
 
 RESAMPLES = 400

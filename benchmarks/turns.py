@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
 GOAL = 3  # times as fast as a peer
 TURNS = 2
-QUICK_TURNS, QUICK_SECONDS = 6, 0.3  # fast contestants run more often: up to this many runs or seconds
+QUICK_TURNS, QUICK_SECONDS = 40, 0.3  # fast contestants run more often: up to this many runs or seconds
 ENOUGH_SECONDS = 5.0  # no further run after this many seconds in total
 
 

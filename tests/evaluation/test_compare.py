@@ -8,9 +8,9 @@ from scipy import optimize, stats
 
 from surefoot import InputError, Predictions
 from surefoot.evaluation import compare as compared
-from surefoot.evaluation import compare as differences
+from surefoot.evaluation import differences
 from surefoot.evaluation.compare import BEST_T, HEADLINE, compare
-from surefoot.evaluation.comparison import Mark, MethodRun, MethodRuns, RunScore, summary
+from surefoot.evaluation.comparison import Difference, Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.evaluation.evaluate import paired_differences
 from surefoot.intervals import UNKNOWN, StandardError, centred_interval, clopper_pearson, few_samples_factor
 from surefoot.metrics import METRICS, nll, nll_unclipped
@@ -640,7 +640,7 @@ def true_probability(predictions):
 
 
 def test_the_combined_interval_has_satterthwaites_freedom():
-    gap = differences.Difference(1.0, 0.2, 1.8, independent=8, over_runs=StandardError(0.3, 2))
+    gap = Difference(1.0, 0.2, 1.8, independent=8, over_runs=StandardError(0.3, 2))
     images = 0.8 / stats.t.ppf(0.975, 7)
     variance = images**2 + 0.09
     freedom = variance**2 / (images**4 / 7 + 0.3**4 / 2)

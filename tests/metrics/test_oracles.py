@@ -1,12 +1,15 @@
 """Each metric against an independent computation of it."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from surefoot import metrics
+from surefoot.metrics.calibration import ece_of
+from surefoot.predictions.outcomes import Curve
 from tests.conftest import draw_many_labels, draw_one_label
 from tests.metrics import oracles
 
@@ -100,6 +103,25 @@ def test_debiased_error_is_right_on_average_where_the_plain_one_is_not():
     error = np.std(debiased) / np.sqrt(len(debiased))
     assert abs(np.mean(debiased)) < 3 * error
     assert np.mean(plain) > 10 * error
+
+
+@pytest.mark.parametrize("predictions", [CASES[2], rounded_to_ties(CASES[3])], ids=["no ties", "ties"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_floor_is_the_mean_of_one_draw_after_another(predictions, weighted):
+    """Rows of the lowest confidence with weight 0: the last bin ends before them."""
+    outcomes = predictions.outcomes
+    if weighted:
+        weight = np.random.default_rng(0).random(predictions.n)
+        outcomes = outcomes.reweighted(
+            np.where(outcomes.confidence > np.median(outcomes.confidence), weight, 0)
+        )
+    (ranking,), (curve,) = outcomes.block_rankings, outcomes.block_curves
+    confidence, rng, values = outcomes.confidence[ranking.order], np.random.default_rng(0), []
+    for _ in range(200):
+        wrong = rng.random(len(confidence)) >= confidence
+        summed = np.cumsum(wrong * (outcomes.weight[ranking.order] if weighted else 1))[ranking.ends]
+        values.append(ece_of(Curve(curve.mass, np.append(0.0, summed), curve.confidence)))
+    assert metrics.ece_floor(SimpleNamespace(outcomes=outcomes)) == pytest.approx(np.mean(values), rel=1e-12)
 
 
 def test_floor_is_what_calibrated_models_show():

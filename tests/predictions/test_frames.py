@@ -81,6 +81,9 @@ def test_the_numbers_of_a_class_label_count_its_own_names():
     lists = datasets.Dataset.from_dict({"z": LOGITS.tolist(), "y": LABELS.tolist(), "g": GROUPS.tolist()})
     lists = lists.cast_column("y", datasets.ClassLabel(names=list(NAMES)))
     assert_same(Predictions.from_frame(lists, logits="z", label="y", groups="g"))
+    in_file = other.remove_columns("label").rename_columns({"truth": "label", "breed": "groups"})
+    assert_same(Predictions.from_frame(in_file))
+    assert_same(Predictions.from_frame(lists.rename_columns({"z": "logits", "y": "label", "g": "groups"})))
     unnamed = other.rename_columns(dict(zip(columns, "012", strict=True)))  # not its names: class indices
     indices = Predictions.from_frame(unnamed, logits=["0", "1", "2"], label="truth")
     assert indices.labels.tolist() == [["dog", "ant", "cat"].index(name) for name in TEXT]

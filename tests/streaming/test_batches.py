@@ -212,10 +212,14 @@ def test_what_is_streamed_unless_told_otherwise(tmp_path):
 
 
 def test_parts_are_row_groups_and_hold_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("surefoot.streaming.readers.PART_ROWS", 250)
     table = pa.table({"logits": [[1.0, 2.0]] * 1000, "label": [0, 1] * 500})
     pq.write_table(table, tmp_path / "p.parquet", row_group_size=100)
+    size = pq.read_metadata(tmp_path / "p.parquet").row_group(0).total_byte_size
+    assert [part.rows for part in parts_of([tmp_path / "p.parquet"])] == [1000]  # few bytes are one part
+    monkeypatch.setattr("surefoot.streaming.readers.PART_BYTES", int(2.5 * size))
     parts = parts_of([tmp_path / "p.parquet"])
+    monkeypatch.setattr("surefoot.streaming.readers.MOST_PARTS", 2)
+    assert [part.rows for part in parts_of([tmp_path / "p.parquet"])] == [500, 500]
     assert [(part.groups, part.first, part.rows) for part in parts] == [
         ((0, 1, 2), 0, 300),
         ((3, 4, 5), 300, 300),

@@ -103,8 +103,8 @@ class Bootstrap:
         values = np.full((len(self.metrics), len(counts)), NAN)
         ratios, on_curves, others = self._by_method
         if ratios:
-            above, below, columns = self._unit_sums
-            sums = _products(counts, columns)
+            above, below, of_units = self._unit_sums
+            sums = _products(counts, of_units)
             with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is NaN: there are no such decisions
                 values[list(ratios)] = (sums[:, above] / sums[:, below]).T
         few = counts[:slow_resamples]
@@ -140,23 +140,23 @@ class Bootstrap:
 
     @cached_property
     def _unit_sums(self) -> tuple[list[int], list[int], Array]:
-        """Of each ratio the column of its numerator and of its denominator; and the columns (units, columns).
+        """Of each ratio the number of its numerator and of its denominator; and these sums (sums, units).
 
-        Each is a sum over the decisions of a unit. Column 0 is their number.
+        Each is over the decisions of a unit. The first is their number.
         """
         unit = self.unit_of[self.outcomes.row]
         units = int(self.unit_of.max(initial=-1)) + 1
-        columns = [np.bincount(unit, minlength=units).astype(np.float64)]
+        sums = [np.bincount(unit, minlength=units).astype(np.float64)]
         places: tuple[list[int], list[int]] = [], []
         for metric in self._by_method[0].values():
             for part, place in zip((metric.numerator, metric.denominator), places, strict=True):
                 if part is None:
                     place.append(0)
                     continue
-                place.append(len(columns))
-                each = part(self.outcomes).astype(np.float64)
-                columns.append(np.bincount(unit, each, units).astype(np.float64))
-        return *places, np.stack(columns, axis=1)
+                place.append(len(sums))
+                each = part(self.outcomes).astype(np.float64, copy=False)
+                sums.append(np.bincount(unit, each, units).astype(np.float64, copy=False))
+        return *places, np.stack(sums)
 
     def _curve_values(self, metrics: Sequence[Metric], counts: Counts) -> Array:
         """Values on the curve of all decisions, or their mean over the blocks that have any."""
@@ -185,17 +185,18 @@ class Bootstrap:
         return [_RankedDecisions(self.outcomes, *pair, self.unit_of) for pair in pairs]
 
 
-def _products(counts: Counts, columns: Array) -> Array:
-    """counts @ columns, in blocks so small that BLAS does not divide them between threads."""
-    (size, units), width = counts.shape, columns.shape[1]
+def _products(counts: Counts, sums: Array) -> Array:
+    """counts @ sums.T, in blocks so small that BLAS does not divide them between threads."""
+    (size, units), width = counts.shape, len(sums)
     rows = max(1, BLAS_NUMBERS // max(width, size))
     step = rows * max(1, CONVERTED // (rows * max(1, size)))
     total = np.zeros((size, width))
     for start in range(0, units, step):
-        some, of_some = counts[:, start : start + step].astype(np.float64), columns[start : start + step]
+        some, of_some = counts[:, start : start + step].astype(np.float64), sums[:, start : start + step]
         end = some.shape[1] // rows * rows
-        blocks = some[:, :end].reshape(size, -1, rows).swapaxes(0, 1) @ of_some[:end].reshape(-1, rows, width)
-        total += blocks.sum(axis=0) + some[:, end:] @ of_some[end:]
+        left, right = (each[:, :end].reshape(len(each), -1, rows) for each in (some, of_some))
+        blocks = left.swapaxes(0, 1) @ right.transpose(1, 2, 0)
+        total += blocks.sum(axis=0) + some[:, end:] @ of_some[:, end:].T
     return total
 
 
@@ -206,7 +207,7 @@ class _RankedDecisions:
         confidence = outcomes.confidence[part][ranking.order]
         self.ends = ranking.ends
         self.unit = unit_of[outcomes.row[part]][ranking.order]
-        self.wrong = (~outcomes.correct[part])[ranking.order].astype(np.float64)
+        self.wrong = (~outcomes.correct[part])[ranking.order]
         self.residual = confidence - 1 + self.wrong
         # For residuals on a grid: the left cells, where each begins, and what goes to the left and the right.
         cell, right = place_on_grid(confidence)
@@ -245,10 +246,15 @@ class _RunningSums:
     memory: dict[str, Array]
 
     @cached_property
+    def drawn(self) -> Counts:
+        """(resamples, decisions): how often each was drawn, in all blocks."""
+        counts: Array = self.counts  # type: ignore[assignment] # of either type; numpy's stubs lose it
+        return np.take(counts, self.decisions.block_unit, axis=1, mode="clip")
+
+    @cached_property
     def block_weight(self) -> Array:
-        shape = (len(self.counts), len(self.decisions.block_unit))
-        weight = self._memory("weight", shape)
-        weight[:] = np.take(self.counts, self.decisions.block_unit, axis=1, mode="clip")
+        weight = self._memory("weight", self.drawn.shape)
+        weight[:] = self.drawn
         return weight.reshape(len(weight), *self.decisions.blocks.shape[:2])
 
     @property
@@ -262,9 +268,11 @@ class _RunningSums:
     @cached_property
     def reached(self) -> Array:
         """(resamples, decisions + 1): the mass after each decision, from 0."""
-        sums = self._memory("reached", (len(self.weight), self.weight.shape[1] + 1))
+        number = len(self.decisions.unit)
+        sums = self._memory("reached", (len(self.drawn), number + 1))
         sums[:, 0] = 0
-        np.cumsum(self.weight, axis=1, out=sums[:, 1:])
+        for of_row, drawn in zip(sums, self.drawn, strict=True):
+            of_row[1:] = _running_sum(drawn[:number])
         return sums
 
     @property
@@ -275,7 +283,7 @@ class _RunningSums:
 
     @cached_property
     def errors(self) -> Array:
-        return self._from_zero(self._weighted(self.decisions.wrong), "errors")
+        return self._from_zero(self.drawn[:, : len(self.decisions.unit)] * self.decisions.wrong, "errors")
 
     @cached_property
     def residual(self) -> Array:
@@ -291,7 +299,8 @@ class _RunningSums:
         """Residuals as `spread_on_grid` gives them, with the other sign."""
         grid, decisions = np.zeros((len(self.weight), SMOOTH_GRID)), self.decisions
         for cells, share in ((decisions.cells, decisions.to_left), (decisions.cells + 1, decisions.to_right)):
-            grid[:, cells] += np.add.reduceat(self._weighted(share), decisions.starts, axis=1)
+            for row, weighted in zip(grid, self._weighted(share), strict=True):  # as in `_running_sum`
+                row[cells] += np.add.reduceat(weighted, decisions.starts)
         return grid
 
     def run_end(self, row: int, mass: Array) -> Array:
@@ -350,14 +359,15 @@ class _RunningSums:
     def error_steps(self, row: int) -> Array:
         """`Curve.error_steps` of one resample: errors are added where a decision is wrong and was drawn."""
         decisions, reached = self.decisions, self.reached[row]
-        errors = self.weight[row, decisions.wrong_at]
+        errors = self.drawn[row, decisions.wrong_at]
         if len(decisions.wrong_first) < len(errors):
-            errors = np.add.reduceat(errors, decisions.wrong_first)
-        drawn = np.flatnonzero(errors)
+            errors = np.add.reduceat(errors, decisions.wrong_first, dtype=np.float64)
+        drawn = np.flatnonzero(errors != 0)
         errors = errors[drawn]
-        after = np.cumsum(errors)
-        sides = (reached[side[drawn]] for side in (decisions.error_start, decisions.error_end))
-        return np.stack([*sides, after - errors, after])
+        after = _running_sum(errors)
+        start = reached[decisions.error_start[drawn]]
+        end = start + errors if decisions.runs is None else reached[decisions.error_end[drawn]]
+        return np.stack([start, end, after - errors, after])
 
     def _memory(self, name: str, shape: tuple[int, int]) -> Array:
         """An array that may hold anything."""
@@ -369,16 +379,21 @@ class _RunningSums:
         """Each decision's value times its weight; until the next call."""
         return np.multiply(self.weight, values, out=self._memory("weighted", self.weight.shape))
 
-    def _from_zero(self, values: Array, name: str) -> Array:
+    def _from_zero(self, values: Counts, name: str) -> Array:
         """Running sums, read where a run of ties ends."""
         ends = self.decisions.ends
         sums = self._memory(name, (len(values), len(ends) + 1))
         sums[:, 0] = 0
-        if len(ends) == values.shape[1]:  # no ties
-            np.cumsum(values, axis=1, out=sums[:, 1:])
-        else:
-            sums[:, 1:] = np.cumsum(values, axis=1)[:, ends]
+        for of_row, row in zip(sums, values, strict=True):
+            running = _running_sum(row)
+            of_row[1:] = running if len(ends) == len(running) else running[ends]
         return sums
+
+
+def _running_sum(values: Counts) -> NDArray[Any]:
+    """Of one row, since numpy lets no other thread run while it adds up several; of whole numbers as such,
+    which takes a sixth of the time."""
+    return np.cumsum(values, dtype=np.float64 if values.dtype == np.float64 else np.int64)
 
 
 def _first_at_least(places: Array, knots: Array) -> Index:

@@ -10,8 +10,9 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, difference, same_rows
+from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, same_rows
 from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
+from surefoot.evaluation.differences import difference
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.experiment import Experiment
 from surefoot.experiments.plan import Plan, replanned

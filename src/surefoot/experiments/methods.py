@@ -135,7 +135,7 @@ class Method:
         """Whether it is from the paper, an addition, or an oracle."""
         if self.oracle:
             return "oracle: tuned on the test sets"
-        return "beyond the paper" if self.not_in_paper else "the paper"
+        return "not in the paper" if self.not_in_paper else "the paper"
 
     @property
     def fitted_on(self) -> str:

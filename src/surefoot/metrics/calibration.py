@@ -31,6 +31,7 @@ from surefoot.runtime import in_parallel
 
 BINS = 10
 FLOOR_RESAMPLES = 200
+FLOOR_NUMBERS = 2**17  # drawn at once, which stay in cache
 FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
 SMOOTH_GRID = 2048
 SMOOTH_EXACT = 1e-9
@@ -249,18 +250,46 @@ def _calibrated_eces(outcomes: Outcomes) -> Array:
     """The ECE again and again with 'correct' drawn from the confidences; drawn by rank, not by row."""
     if outcomes in _ECES:
         return _ECES[outcomes]
-    rng = np.random.default_rng(0)
     blocks = zip(outcomes.blocks, outcomes.block_rankings, outcomes.block_curves, strict=True)
-    values = np.full((len(outcomes.blocks), FLOOR_RESAMPLES), NAN)
+    values, numbers = np.full((len(outcomes.blocks), FLOOR_RESAMPLES), NAN), 0
     for of_block, (block, ranking, curve) in zip(values, blocks, strict=True):
-        confidence = outcomes.confidence[block][ranking.order]
-        weight = None if outcomes.weight is None else outcomes.weight[block][ranking.order]
-        for index in range(FLOOR_RESAMPLES if curve.total else 0):
-            wrong = rng.random(len(confidence)) >= confidence
-            errors = np.cumsum(wrong if weight is None else weight * wrong)[ranking.ends]
-            of_block[index] = ece_of(Curve(curve.mass, np.append(0.0, errors), curve.confidence))
+        if curve.total:
+            confidence = outcomes.confidence[block][ranking.order]
+            weight = None if outcomes.weight is None else outcomes.weight[block][ranking.order]
+            of_block[:] = _drawn_eces(confidence, weight, ranking.ends, curve, numbers)
+            numbers += FLOOR_RESAMPLES * len(confidence)
     _ECES[outcomes] = np.asarray(np.nanmean(values, axis=0)) if outcomes.total else np.full(1, NAN)
     return _ECES[outcomes]
+
+
+def _drawn_eces(confidence: Array, weight: Array | None, ends: Index, curve: Curve, drawn: int) -> Array:
+    """A block's ECEs, several draws at once; the errors are needed where a bin's edge lies.
+
+    `drawn` random numbers come before: each thread begins where its own draws do.
+    """
+    edges = bin_edges(curve.total)
+    inside = np.maximum(edges, 0)  # of a sum of weights that is not whole, the first may be below
+    after = np.minimum(np.searchsorted(curve.mass, inside, "right"), len(curve.mass) - 1)
+    low, high = curve.mass[after - 1], curve.mass[after]
+    summed = np.interp(edges, curve.mass, curve.confidence)
+    step = max(1, FLOOR_NUMBERS // len(confidence))
+
+    def draw(first: int) -> Array:
+        source = np.random.PCG64(0)
+        source.advance(drawn + first * len(confidence))
+        count = min(step, FLOOR_RESAMPLES - first)
+        wrong = np.random.Generator(source).random((count, len(confidence))) >= confidence
+        counted = wrong if weight is None else weight * wrong
+        # Of several rows at once numpy lets no other thread run.
+        errors = np.cumsum(counted[0])[None] if count == 1 else np.cumsum(counted, axis=1)
+        before, until = np.where(after > 1, errors[:, ends[after - 2]], 0), errors[:, ends[after - 1]]
+        with np.errstate(invalid="ignore"):  # no mass at the end: the weights there are 0
+            between = (until - before) / (high - low) * (inside - low) + before
+        residual = summed + np.where(inside == high, until, between) - edges
+        return ece_of_edges(residual, curve.total)
+
+    starts = range(0, FLOOR_RESAMPLES, step)
+    return np.concatenate(in_parallel(draw, starts, numbers=FLOOR_RESAMPLES * len(confidence)))
 
 
 def _streamed_eces(accumulated: Accumulated) -> Array:
@@ -308,7 +337,9 @@ def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     number, *others = np.sum(in_parallel(count, parts, numbers=len(correct)), axis=0)
     holds_edge = np.zeros(CELLS, dtype=bool)
     holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    found = [part.start + np.flatnonzero(holds_edge[cell[part]]) for part in parts]
+    found = in_parallel(
+        lambda part: part.start + np.flatnonzero(holds_edge[cell[part]]), parts, numbers=len(cell)
+    )
     whole, apart = np.flatnonzero(number * ~holds_edge), np.concatenate(found)
     ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
     sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]

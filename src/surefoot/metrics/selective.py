@@ -193,8 +193,7 @@ def coverage_at_risk(predictions: Ranked, risk: float) -> float:
 
 def coverage_of(curve: Curve, risk: float) -> float:
     """The largest coverage of one curve at a risk."""
-    start, _, errors, _ = curve.error_steps  # as long as nothing is wrong, the coverage only grows
-    mass, errors = np.append(start, curve.total), np.append(errors, curve.total_errors)
+    mass, errors = curve.cuts  # as long as nothing is wrong, the coverage only grows
     return float(mass[errors <= risk * mass + 1e-12].max(initial=0.0) / curve.total)
 
 

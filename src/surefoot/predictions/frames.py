@@ -46,15 +46,28 @@ def read_frame(
     if scale is None:
         if class_names is not None:
             raise InputError("class_names without logits or probs; needed: their columns")
-        return from_table(table.rename_columns([renamed.get(n, n) for n in table.column_names]), kind)
+        table, class_names = _with_label_names(table, frame, _scores_in_a_file(table), "label", None)
+        table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
+        return from_table(_with_class_names(table, class_names), kind)
     table, class_names = _with_label_names(table, frame, given[scale], given.get("label"), class_names)
     renamed |= _names_in_a_file(table, scale, given[scale], given.get("label"), class_names)
     needed = table.select(used).rename_columns([renamed[name] for name in used])
-    if class_names is not None:
-        stored = json.dumps({"class_names": [str(name) for name in class_names]})
-        needed = needed.replace_schema_metadata({METADATA: stored})
     rest = [name for name in table.column_names if name not in used]
-    return replace(from_table(needed, kind), attributes=table.select(rest) if rest else None)
+    found = from_table(_with_class_names(needed, class_names), kind)
+    return replace(found, attributes=table.select(rest) if rest else None)
+
+
+def _with_class_names(table: pa.Table, names: Sequence[str | int] | None) -> pa.Table:
+    if names is None:
+        return table
+    stored = json.dumps({"class_names": [str(name) for name in names]})
+    return table.replace_schema_metadata({METADATA: stored})
+
+
+def _scores_in_a_file(table: pa.Table) -> Columns:
+    """The columns of scores where none is named: one of lists, or one for each class."""
+    lists = (name for name in ("logits", "probs") if name in table.column_names)
+    return next(lists, [name for name in table.column_names if name.startswith(("logit_", "prob_"))])
 
 
 def as_table(frame: Any) -> pa.Table:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.on_device import DeviceFacts, on_host, summed
+from surefoot.predictions.on_device import DeviceFacts, on_host, started_copy, summed
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Outcomes
 from surefoot.runtime import in_parallel
 
@@ -168,6 +168,7 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
 
     Exponentials are those of the logits' own type, added up in float64 without the top class: each fact of
     float32 logits is exact to 1e-7, also where little is left for the other classes, and means to about 1e-9.
+    In float32, sums would depend on the order of the classes, and rows that tie would not.
     """
     n, classes = len(labels), logits.shape[1]
     label, top = labels[:, 0].numpy(), np.empty(n, dtype=np.int64)
@@ -269,9 +270,13 @@ def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float
     from surefoot.predictions.fused import softmax_facts, totals
 
     facts, correct, keys, extremes = softmax_facts(logits, labels)
-    parts = on_host(totals(facts, correct, extremes, labels))  # one copy, and one wait
+    copied = started_copy(totals(facts, correct, extremes, labels))
+    known = DeviceFacts(facts, correct, keys)
+    _ = known.ranked  # started now, it takes none of the host's time: the host would be waiting
+    parts = copied()
     ranges = [*parts[:2].min(axis=1).tolist(), *parts[2:4].max(axis=1).tolist()]
-    return DeviceFacts(facts, correct, keys, summed(parts[4:].sum(axis=1))), ranges
+    known.sums.update(summed(parts[4:].sum(axis=1)))
+    return known, ranges
 
 
 def lowest(labels: Tensor) -> int:
@@ -303,6 +308,25 @@ def exp_into(result: Tensor, values: Tensor) -> Tensor:
     if values.is_cuda or not HAS_AVX512:
         return torch.exp(values, out=result)
     np.exp(values.numpy(), out=result.numpy())
+    return result
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Probabilities (n, classes) in float64 of logits (n, classes).
+
+    >>> softmax(torch.tensor([[0.0, 0.0], [800.0, -800.0]]))
+    tensor([[0.5000, 0.5000],
+            [1.0000, 0.0000]], dtype=torch.float64)
+    """
+    if logits.device.type != "cpu" or logits.shape[1] > MANY_CLASSES:
+        return logits.to(torch.float64).softmax(dim=1)
+    result = torch.empty(logits.shape, dtype=torch.float64)
+
+    def write(part: slice, chunk: Tensor, _buffer: Tensor) -> None:
+        exp_into(chunk, chunk.sub_(chunk.amax(dim=1, keepdim=True)))
+        torch.div(chunk, chunk.sum(dim=1, keepdim=True), out=result[part])
+
+    map_chunks(logits.detach().unsqueeze(0), average_softmax, write)
     return result
 
 

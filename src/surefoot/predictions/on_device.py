@@ -1,6 +1,6 @@
 """The facts of decisions in the memory of a GPU: what metrics reduce to a few numbers is reduced there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -42,7 +42,7 @@ class DeviceFacts:
     facts: Tensor  # (4, decisions) float64: log p(true), confidence, squared error, entropy
     correct: Tensor  # (decisions,) bool
     keys: Tensor  # (decisions,) int64: twice the doubt in units of the last decimal, plus 1 where it is wrong
-    sums: Mapping[object, float] = field(default_factory=dict)  # of all decisions, where they are known
+    sums: dict[object, float] = field(default_factory=dict)  # of all decisions, where they are known
 
     @staticmethod
     def of(facts: Tensor, correct: Tensor) -> "DeviceFacts":
@@ -79,7 +79,7 @@ class DeviceFacts:
 
     def ranking(self) -> Ranking:
         """Decisions from the most confident to the least."""
-        keys, order = self._ranked
+        keys, order = self.ranked
         ends = torch.nonzero(torch.diff(keys >> 1, append=keys.new_full((1,), -1)))
         return Ranking(on_host(order), on_host(ends.squeeze(1)))
 
@@ -87,15 +87,15 @@ class DeviceFacts:
         """A curve that is exact at these numbers of the most confident decisions, and for the ties there."""
         last = np.clip(edges[1:] - 1, 0, None).astype(np.int64)  # the decision before each edge
         places = torch.from_numpy(last).to(self.keys.device, non_blocking=True)
-        keys, _ = self._ranked
+        keys, _ = self.ranked
         at_knots = (_kernel() if keys.is_cuda else _sums_below)(keys, places).cpu().numpy().reshape(3, -1)
         mass, first = np.unique(np.append(0.0, at_knots[0]), return_index=True)  # nothing comes before 0
         errors, doubt = (np.append(0.0, each)[first] for each in at_knots[1:])
         return Curve(mass, errors, mass - doubt / ONE)
 
     @cached_property
-    def _ranked(self) -> tuple[Tensor, Tensor]:
-        """The keys in ascending order, and the decisions in this order."""
+    def ranked(self) -> tuple[Tensor, Tensor]:
+        """The keys in ascending order, and the decisions in this order; nobody waits for a GPU to do it."""
         keys, order = self.keys.sort()
         return keys, order
 
@@ -129,7 +129,19 @@ def _name(part: Part) -> object:
 
 def on_host(values: Tensor) -> NDArray[Any]:
     """A copy from a GPU, into locked memory: into other memory it takes forty times as long."""
+    return started_copy(values)()
+
+
+def started_copy(values: Tensor) -> Callable[[], NDArray[Any]]:
+    """Start such a copy; the function that is returned waits for it, and not for what the GPU does after."""
     if values.device.type == "cpu":
-        return np.asarray(values.numpy())
-    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-    return np.asarray(copy.numpy())
+        return lambda: np.asarray(values.numpy())
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+    is_done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    is_done.record(torch.cuda.current_stream(values.device))
+
+    def wait() -> NDArray[Any]:
+        is_done.synchronize()
+        return np.asarray(copy.numpy())
+
+    return wait

@@ -80,6 +80,12 @@ class Curve:
         before = np.flatnonzero(self.errors[1:] != self.errors[:-1])
         return np.stack([side[at] for side in (self.mass, self.errors) for at in (before, before + 1)])
 
+    @cached_property
+    def cuts(self) -> tuple[Array, Array]:
+        """The mass and the errors before each step of the errors, and in all: where a coverage can end."""
+        start, _, errors, _ = self.error_steps
+        return np.append(start, self.total), np.append(errors, self.total_errors)
+
 
 class Fact(Generic[Values]):
     """A field that is an array, or a function that computes it when it is first read."""

@@ -27,6 +27,7 @@ from surefoot.predictions.logits import (
     many_label_outcomes,
     one_label_outcomes,
     outcomes_on_device,
+    softmax,
     spans,
 )
 from surefoot.predictions.on_device import DeviceFacts
@@ -327,8 +328,8 @@ class Predictions:
 
     def probs(self) -> Tensor:
         """Probabilities (n, classes) in float64: softmax, or sigmoid per class, averaged over members."""
-        logits = self.average().logits[0].to(torch.float64)
-        return logits.softmax(dim=1) if self.kind is LabelKind.ONE_LABEL else logits.sigmoid()
+        logits = self.average().logits[0]
+        return softmax(logits) if self.kind is LabelKind.ONE_LABEL else logits.to(torch.float64).sigmoid()
 
     def always_one_label(self) -> bool:
         """Whether labels of the many-label kind are all one-hot."""
@@ -373,6 +374,7 @@ class Predictions:
         """The attribute column of that name."""
         have = [] if self.attributes is None else self.attributes.column_names
         if name not in have:
+            have += [] if self.groups is None else ["groups"]
             near = did_you_mean(name, have)
             raise InputError(f"unknown column {name!r}{near}; have: {', '.join(have) or 'no attributes'}")
         assert self.attributes is not None
@@ -450,15 +452,15 @@ def _build(
     if novelty is not None:
         novelty = torch.from_numpy(as_floats("novelty", as_numpy(novelty)).astype(np.float64))
     return Predictions(
-        logits=_as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
-        labels=labels.to(torch.int64) if stay else _as_tensor(truth).to(device),
+        logits=as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
+        labels=labels.to(torch.int64) if stay else as_tensor(truth).to(device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", as_numpy(groups)),
         ids=None if ids is None else as_keys("ids", as_numpy(ids)),
         novelty=novelty,
         attributes=_as_table(attributes) if isinstance(attributes, Mapping) else attributes,
-        features=None if features is None else _as_tensor(as_floats("features", as_numpy(features))),
+        features=None if features is None else as_tensor(as_floats("features", as_numpy(features))),
     )
 
 
@@ -515,7 +517,7 @@ def as_numpy(values: Any) -> Any:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _as_tensor(array: NDArray[Any]) -> Tensor:
+def as_tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
         return torch.from_numpy(array)

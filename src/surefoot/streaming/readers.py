@@ -37,7 +37,8 @@ from surefoot.predictions.validate import as_floats, as_labels, as_predictions, 
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 
-PART_ROWS = 2**20  # row groups are joined into a part until it has this many rows
+PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
+MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
 NUMBERS = 2**21  # logits in a batch
 MOST_ROWS = 2**17  # rows in a batch
 
@@ -53,7 +54,7 @@ class Part:
 
 
 def parts_of(files: Sequence[Path]) -> list[Part]:
-    """Parts that can be read independently, of about a million rows each."""
+    """Parts that can be read independently, so small that several threads have work."""
     parts: list[Part] = []
     for file in files:
         suffix = file.suffix.lower()
@@ -86,9 +87,9 @@ def shape_of(parts: Sequence[Part]) -> Shape:
     return replace(next(iter(shapes.values())), class_names=last.class_names)
 
 
-def batches(part: Part, shape: Shape) -> Iterator[Batch]:
-    """The rows of a part in batches; each is validated and must have this shape."""
-    rows = max(1, min(MOST_ROWS, NUMBERS // (shape.classes * shape.members)))
+def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Batch]:
+    """The rows of a part in batches of so many logits; each is validated and must have this shape."""
+    rows = max(1, min(MOST_ROWS, numbers // (shape.classes * shape.members)))
     for table, start in _tables(part, rows):
         batch, own = _read(part, table, start)
         refuse_other_classifier({"other files": shape, part.path: own})
@@ -105,14 +106,15 @@ def _row_groups(file: Path) -> list[Part]:
     with parquet.ParquetFile(arrow_file(file)) as opened:
         for group in range(opened.num_row_groups):
             refuse_announced(opened.metadata, [group])
-        sizes = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
-    parts, chosen, first, rows = [], [], 0, 0
-    for group, size in enumerate(sizes):
-        chosen.append(group)
-        rows += size
-        if rows >= PART_ROWS or group == len(sizes) - 1:
+        groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
+    enough = max(PART_BYTES, sum(group.total_byte_size for group in groups) // MOST_PARTS)
+    parts, chosen, first, rows, size = [], [], 0, 0, 0
+    for number, group in enumerate(groups):
+        chosen.append(number)
+        rows, size = rows + group.num_rows, size + group.total_byte_size
+        if size >= enough or number == len(groups) - 1:
             parts.append(Part(str(file.absolute()), tuple(chosen), first, rows))
-            chosen, first, rows = [], first + rows, 0
+            chosen, first, rows, size = [], first + rows, 0, 0
     return parts
 
 

@@ -12,9 +12,21 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from surefoot.calibrators import Evidence
-from surefoot.calibrators.search import LOOSE, bounds_for, is_at_bound, search
+from surefoot.calibrators.search import (
+    LOOSE,
+    Rows,
+    bounds_for,
+    is_at_bound,
+    is_flat,
+    is_separable,
+    mean_square,
+    search,
+)
+from surefoot.calibrators.search import read as read_rows
 from surefoot.calibrators.temperature import (
     Temperature,
     at_least_one,
@@ -24,17 +36,15 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS
-from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, spans
+from surefoot.predictions.predictions import Predictions, as_tensor
 from surefoot.progress import Watch, silently
-from surefoot.runtime import usable_cores
-from surefoot.streaming.accumulate import NUMBERS_AT_ONCE, Shape, Version, labelled
-from surefoot.streaming.cells import Whole
+from surefoot.runtime import in_parallel, usable_cores
+from surefoot.streaming.accumulate import Shape, Version, labelled
 from surefoot.streaming.engines import Engine, Threads
 from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source
-from surefoot.streaming.outcomes import Batch, Scaling, class_by_class
-from surefoot.streaming.readers import batches
+from surefoot.streaming.outcomes import Batch, Scaling
+from surefoot.streaming.readers import Part, batches
 
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on
@@ -50,7 +60,7 @@ class Reading:
     slope_squared: float = 0.0  # summed row by row
     second: float = 0.0
     third: float = 0.0
-    squares: float = 0.0  # of all logits, for one label about their row's mean
+    squares: float = 0.0  # the mean square of the rows' logits, for one label about their mean, of all rows
     largest: float = 0.0  # logit, without its sign
     flat: bool = True  # all logits of a row are equal
     separable: bool = True  # every label is predicted correctly
@@ -97,7 +107,7 @@ def fit_files(
 def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     pilot = only_labelled(_some_rows(source))
     scale, reading = _search(source, 1 / fit_temperature(pilot).temperature, engine, watch)
-    lowest, highest = _bounds(reading, source.shape)
+    lowest, highest = _bounds(reading)
     facts: dict[str, Any] = {
         "n": reading.rows,
         "label_kind": source.shape.kind,
@@ -121,10 +131,9 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
     )
 
 
-def _bounds(reading: Reading, shape: Shape) -> tuple[float, float]:
+def _bounds(reading: Reading) -> tuple[float, float]:
     """`search_bounds` of all rows."""
-    size = math.sqrt(reading.squares / (reading.rows * shape.classes))
-    return bounds_for(reading.largest, size)
+    return bounds_for(reading.largest, math.sqrt(reading.squares / reading.rows))
 
 
 def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
@@ -138,76 +147,56 @@ def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple
     first = read_at(scale)
     if first.flat or first.separable:
         return scale, first
-    low, high = _bounds(first, source.shape)
+    low, high = _bounds(first)
     return search(read_at, min(max(scale, low), high), low, high, LOOSE)
 
 
 def read(stream: Iterator[Batch], shape: Shape, scale: float) -> Reading:
     """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
     reading = Reading()
-    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
-    of_chunk = _read_softmax if shape.kind is LabelKind.ONE_LABEL else _read_sigmoid
     for batch in map(labelled, stream):
-        for start in range(0, len(batch.labels), step):
-            rows = slice(start, start + step)
-            logits = class_by_class(batch, rows, shape.kind, None)
-            reading = reading.merged(of_chunk(logits, batch.labels[rows].T, scale))
+        if len(batch.labels):
+            rows = Rows(_averaged(batch, shape), as_tensor(batch.labels), shape.kind)
+            reading = reading.merged(_read_batch(rows, scale, reading))
     return reading
 
 
-def _read_softmax(logits: Array, labels: Whole, scale: float) -> Reading:
-    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
-    flat = not np.ptp(logits, axis=0).any()
-    largest = float(np.abs(logits).max())
-    logits -= logits.max(axis=0)
-    squares = float(np.einsum("ij,ij", logits, logits) - np.square(logits.sum(axis=0)).sum() / len(logits))
-    true = logits[labels, np.arange(logits.shape[1])]
-    weights = np.exp(logits * scale)
-    total = weights.sum(axis=0)
-    moments = []
-    for _ in range(3):
-        weights *= logits
-        moments.append(weights.sum(axis=0) / total)
-    mean, square, cube = moments
-    slopes = mean - true
-    second = square - np.square(mean)
-    third = cube - mean * (3 * square - 2 * np.square(mean))
-    sizes = (squares, largest)
-    return _reading(slopes, second, third, sizes, flat=flat, separable=bool((true >= 0).all()))
+def _averaged(batch: Batch, shape: Shape) -> Tensor:
+    """The logits (1, rows, classes) of a batch; several members are averaged in float64."""
+    logits = as_tensor(batch.logits)
+    if shape.members == 1:
+        return logits
+    parts = spans(len(batch.labels), max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes)))
+    averages = [average_members(logits[:, part].to(torch.float64), shape.kind) for part in parts]
+    return torch.cat(averages).unsqueeze(0)
 
 
-def _read_sigmoid(logits: Array, labels: Whole, scale: float) -> Reading:
-    """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    towards_truth = logits * np.where(labels == 1, 1.0, np.where(labels == 0, -1.0, 0.0))
-    small = np.exp(-np.abs(scale * towards_truth))
-    wrong = np.where(towards_truth >= 0, small, 1.0) / (1 + small)
-    variance = wrong * (1 - wrong) * np.square(towards_truth)
-    third = -variance * towards_truth * (1 - 2 * wrong)
-    slopes = -(towards_truth * wrong).sum(axis=0)
-    separable = bool((towards_truth >= 0).all())
-    sizes = (float(np.einsum("ij,ij", logits, logits)), float(np.abs(logits).max()))
-    return _reading(slopes, variance, third, sizes, flat=not logits.any(), separable=separable)
-
-
-def _reading(
-    slopes: Array, second: Array, third: Array, sizes: tuple[float, float], *, flat: bool, separable: bool
-) -> Reading:
-    squared = float(slopes @ slopes)
-    sums = (float(slopes.sum()), squared, float(second.sum()), float(third.sum()))
-    return Reading(len(slopes), *sums, *sizes, flat=flat, separable=separable)
+def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:
+    """Of some rows; whether they are flat or separable is asked only if all rows before were."""
+    derivatives = read_rows(rows, scale)
+    slopes, ends = derivatives.row_slopes.numpy(), torch.aminmax(rows.logits)
+    return Reading(
+        rows=len(slopes),
+        slope=derivatives.slope,
+        slope_squared=float(np.square(slopes).sum()),
+        second=derivatives.second,
+        third=derivatives.third,
+        squares=mean_square(rows) * len(slopes),
+        largest=max(-float(ends.min), float(ends.max)),
+        flat=before.flat and is_flat(rows),
+        separable=before.separable and is_separable(rows),
+    )
 
 
 def _some_rows(source: Source) -> Predictions:
-    """Some rows of some parts, evenly chosen."""
+    """The first rows of some parts, evenly chosen."""
     shape, parts = source.shape, source.parts[:: -(-len(source.parts) // PILOT_PARTS)]
-    rows = max(1, PILOT_NUMBERS // (shape.classes * shape.members * len(parts)))
-    chosen = []
-    for part in parts:
-        for batch in map(labelled, batches(part, shape)):
-            if len(batch.labels):
-                stride = -(-len(batch.labels) // rows)
-                chosen.append(Batch(batch.logits[:, ::stride].copy(), batch.labels[::stride].copy()))
-                break
+
+    def first_of(part: Part) -> Batch | None:
+        of_part = map(labelled, batches(part, shape, numbers=PILOT_NUMBERS // len(parts)))
+        return next((batch for batch in of_part if len(batch.labels)), None)
+
+    chosen = [batch for batch in in_parallel(first_of, parts) if batch is not None]
     if not chosen:
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
     logits = np.concatenate([batch.logits for batch in chosen], axis=1)
