@@ -81,5 +81,9 @@ def rows_of(text):
         elif not line:
             columns = []
         elif columns:
-            rows.append([line[start:end].strip() for start, end in columns])
+            cells = [line[start:end].strip() for start, end in columns]
+            if cells[0] and not line.startswith(" "):
+                rows.append(cells)
+            else:  # text that was wrapped
+                rows[-1] = [f"{above} {below}".strip() for above, below in zip(rows[-1], cells, strict=True)]
     return rows

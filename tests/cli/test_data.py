@@ -51,7 +51,9 @@ def test_check_goes_on_without_unreadable_images_if_asked(file):
     done = surefoot("data", "check", file, "--skip-unreadable")
     assert "warning: 1 image cannot be read" in done.stdout
     assert done.stdout.endswith("no problems, but see the warnings\n")
-    assert surefoot("data", "check", file, "--skip-unreadable", "--strict", check=1).stdout == done.stdout
+    strict = surefoot("data", "check", file, "--skip-unreadable", "--strict", check=1)
+    assert strict.stdout == done.stdout
+    assert strict.stderr == "failed: with --strict warnings count as problems\n"
 
 
 def test_strict_is_not_about_what_needs_no_remedy(tmp_path):

@@ -27,10 +27,12 @@ QUICK |= {"typing_extensions", "typing_inspection", "pydantic_settings", "markup
 QUICK |= {"attr", "attrs", "safetensors"}
 OF_TASKS = {"pyarrow", "PIL"}
 
-# A process that has imported the command line and quick packages, and runs each command in a fork of it.
+# A process that has imported the command line and quick packages, and runs each command in a fork of it. What the
+# process has imported counts for each command.
 FORKING = """
 import json, os, sys
 import numpy, rich.table, rich.console, safetensors, tomli_w, typer.rich_utils
+import surefoot.cli.app
 from surefoot.cli import main
 
 for line in iter(sys.stdin.readline, ""):
@@ -205,18 +207,23 @@ def test_evaluate_imports_nothing_for_reports_or_statistics(ran, folder):
     assert not NOT_TO_EVALUATE & modules
 
 
-def test_no_module_imports_statistics_when_it_is_imported():
+@pytest.fixture(scope="module")
+def trees():
+    return {path: ast.parse(path.read_text()) for path in Path(surefoot.__file__).parent.rglob("*.py")}
+
+
+def test_no_module_imports_statistics_when_it_is_imported(trees):
     """`scipy.stats` takes most of a second, also in every training process: import it in the function."""
-    for path in Path(surefoot.__file__).parent.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+    for path, tree in trees.items():
+        for node in tree.body:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.startswith(("scipy.stats", "scipy.optimize")) for name in names), path
 
 
-def test_no_decorator_loads_the_compiler():
+def test_no_decorator_loads_the_compiler(trees):
     """`torch._dynamo` takes more than a second, before a bundle is opened: call `torch.compiler` when needed."""
-    for path in Path(surefoot.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
             for decorator in getattr(node, "decorator_list", ()):
                 assert "torch.comp" not in ast.unparse(decorator), path

@@ -289,9 +289,10 @@ def _cells(markdown):
 
 
 def _printed(text):
-    """The numbers of a table of methods in plain text, with their marks."""
-    rows = [row[1:] for row in rows_of(text) if row[1].isdecimal()]
-    return [" | ".join(row) for row in rows]
+    """The numbers of a table of methods in plain text, with their marks; of all its parts, if it is wide."""
+    rows = [row[1:] for row in rows_of(text) if re.fullmatch(r"[\d.]+\*?(\(\*\))?|\u2013", row[1])]
+    count = sum(row[0].isdecimal() for row in rows)
+    return [" | ".join(cell for row in rows[place::count] for cell in row) for place in range(count)]
 
 
 def _names(folder):
@@ -314,7 +315,7 @@ def _arrays(path):
 
 def _listed(what):
     """The first column of `surefoot ls`."""
-    return [row[0] for row in rows_of(surefoot("ls", what).stdout)]
+    return [row[0] for row in rows_of(surefoot("ls", what).stdout) if row[1]]
 
 
 def _command(command):

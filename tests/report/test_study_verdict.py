@@ -243,12 +243,13 @@ def reported(part):
 def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one():
     scaled = Row((0.7, 0.7), e99=0.04, from_best=(0.1, 0.05, 0.15))
     part = by_hand({"single": SINGLE, "single-t": scaled, "ensemble": ENSEMBLE})
-    problem, best, cheap = brief_verdict(reported(part))
+    problem, best, cost, cheap = brief_verdict(reported(part))
     assert "confidence 10% are wrong there, and 10% on familiar data" in problem
     assert best == (
-        "Best is Ensemble: unfamiliar NLL 0.60 instead of 1.00 (40% less), and of such predictions 2% are wrong; "
-        "it takes 4 times as long to train and 5 times as long to run as one network."
+        "Best is Ensemble: unfamiliar NLL 0.60 instead of 1.00 (40% less), and of such predictions 2% are wrong."
     )
+    assert cost == "It takes 4.0 times as long to train and 5.0 times as long to run as a single network."
+    assert verdict_of(part)[1].startswith(cost.removesuffix(".")), "the report says the same"
     assert "(Single + T) has 75% of that gain (NLL 0.70) at no cost" in cheap
     for rows, sides in (
         ({"single": SINGLE, "ensemble": ENSEMBLE}, SIDES),

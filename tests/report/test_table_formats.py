@@ -6,22 +6,21 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from surefoot.report.table_text import notes_text, to_terminal, to_text
 from surefoot.report.tables import (
     Column,
     Section,
     Table,
     TableCell,
     distinguishing,
-    notes_text,
     to_html,
     to_latex,
     to_markdown,
-    to_rich,
-    to_text,
 )
 
 METHOD = (Column("method", align="left"), Column("runs"))
@@ -100,12 +99,11 @@ HTML = """<div class="scroll"><table class="methods">
 <ul class="notes"><li>Bold: best.</li></ul>"""
 TERMINAL = """\
 Table 4. All: 50% & more
-                     NLL         NLL
+                                 NLL
 method    runs  familiar  unfamiliar
-────────────────────────────────────
+────────  ────  ────────  ──────────
 Single_1    10     0.083           –
                  (0.084)
-
 oracle
 <b>          1       -7%        0.1*
                      3/9
@@ -124,7 +122,7 @@ oracle
 
 def printed(table, **options):
     out = io.StringIO()
-    Console(file=out, width=100, **options).print(to_rich(table))
+    Console(file=out, width=100, **options).print(to_terminal(table, 100), soft_wrap=True)
     return out.getvalue()
 
 
@@ -157,6 +155,37 @@ def test_terminal_golden():
 
 def test_plain_text_golden():
     assert "\n".join([*to_text(TABLE), *notes_text(TABLE), ""]) == PLAIN
+
+
+WIDE = Table.of_text(
+    "",
+    ("compared", "reference", "current", "change", "more novel", "text", "p (corrected for all)"),
+    [
+        (
+            "confidence, lowest",
+            "0.7795",
+            "0.7918",
+            "+0.0123 [-0.0021, +0.0266]",
+            "0.481",
+            "a b " * 20,
+            "0.98",
+        ),
+        ("all of these together", "–", "–", "–", "–", "–", "0.00057"),
+        ("x" * 30, "-0.0246", "1.5184", "+1.5429 [+1.4707, +1.6152]", "0.860", "c", "0.0013"),
+    ],
+)
+
+
+@pytest.mark.parametrize("width", [55, 60, 80, 100])
+def test_a_wide_table_fits_and_no_number_is_cut(width):
+    lines = to_text(WIDE, width)
+    assert max(map(len, lines)) <= width
+    assert lines == [line.rstrip() for line in to_terminal(WIDE, width).plain.replace("─", "-").split("\n")]
+    words = {word for line in lines for word in line.split()}
+    numbers = [word for row in WIDE.rows for cell in row[1:] for word in cell.text.split()]
+    assert words.issuperset(number for number in numbers if number != "–")
+    heads = [line for line in lines if line.startswith("compared")]
+    assert len(heads) == sum(line.startswith("-----") for line in lines), "each part begins with the names"
 
 
 def test_bold_stays_only_where_it_distinguishes():

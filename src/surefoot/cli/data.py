@@ -83,6 +83,8 @@ def check(
     _write(loaded, contact_sheet, resolved)
     failing = ("PROBLEM", "warning") if strict else ("PROBLEM",)
     if any(finding.level in failing for finding in findings):
+        if not any(finding.serious for finding in findings):
+            echo("failed: with --strict warnings count as problems", err=True)
         raise typer.Exit(1)
 
 
@@ -130,7 +132,7 @@ def show(
 def decode(
     task: Which,
     root: Root = None,
-    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels of that side.")] = 256,
+    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels of the side that --fit names.")] = 256,
     fit: Annotated[Side, typer.Option(help="The short side, or both sides.")] = Side.SHORT,
     cache: Annotated[
         Path | None,

@@ -346,7 +346,7 @@ def serve(
     verdict: Verdict = VerdictMode.AUTO,
     allow_code: AllowCode = False,
 ) -> None:
-    """Serve a bundle over HTTP: /predict for programs, a page at / for people, /health and /metrics.
+    """Serve a bundle over HTTP: /predict for programs, a web page at /, /health and /metrics.
 
     Ctrl-C or SIGTERM stops it after the requests in progress are answered.
     """

@@ -50,7 +50,7 @@ class Finding:
 def doctor(store: StoreFolder = Path("runs"), cache: Cache = None) -> None:
     """Check this machine: versions, GPU, optional extras, folders, file locks, disk and memory.
 
-    Exits with 1 if there is a problem; missing optional packages are none.
+    Exits with 1 if there is a problem; a missing optional package is not one.
     """
     broken = False
     for finding in findings(store, cache):

@@ -37,11 +37,7 @@ def ls(
     refuse_unknown("list", [what], LISTS)
     match what:
         case "methods":
-            from surefoot.experiments.methods import METHODS
-
-            header = ("name", "formula", "networks to train", "passes to run", "from")
-            methods = tuple((m.name, m.formula, m.training, m.inference, m.origin) for m in METHODS)
-            table = Table.of_text("Methods (M: members of an ensemble)", header, methods)
+            table = _methods()
         case "experiments":
             table = _experiments()
         case "runs":
@@ -62,6 +58,23 @@ def ls(
             calibrators = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
             table = Table.of_text("Calibrators", ("name", "formula", "reference"), calibrators)
     print_tables([table])
+
+
+def _methods() -> "Table":
+    from surefoot.experiments.methods import METHODS
+    from surefoot.report.tables import Column, Section, Table
+
+    header = ("name", "formula", "train", "run")
+    sections = tuple(
+        Section.of_text(
+            origin,
+            [(m.name, m.formula, m.training, m.inference) for m in METHODS if m.origin == origin],
+        )
+        for origin in dict.fromkeys(method.origin for method in METHODS)
+    )
+    columns = tuple(Column(name, align="left") for name in header)
+    title = "Methods: networks to train, passes to run (M: members of an ensemble)"
+    return Table(title, columns, sections)
 
 
 def _experiments() -> "Table":
@@ -155,7 +168,12 @@ def show(
     if not any(matches[each] for each in kinds):
         have = "; ".join(f"{each}s: {', '.join(names[each]) or 'none'}" for each in kinds)
         near = did_you_mean(name, [each for kind in kinds for each in names[kind]])
-        raise InputError(f"nothing is called {name!r}{near}; have {have}")
+        listed = (
+            ""
+            if kind is not None
+            else "; 'surefoot ls metrics' and 'surefoot ls calibrators' list the others"
+        )
+        raise InputError(f"nothing is called {name!r}{near}; have {have}{listed}")
     show_one: dict[Kind, Callable[[], None]] = {
         Kind.EXPERIMENT: lambda: _show_experiment(name),
         Kind.METHOD: lambda: _show_method(name),

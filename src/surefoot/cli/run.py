@@ -48,7 +48,7 @@ QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it 
 Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
 Address = Annotated[
     str | None,
-    typer.Option(help="Of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto; otherwise one is started here."),
+    typer.Option(help="A Ray cluster: HOST:PORT, ray://HOST:PORT or auto; otherwise one is started here."),
 ]
 CpusPerNetwork = Annotated[
     float | None, typer.Option(help="With ray: CPUs that a network takes; 1 by default.")

@@ -141,7 +141,7 @@ def print_sentences(sentences: Iterable[str]) -> None:
 
 def print_tables(tables: Sequence["Table"]) -> None:
     """Print tables: plain text, or in a terminal with bold numbers; only text wraps, no number is cut."""
-    from surefoot.report.tables import notes_text, to_rich, to_text
+    from surefoot.report.table_text import notes_text, to_terminal, to_text
 
     if not sys.stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         for table in tables:
@@ -152,7 +152,7 @@ def print_tables(tables: Sequence["Table"]) -> None:
 
     console = Console(highlight=False)
     for table in tables:
-        console.print(to_rich(table))
+        console.print(to_terminal(table, console.width), soft_wrap=True)
         for note in table.notes:
             console.print(Text(visible(note)), width=min(LINE, console.width))
         console.print()

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot.calibrators import Calibration
-from surefoot.evaluation.compare import mean_count
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
+from surefoot.evaluation.differences import mean_count
 from surefoot.evaluation.scores import SIDES
 from surefoot.intervals import binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from surefoot.evaluation.compare import DECIDING, HEADLINE
 from surefoot.evaluation.comparison import Mark, MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.report.choice import E99, Choice, percent_less, shown_methods
+from surefoot.report.choice import E99, Choice, cost_sentence, percent_less, shown_methods
 from surefoot.report.comparison import STARRED
 from surefoot.report.tables import Column, Section, Table, TableCell, distinguishing
 from surefoot.text import count_of
@@ -107,7 +107,8 @@ def brief_verdict(part: "PartReport") -> list[str]:
         "A single network is overconfident on unfamiliar data: of its predictions with more than 99% "
         f"confidence {wrong[0]:.0%} are wrong there, and {wrong[1]:.0%} on familiar data.",
         f"{_best(choice)}: unfamiliar NLL {after:.2f} instead of {before:.2f} "
-        f"({percent_less(before, after)}), and {_confident(choice.chosen)}{_price(choice.chosen, single)}.",
+        f"({percent_less(before, after)}), and {_confident(choice.chosen)}.",
+        f"{cost_sentence(choice.chosen, single)}.",
         f"One network with a temperature ({scaled.title}) has {share:.0%} of that gain (NLL {cheap:.2f}) "
         "at no cost: its predictions stay the same, only its confidence is lower.",
     ]
@@ -130,19 +131,6 @@ def _confident(method: MethodRuns) -> str:
         wrong, count = cell.count
         return f"it is that confident only {count_of(count, 'time')}, {wrong} of them wrong"
     return f"of such predictions {cell.mean:.0%} are wrong"
-
-
-def _price(method: MethodRuns, single: MethodRuns) -> str:
-    pairs = (
-        ("train", method.seconds_training, single.seconds_training),
-        ("run", method.seconds_per_sample, single.seconds_per_sample),
-    )
-    times = [f"{_times(cost / one)} to {what}" for what, cost, one in pairs if cost and one]
-    return f"; it takes {' and '.join(times)} as one network" if times else ""
-
-
-def _times(ratio: float) -> str:
-    return "as long" if round(ratio) <= 1 else f"{ratio:.0f} times as long"
 
 
 def next_steps(part: "PartReport", folder: Path) -> list[str]:

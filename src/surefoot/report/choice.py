@@ -245,7 +245,7 @@ def percent_less(before: float, after: float) -> str:
 
 def _price(choice: Choice, baseline: MethodRuns) -> str:
     """What it costs to train and to run, and what it does to familiar data."""
-    cost = _cost(choice.chosen, baseline)
+    cost = cost_sentence(choice.chosen, baseline)
     if choice.side == "familiar":
         return f"{cost}."
     place = ("familiar", DECIDING)
@@ -259,7 +259,8 @@ def _price(choice: Choice, baseline: MethodRuns) -> str:
     return f"{cost}; on familiar data the NLL goes from {before:.3f} to {cell.mean:.3f} ({change}{noise})."
 
 
-def _cost(chosen: MethodRuns, baseline: MethodRuns) -> str:
+def cost_sentence(chosen: MethodRuns, baseline: MethodRuns) -> str:
+    """What a method costs to train and to run, compared with a single network; without the full stop."""
     method, single = METHODS.named(chosen.name), METHODS.named(baseline.name)
     training = _times(chosen.seconds_training, baseline.seconds_training)
     running = _times(chosen.seconds_per_sample, baseline.seconds_per_sample)

@@ -1,16 +1,12 @@
-"""One type of table, and its writers: terminal, plain text, Markdown, LaTeX and HTML."""
+"""One type of table, and its writers: Markdown, LaTeX and HTML; plain text is in table_text."""
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 from markupsafe import Markup, escape
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from surefoot.text import DASH, visible, without_controls
 
@@ -79,8 +75,11 @@ class Table:
         return Table(title, columns, (Section.of_text(None, texts),))
 
     def select(self, *headings: str) -> "Table":
-        """The same with these columns only."""
-        places = [self.header.index(heading) for heading in headings]
+        """The same with the columns of these headings only."""
+        return self.at([self.header.index(heading) for heading in headings])
+
+    def at(self, places: Sequence[int]) -> "Table":
+        """The same with the columns at these places only."""
         sections = tuple(
             replace(section, rows=tuple(tuple(row[place] for place in places) for row in section.rows))
             for section in self.sections
@@ -127,7 +126,6 @@ LATEX_SPECIAL = (
     | {"\N{EN DASH}": "--", "±": r"$\pm$"}
 )
 NARROW = 5  # columns that fit into one column of a two-column paper
-LINE = 80  # characters of a sentence in plain text
 UNMARKED = "more than half of the methods are the best or not significantly worse, so none is marked."
 
 
@@ -153,89 +151,6 @@ def distinguishing(table: Table) -> Table:
 
 def _without_bold(row: Row, columns: Sequence[int]) -> Row:
     return tuple(replace(cell, bold=cell.bold and index not in columns) for index, cell in enumerate(row))
-
-
-def to_rich(table: Table) -> RichTable:
-    """For the terminal, without the notes; as Text objects, so that no name is read as a style."""
-    rich = RichTable(
-        title=Text(visible(table.heading), style="table.title") if table.title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for index, column in enumerate(table.columns):
-        parts = (column.group, column.name) if table.has_groups else (column.name,)
-        is_short = index > 0 and not any(" " in row[index].text for row in table.rows)
-        heading = Text("\n".join(map(visible, parts)))
-        rich.add_column(heading, justify=column.align, overflow="fold", no_wrap=is_short)
-    for section in table.sections:
-        if section.label is not None:
-            rich.add_section()
-            rich.add_row(Text(visible(section.label), style="italic"))
-        for row in section.rows:
-            rich.add_row(*(_rich_cell(cell) for cell in row))
-    return rich
-
-
-def _rich_cell(cell: TableCell) -> Text:
-    text = Text(visible(cell.text) + "*" * cell.star, style="bold" if cell.bold else "")
-    if cell.detail:
-        text = Text.assemble(text, "\n", (visible(cell.detail), "dim"))
-    if cell.paper:
-        text = Text.assemble(text, "\n", (f"({cell.paper})", "dim italic"))
-    return text
-
-
-def to_text(table: Table) -> list[str]:
-    """Lines of plain text; a bold cell has an asterisk, an untested best number one in parentheses."""
-    texts = [[_text_cell(cell) for cell in row] for row in table.rows]
-    names = [visible(column.name) for column in table.columns]
-    widths = [max(len(row[i]) for row in (names, *texts)) for i in range(len(names))]
-    for group, (first, after) in _spans(table):
-        between = 2 * (after - first - 1)
-        widths[after - 1] += max(0, len(visible(group)) - sum(widths[first:after]) - between)
-    pad = {"left": str.ljust, "right": str.rjust}
-
-    def line(cells: list[str]) -> str:
-        columns = zip(cells, widths, table.columns, strict=True)
-        return "  ".join(pad[column.align](cell, width) for cell, width, column in columns).rstrip()
-
-    lines = [visible(table.heading)] if table.title else []
-    if table.has_groups:
-        upper = ""
-        for group, (first, after) in _spans(table):
-            start = sum(widths[:first]) + 2 * first
-            width = sum(widths[first:after]) + 2 * (after - first - 1)
-            upper = upper.ljust(start) + pad[table.columns[first].align](visible(group), width)
-        lines.append(upper.rstrip())
-    lines += [line(names), "  ".join("-" * width for width in widths)]
-    start = 0
-    for section in table.sections:
-        lines += [visible(section.label)] if section.label else []
-        lines += map(line, texts[start : start + len(section.rows)])
-        start += len(section.rows)
-    return lines
-
-
-def notes_text(table: Table) -> list[str]:
-    """The notes of a table as lines of plain text, where other marks stand for bold and for the asterisk."""
-    notes = [re.sub(r"^\*: ", "(*): ", visible(note)) for note in table.notes]
-    return [line for note in notes for line in textwrap.wrap(re.sub("^Bold: ", "*: ", note), LINE)]
-
-
-def _spans(table: Table) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The upper headings, each with its first column and the one after its last."""
-    start = 0
-    for group, count in table.groups:
-        yield group, (start, start + count)
-        start += count
-
-
-def _text_cell(cell: TableCell) -> str:
-    text = visible(cell.text) + "*" * cell.bold + "(*)" * cell.star
-    return f"{text} {visible(cell.detail)}" if cell.detail else text
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

@@ -43,12 +43,17 @@ def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
             if zone != "reject" or any_rejected:
                 rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))
     below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
-    title = f"Accept at {chosen.accept:.6g} or more{below}" if chosen.per is None else f"Per {chosen.per}"
+    title = f"Accept at {chosen.accept:.6g} or more{below}" if chosen.per is None else f"Per {_part(chosen)}"
     return Table.of_text(
         f"{title}; exact 95% intervals",
         ("data", "decision", "share of the rows", "wrong among them"),
         rows,
     )
+
+
+def _part(chosen: Thresholds) -> str:
+    """What has thresholds of its own: a class, a group of the file, or a value of a column."""
+    return "group" if chosen.per == "groups" else str(chosen.per)
 
 
 def parts_table(chosen: Thresholds) -> Table:
@@ -62,7 +67,7 @@ def parts_table(chosen: Thresholds) -> Table:
         )
         for name, part in chosen.parts.items()
     ]
-    return Table.of_text(f"Thresholds per {chosen.per}", (str(chosen.per), "n", "accept", "reject"), rows)
+    return Table.of_text(f"Thresholds per {_part(chosen)}", (_part(chosen), "n", "accept", "reject"), rows)
 
 
 def proportion_text(proportion: Proportion) -> str:
@@ -101,7 +106,7 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
 def _of_parts(chosen: Thresholds) -> list[str]:
     guarantee, without = chosen.guarantee, [n for n, each in chosen.parts.items() if each.accept == math.inf]
     sentences = [
-        f"Each {chosen.per} has its own thresholds; a person reviews rows of any other.",
+        f"Each {_part(chosen)} has its own thresholds; a person reviews rows of any other.",
         f"Guaranteed for each on its own, with probability {guarantee.level:.3g} over the draw of its rows: "
         f"on familiar data at most {guarantee.target_error:.3g} of its accepted predictions are wrong.",
     ]

@@ -38,7 +38,8 @@ from surefoot.report.study import write_study
 from surefoot.report.study_tables import headline_tables, part_document, part_names, table_context
 from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
-from surefoot.report.tables import Table, to_html, to_text
+from surefoot.report.table_text import to_text
+from surefoot.report.tables import Table, to_html
 from surefoot.report.thresholds import parts_table, rounded_up, thresholds_table, thresholds_verdict
 from surefoot.results import Result
 from surefoot.text import count_of, visible, without_controls
@@ -385,7 +386,7 @@ def _change_view(change: ExperimentChange) -> View:
         return axes
 
     return View(
-        f"Comparison of {change.before.experiment.name} and {change.after.experiment.name}",
+        f"Comparison of {change.before.folder.name} and {change.after.folder.name}",
         tuple(change_notes(change)),
         (*task_tables(change), *value_tables(change)),
         rows,
