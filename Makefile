@@ -12,8 +12,11 @@ help: ## show this list
 quickstart: .venv/core ## compare the paper's methods on photographs that are in the package; two minutes
 	$(BIN)/surefoot run quickstart
 
+# In memory, where there is enough of it: the tests write ten thousand files, and many wait until they are on the disk.
+IN_MEMORY = $(shell df -k --output=avail /dev/shm 2> /dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
+
 test: .venv/dev browser ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-recipes: .venv-recipes/installed .venv-timm/installed ## run every example with the real package; none is skipped
 	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py -k 'not timm'

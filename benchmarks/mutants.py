@@ -87,6 +87,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "evaluation/bootstrap.py": _in("evaluation", EVALUATION, first=["test_bootstrap"]),
         "evaluation/compare.py": _in("evaluation", EVALUATION, first=COMPARED),
         "evaluation/comparison.py": _in("evaluation", EVALUATION, first=COMPARED),
+        "evaluation/differences.py": _in("evaluation", EVALUATION, first=COMPARED),
         "evaluation/evaluate.py": _in("evaluation", EVALUATION),
         "evaluation/scores.py": (*_in("evaluation", EVALUATION), "report/test_html.py"),
         "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),

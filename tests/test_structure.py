@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import surefoot
@@ -40,9 +41,20 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def nodes(path):
+    """All of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imported(path):
+    return list(_imported(path))
+
+
+def _imported(path):
     """Every module of ours that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "surefoot":
             assert node.level == 0, f"{path}: relative import"
             for alias in node.names:
@@ -174,7 +186,7 @@ def test_help_does_not_load_torch():
 
 def test_nothing_is_loaded_by_pickle():
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 assert not {alias.name for alias in node.names} & {"pickle", "joblib", "dill", "cloudpickle"}
             if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):

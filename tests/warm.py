@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from functools import cache, partial
 
 SUREFOOT = "from surefoot.cli import main; main()"
@@ -209,33 +210,58 @@ def _server():
 
 
 def serve(number):
-    """Fork for each request; what is forked twice is the process, and the other waits for it."""
+    """Fork for each request, and report when each fork has ended."""
     sys.path[0] = ""
     for name in LOADED:
         importlib.import_module(name)
     # For signals Arrow keeps a pipe, which a training process would close.
     importlib.import_module("pyarrow").enable_signal_handlers(False)
+    # torch unregisters its operators at the end of a process, which takes a fork 40 ms.
+    for each in list(weakref.finalize._registry):
+        each.atexit = False
     gc.collect()
     gc.freeze()
     listening = socket.socket(fileno=number)
-    sockets = [listening, _accepted(listening)]
-    while len(sockets) > 1:
-        for each in select.select(sockets, [], [])[0]:
+    connections, forks = {_accepted(listening)}, {}
+    while connections:
+        for each in select.select([listening, *connections, *forks], [], [])[0]:
             if each is listening:
-                sockets.append(_accepted(listening))
-                continue
-            text, (*pipes,), _, _ = socket.recv_fds(each, 2**20, 4)
-            _count_ended()
-            if not text:
-                sockets.remove(each)
+                connections.add(_accepted(listening))
+            elif each in forks:
+                _report_end(each, *forks.pop(each))
+            elif not _forked(each, forks):
+                connections.remove(each)
                 each.close()
-            elif os.fork() == 0:
-                for own in sockets:
-                    own.close()
-                _watch(json.loads(text), *pipes)
-                return
-            for pipe in pipes:
-                os.close(pipe)
+
+
+def _forked(connection, forks):
+    """Whether there was a request: a fork carries it out."""
+    text, pipes, _, _ = socket.recv_fds(connection, 2**20, 4)
+    if not text:
+        return False
+    *streams, status = pipes
+    child = os.fork()
+    if child == 0:
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, 256)
+        _become(json.loads(text))
+    for stream in streams:
+        os.close(stream)
+    _write(status, child)
+    forks[os.pidfd_open(child)] = child, status
+    return True
+
+
+def _report_end(watched, child, status):
+    _write(status, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os.close(watched)
+    os.close(status)
+
+
+def _write(status, value):
+    with contextlib.suppress(BrokenPipeError):  # the test's process has ended
+        os.write(status, f"{value}\n".encode())
 
 
 def _accepted(listening):
@@ -247,29 +273,6 @@ def _accepted(listening):
         if user == os.getuid():
             return connection
         connection.close()
-
-
-def _count_ended():
-    """Add the processor time of forks that have ended to this process's, so that `time` shows it."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _watch(request, given, out, err, status):
-    child = os.fork()
-    if child == 0:
-        os.dup2(given, 0)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.closerange(3, 256)
-        _become(request)
-        return
-    os.write(status, f"{child}\n".encode())
-    for each in (0, 1, 2, given, out, err):
-        os.close(each)
-    os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
-    os._exit(0)
 
 
 def _become(request):

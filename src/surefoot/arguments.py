@@ -61,7 +61,7 @@ def checked(declared: Declared) -> Declared:
         for name, value in values.items():
             arguments[name] = _as_declared(value, hints[name])
             _require(name, arguments[name], hints[name])
-        if all(v is arguments[n] and not isinstance(v, str | Sequence | Mapping) for n, v in values.items()):
+        if all(value is arguments[name] and _is_known_by_type(value) for name, value in values.items()):
             right.add(_types(given, named))
         return bound.args, bound.kwargs
 
@@ -77,6 +77,11 @@ def checked(declared: Declared) -> Declared:
             raise
 
     return typing.cast("Declared", call)
+
+
+def _is_known_by_type(value: object) -> bool:
+    """Whether every value of its type is allowed if this one is."""
+    return isinstance(value, StrEnum) or not isinstance(value, str | Sequence | Mapping)
 
 
 def _types(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...]:

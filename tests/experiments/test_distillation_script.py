@@ -86,15 +86,15 @@ def study(script, evaluation, tmp_path_factory):
         for module in (script, evaluation):
             patch.setattr(module, "RUNS", 2)
             patch.setattr(module, "FINAL_RUNS", 3)
-        table = ["table", "--store", str(folder / "runs"), "--out", str(folder / "out")]
-        for kind, sentence in (
-            ("grid", "Preliminary: 2 of 3 runs."),
-            ("final", "tiny: "),
-            ("options", "tiny: "),
+        table = ["table", "--store", str(folder / "runs"), "--out", str(folder / "out"), "--resamples"]
+        for kind, sentence, resamples in (
+            ("grid", "Preliminary: 2 of 3 runs.", "10"),
+            ("final", "tiny: ", "10"),
+            ("options", "tiny: ", "1000"),  # the table that is tested
         ):
             done = warm.run(CALL, FOLDER, 2, 3, kind, *words_of(folder))
             assert done.returncode == 0, done.stderr
-            assert script.main(table) == 0
+            assert script.main([*table, resamples]) == 0
             first = (folder / "out" / "distillation-tables.md").read_text().splitlines()[0]
             assert sentence in first
             assert ("Preliminary" in first) == (kind == "grid")

@@ -16,7 +16,7 @@ from surefoot.networks.backbones import build_network
 from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split
-from tests.cli.command import in_a_process
+from tests.cli.command import in_a_process, rows_of
 from tests.tasks.trees import pets_tree
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
@@ -75,7 +75,7 @@ def test_the_published_experiment_runs_on_it(script, tmp_path):
     words = [word for value in values for word in ("--set", value)]
     words += ["--store", tmp_path / "runs", "--workers", "1", "--device", "cpu"]
     said = in_a_process("run", FOLDER / "pets-embeddings.toml", "--root", tmp_path, *words)
-    assert "Sharpness-aware + risk-budget T" in said.stdout
+    assert "Sharpness-aware + risk-budget T" in [row[0] for row in rows_of(said.stdout)]
     networks = Store(tmp_path / "runs").networks()
     assert [network.state for network in networks] == ["done"] * 4
     assert len({network.recipe for network in networks}) == 2  # plain and sharpness-aware

@@ -328,7 +328,7 @@ def test_wrong_rows_of_a_request_are_refused():
         ([{"x": 1}], "row 0 has no 'v'; needed: x, v"),
         ([{"x": 1, "v": [1, 2, 3]}], "the vectors in 'v' have 3 numbers; needed: 2, as in training"),
         ([{"x": "1", "v": [1, 2]}], "'x' is '1' in row 0; allowed: a number"),
-        ([3], "row 0 is 3; needed: an object with a value per column"),
+        ([3], 'row 0 is 3; needed: an object {"x": ..., "v": ...}'),
         ([{"x": 1, "v": [1, "a"]}], "'v' is [1, 'a'] in row 0; allowed: a list of numbers"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):

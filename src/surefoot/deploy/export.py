@@ -73,7 +73,7 @@ class Graph(nn.Module):
 
 
 def export_bundle(bundle: Bundle, output: Path) -> Parity:
-    """Write the bundle's graph with its preprocessing, and beside an .onnx the program that uses it.
+    """Write the bundle's graph with its preprocessing, and next to an .onnx the program that uses it.
 
     The graph takes one image; that of a bundle without images is `export_preprocessed`. If its outputs
     differ from those of PyTorch and Pillow, refuse and write nothing.

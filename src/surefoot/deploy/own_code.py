@@ -39,7 +39,8 @@ class OwnCode:
             return f"{what}. Install it first: `pip install '{self.requirement}'`. {run}"
         return (
             f"{what}, which is not in this bundle. Put its source into a folder, and name the folder in the "
-            f"environment variable `PYTHONPATH`. {run}"
+            "environment variable `PYTHONPATH`; or run `surefoot bundle` again in the folder of the "
+            f"module, to include its source. {run}"
         )
 
 
@@ -79,7 +80,7 @@ def _folder_of(top: str) -> Path | None:
 
 
 def _files_with_imports(root: Path, first: str) -> tuple[str, ...]:
-    """The files of a module or package, and of everything beside it that these import."""
+    """The files of a module or package, and of everything next to it that these import."""
     files: set[str] = set()
     seen, waiting = {first} | NOT_OURS, [first]
     while waiting and len(files) <= MOST_FILES:

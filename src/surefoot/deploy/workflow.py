@@ -87,13 +87,15 @@ def monitor(
     alpha: float = 0.05,
     bound: float | None = None,
     history: str | Path | None = None,
+    first_share: float | None = None,
     source: str = "",
     on_check: Callable[["Checked"], object] = lambda _: None,
 ) -> Check:
     """Compare predictions with a familiar reference: has the data shifted? Labels of `current` are not used.
 
     `alpha` is the probability of any false alarm, over all checks of the `history`, a file that is needed if
-    you check more than once; `source` names the current data there. `bound`: alarm only if the estimated
+    you check more than once; `source` names the current data there. `first_share` of it goes to the first
+    check of a history (0.61 unless given), the rest to all others. `bound`: alarm only if the estimated
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
     and their calibration is used. `on_check` is called before the check is recorded: if it fails, or a file
     that it writes, the history is as it was.
@@ -105,6 +107,9 @@ def monitor(
     """
     require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
     require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
+    require(first_share is None or 0 < first_share < 1, "first_share", first_share, "above 0 and below 1")
+    if first_share is not None and history is None:
+        raise InputError("first_share without a history; allowed: both (a single check has all of alpha)")
     if thresholds is not None and thresholds.calibration is not None:
         if calibration is not None:
             raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
@@ -114,7 +119,9 @@ def monitor(
     before, after = (
         scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
     )
-    with recorded_check(before, after, alpha=alpha, bound=bound, history=history, source=source) as checked:
+    with recorded_check(
+        before, after, alpha=alpha, bound=bound, history=history, source=source, first_share=first_share
+    ) as checked:
         on_check(checked)
     return checked.check
 
@@ -138,6 +145,7 @@ def recorded_check(
     bound: float | None,
     history: str | Path | None,
     source: str,
+    first_share: float | None = None,
 ) -> Iterator[Checked]:
     """A check, recorded in the history when everything has succeeded that is done with it.
 
@@ -150,8 +158,9 @@ def recorded_check(
         return
     name = fingerprint(reference)
     # Locked until it is written: two checks at once would spend the same budget.
-    with opened(Path(history), alpha=alpha, reference=name) as past, all_or_none():
-        budget = AlphaBudget.of_check(past.count + 1, alpha)
+    given = opened(Path(history), alpha=alpha, reference=name, first_share=first_share)
+    with given as past, all_or_none():
+        budget = AlphaBudget.of_check(past.count + 1, alpha, past.first_share)
         check = check_shift(reference, current, budget=budget, bound=bound)
         recorded = past.added(check, reference=name, source=source)
         recorded.write()  # under a temporary name, until everything else has succeeded

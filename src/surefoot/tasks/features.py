@@ -259,7 +259,8 @@ class Encoding:
         """The same from mappings of names to values; a null is missing, and further names are ignored."""
         for number, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise InputError(f"row {number} is {short(row)}; needed: an object with a value per column")
+                named = ", ".join(f'"{feature.column}": ...' for feature in self.features)
+                raise InputError(f"row {number} is {short(row)}; needed: an object {{{named}}}")
             for feature in self.features:
                 if feature.column not in row:
                     needed = ", ".join(each.column for each in self.features)
