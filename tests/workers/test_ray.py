@@ -263,14 +263,18 @@ def test_a_node_killed_while_it_trains_costs_no_network(two_nodes, tmp_path, cap
         events.append(event)
 
     def kill():
-        pids = soon(lambda: [pid for pid in waiting() if parent(pid) == two_nodes.raylet])
+        # What a node has posted before the event queue answers is lost with it: wait for its "start", too.
+        pids = soon(lambda: [pid for pid in waiting() & begun() if parent(pid) == two_nodes.raylet])
         two_nodes.kill()
         killed.extend(pids)
         soon(lambda: len(alive(sys.modules["ray"])) == 1)  # the cluster has noticed
         (two_nodes.folder / "go").touch()
 
     def waiting():
-        return [int(path.name.partition("-")[2]) for path in two_nodes.folder.glob("waiting-*")]
+        return {int(path.name.partition("-")[2]) for path in two_nodes.folder.glob("waiting-*")}
+
+    def begun():
+        return {event["pid"] for event in list(events) if event["event"] == "start"}
 
     with ThreadPoolExecutor(1) as pool:
         killing = pool.submit(kill)
