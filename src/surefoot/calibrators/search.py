@@ -16,6 +16,7 @@ from surefoot.predictions.logits import (
     average_softmax,
     can_fuse,
     exp_into,
+    map_blocks,
     map_chunks,
 )
 from surefoot.predictions.predictions import Predictions
@@ -30,6 +31,7 @@ MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, which take long to read: one step less, with an error of about 1e-8
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
+MOMENTS = 5  # sums that a row's derivatives are computed from
 REACH = 1e3  # T is searched within this factor of 1 and of the size of the logits (typical and largest)
 
 
@@ -203,7 +205,6 @@ def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) 
         slope, second, third = weighted.sum(dim=1).tolist()
         return Reading(weighted[0], slope, second, third)
     slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
-    average, of_chunk = (average_softmax, _read_softmax) if softmax else (average_sigmoid, _read_sigmoid)
 
     def summed(of_rows: Tensor, part: slice) -> float:
         if weights is None:
@@ -211,10 +212,22 @@ def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) 
         return float((of_rows.reshape(len(of_rows), -1).sum(dim=1) * weights[part]).sum())
 
     def read_chunk(part: slice, chunk: Tensor, buffer: Tensor) -> tuple[float, float]:
-        slopes[part], second, third = of_chunk(chunk, labels[part], scale, buffer)
+        towards_truth = _signed_softmax if softmax else _signed_sigmoid
+        slopes[part], second, third = _read_signed(towards_truth(chunk, labels[part]), scale, buffer)
         return summed(second, part), summed(third, part)
 
-    seconds, thirds = zip(*map_chunks(logits, average, read_chunk), strict=True)
+    def add_chunk(part: slice, chunk: Tensor, buffer: Tensor, sums: Tensor) -> None:
+        _add_moments(chunk, labels[part], scale, buffer, sums)
+
+    def read_block(block: slice, sums: Tensor) -> tuple[float, float]:
+        slopes[block], second, third = _cumulants(sums)
+        return summed(second, block), summed(third, block)
+
+    if softmax and logits.shape[2] > 2:
+        found = map_blocks(logits, average_softmax, MOMENTS, add_chunk, read_block)
+    else:
+        found = map_chunks(logits, average_softmax if softmax else average_sigmoid, read_chunk)
+    seconds, thirds = zip(*found, strict=True)
     weighted = slopes if weights is None else slopes * weights
     slope = weighted.numpy().sum() if logits.device.type == "cpu" else weighted.sum()  # numpy: one thread
     return Reading(weighted, float(slope), sum(seconds), sum(thirds))
@@ -240,35 +253,38 @@ def search(
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
 
 
-def _read_softmax(
-    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
-    if logits.shape[1] == 2:  # a sigmoid of their difference is faster
-        signs = (2 * labels - 1).unsqueeze(1)
-        return _read_signed(logits[:, 1:].sub_(logits[:, :1]).mul_(signs), scale, buffer[:, 1:])
-    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
+def _add_moments(logits: Tensor, labels: Tensor, scale: float, buffer: Tensor, sums: Tensor) -> None:
+    """Of each row, with d = z - max z and w = exp(scale d): the sums of w, w d, w d^2, w d^3, and d_true."""
+    torch.amax(logits, dim=1, out=sums[0])
+    below_top = logits.sub_(sums[0].unsqueeze(1))
+    torch.gather(below_top, 1, labels.unsqueeze(1), out=sums[4].unsqueeze(1))
     torch.mul(below_top, scale, out=buffer)
     weights = exp_into(buffer, buffer)
-    total = weights.sum(dim=1)
-    mean = weights.mul_(below_top).sum(dim=1) / total
-    square = weights.mul_(below_top).sum(dim=1) / total
-    cube = weights.mul_(below_top).sum(dim=1) / total
-    second = square - mean.square()
-    third = cube - mean * (3 * square - 2 * mean.square())
-    return mean - true, second, third
+    torch.sum(weights, dim=1, out=sums[0])
+    for power in (1, 2, 3):
+        torch.sum(weights.mul_(below_top), dim=1, out=sums[power])
 
 
-def _read_sigmoid(
-    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    signs = torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0))
-    return _read_signed(logits.mul_(signs), scale, buffer)
+def _cumulants(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """With p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    total, first, second, third, true = sums
+    mean, square, cube = first.div_(total), second.div_(total), third.div_(total)
+    squared_mean = mean.square()
+    return mean - true, square - squared_mean, cube - mean * (3 * square - 2 * squared_mean)
+
+
+def _signed_softmax(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of two classes: a sigmoid of their difference is faster."""
+    return logits[:, 1:].sub_(logits[:, :1]).mul_((2 * labels - 1).unsqueeze(1))
+
+
+def _signed_sigmoid(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits.mul_(torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0)))
 
 
 def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
+    buffer = buffer[:, -towards_truth.shape[1] :]
     wrong = torch.mul(towards_truth, -scale, out=buffer).sigmoid_().mul_(towards_truth)  # s w
     right = towards_truth.sub_(wrong)  # s (1 - w)
     variance = wrong * right

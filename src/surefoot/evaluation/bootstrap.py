@@ -12,6 +12,7 @@ from threading import Condition
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
@@ -75,10 +76,11 @@ def drawn_in_order(
             finally:
                 next_start = start + step
                 turn.notify_all()
-        counts = np.zeros((size, units), dtype=np.uint8)
+        counts = torch.zeros(size, units, dtype=torch.uint8)
+        one = torch.ones(1, dtype=torch.uint8).expand(units)
         for row, of_row in zip(counts, drawn, strict=True):
-            np.add.at(row, of_row, np.uint8(1))
-        return counts
+            row.scatter_add_(0, torch.from_numpy(of_row), one)  # `np.add.at` holds Python's lock
+        return counts.numpy()
 
     return counts_from
 
@@ -218,10 +220,9 @@ class _RankedDecisions:
         # For sums over blocks of decisions: the last block is filled up with decisions that count nothing.
         number = len(self.unit)
         block = BLOCK if number <= SHORT else BLOCK_OF_LONG
-        filled = np.zeros((-(-number // block), block, 2))
-        filled.reshape(-1, 2)[:number] = np.stack([np.ones(number), self.residual], axis=1)
-        self.blocks = filled  # (blocks, decisions, 2): 1 for a decision, and its residual
-        self.block_unit = np.append(self.unit, np.zeros(filled.shape[0] * block - number, dtype=np.intp))
+        self.blocks = np.zeros((-(-number // block), block))  # the residuals
+        self.blocks.reshape(-1)[:number] = self.residual
+        self.block_unit = np.append(self.unit, np.zeros(self.blocks.size - number, dtype=np.intp))
         after = self.ends + 1
         before = np.append(0, after[:-1]) if len(after) else after
         # Where the run of ties of each decision begins and ends; None without ties.
@@ -255,7 +256,7 @@ class _RunningSums:
     def block_weight(self) -> Array:
         weight = self._memory("weight", self.drawn.shape)
         weight[:] = self.drawn
-        return weight.reshape(len(weight), *self.decisions.blocks.shape[:2])
+        return weight.reshape(len(weight), *self.decisions.blocks.shape)
 
     @property
     def weight(self) -> Array:
@@ -333,7 +334,7 @@ class _RunningSums:
 
     def _before(self, place: Index, rows: slice) -> list[Array]:
         """The mass and the residual of all decisions before each place."""
-        blocks, size, _ = self.decisions.blocks.shape
+        blocks, size = self.decisions.blocks.shape
         block = np.minimum(place // size, blocks - 1)
         weight, residuals = self._in_block(block, rows)
         weight *= np.arange(size) < (place - block * size)[..., None]
@@ -346,15 +347,17 @@ class _RunningSums:
     def _in_block(self, block: Index, rows: slice) -> tuple[Array, Array]:
         """The weights and residuals of the decisions in some blocks of each resample."""
         weight = self.block_weight[rows]
-        return weight[np.arange(len(weight))[:, None], block], self.decisions.blocks[block, :, 1]
+        return weight[np.arange(len(weight))[:, None], block], self.decisions.blocks[block]
 
     @cached_property
     def _block_sums(self) -> Array:
         """(2, resamples, blocks + 1): the mass and the residual of all decisions before each block."""
-        weight, blocks = self.block_weight, self.decisions.blocks
-        sums = np.zeros((len(blocks) + 1, len(weight), 2))
-        np.cumsum(np.matmul(weight.swapaxes(0, 1), blocks), axis=0, out=sums[1:])
-        return sums.transpose(2, 1, 0)
+        weight, residual = self.block_weight, self.decisions.blocks
+        sums = np.zeros((2, len(weight), len(residual) + 1))
+        of_blocks = np.einsum("rbd->rb", weight), np.einsum("rbd,bd->rb", weight, residual)
+        for into, each in zip(sums.reshape(-1, sums.shape[2]), np.concatenate(of_blocks), strict=True):
+            np.cumsum(each, out=into[1:])
+        return sums
 
     def error_steps(self, row: int) -> Array:
         """`Curve.error_steps` of one resample: errors are added where a decision is wrong and was drawn."""

@@ -51,7 +51,9 @@ def average_members(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache
+NUMBERS_OF_LIKELIHOOD = 400_000  # the same where most of them stay float32
 NUMBERS_ON_A_GPU = 2**26  # the same on a GPU, where starting an operation takes longer than most chunks would
+ROWS_AT_ONCE = 4096  # whose facts are computed together: operations on fewer let no other thread run
 FEW_CLASSES = 32  # up to so many, logits are copied column by column: short sums along rows are slow
 MANY_CLASSES = 100  # above so many, searching the top class of each row takes little of the time
 LOWEST_TOP, HIGHEST_TOP = -20.0, 40.0  # of a row: e to its logits is in the range of float32
@@ -172,52 +174,68 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
     """
     n, classes = len(labels), logits.shape[1]
     label, top = labels[:, 0].numpy(), np.empty(n, dtype=np.int64)
-    true, highest, level, rest = np.zeros((4, n))
+    true, highest, level = np.zeros((3, n))
+    rest = torch.empty(n, dtype=torch.float64)
 
-    def read(part: slice) -> None:
+    def add(part: slice, *, leveled: bool) -> None:
+        """Add up the exponentials of all classes but the top one."""
         chunk = logits[part if rows is None else rows[part]]
-        row, values = np.arange(len(chunk)), chunk.numpy()
-        top[part] = values.argmax(axis=1)
-        true[part], highest[part] = values[row, label[part]], values[row, top[part]]
         wide, space = _scratch(2, len(chunk), classes, chunk.device)
         powers = space.view(-1).view(chunk.dtype)[: chunk.numel()].view(chunk.shape)
-        extreme = (highest[part] < LOWEST_TOP) | (highest[part] > HIGHEST_TOP)
-        if extreme.any():
-            level[part] = np.where(extreme, highest[part], 0)
+        if leveled:
             chunk = torch.sub(chunk, torch.from_numpy(level[part]).to(chunk).unsqueeze(1), out=powers)
-        exp_into(powers, chunk).numpy()[row, top[part]] = 0
-        rest[part] = (powers if powers.dtype == wide.dtype else wide.copy_(powers)).sum(dim=1).numpy()
+        else:
+            chunk.numpy().argmax(axis=1, out=top[part])
+        exp_into(powers, chunk).numpy()[np.arange(len(chunk)), top[part]] = 0
+        torch.sum(powers if powers.dtype == wide.dtype else wide.copy_(powers), dim=1, out=rest[part])
 
-    in_parallel(read, spans(n, 1 + 2 * NUMBERS_AT_ONCE // classes), numbers=n * classes)
-    rest /= np.exp(highest - level)
-    return true - highest - np.log1p(rest), (1 / (1 + rest)).round(DECIMALS), top == label
+    size = 1 + NUMBERS_OF_LIKELIHOOD // classes
+
+    def read(block: slice) -> None:
+        parts = spans(block.stop, size, start=block.start)
+        with np.errstate(over="ignore"):
+            for part in parts:
+                add(part, leveled=False)
+        values, row = (
+            logits.numpy(),
+            np.arange(block.start, block.stop) if rows is None else rows[block].numpy(),
+        )
+        true[block], highest[block] = values[row, label[block]], values[row, top[block]]
+        extreme = (highest[block] < LOWEST_TOP) | (highest[block] > HIGHEST_TOP)
+        if extreme.any():
+            level[block] = np.where(extreme, highest[block], 0)
+            for part in parts:
+                add(part, leveled=True)
+
+    in_parallel(read, _blocks(n, size), numbers=n * classes)
+    others = rest.numpy() / np.exp(highest - level)
+    return true - highest - np.log1p(others), (1 / (1 + others)).round(DECIMALS), top == label
 
 
 def _read_error_and_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Array, Array]:
     """Squared error and entropy, of many classes, in float64; sums are without the top class, as above."""
-    label, right = labels[:, 0].numpy(), np.empty(len(labels), dtype=bool)
-    ratio, rest, squares, products = np.empty((4, len(labels)))
+    label, top = labels[:, 0].numpy(), np.empty(len(labels), dtype=np.int64)
+    ratio, squares = np.empty((2, len(labels)))
+    sums = torch.empty(2, len(labels), dtype=torch.float64)
 
-    def read(part: slice, chunk: Tensor, unnormalised: Tensor) -> None:
-        below_top, ratios, row = chunk.numpy(), unnormalised.numpy(), np.arange(len(chunk))
-        top = below_top.argmax(axis=1)
-        exp_into(unnormalised, chunk.sub_(torch.from_numpy(below_top[row, top]).unsqueeze(1)))
-        right[part], ratio[part] = top == label[part], ratios[row, label[part]]
-        ratios[row, top] = 0
-        rest[part] = unnormalised.sum(dim=1).numpy()
-        squares[part], products[part] = _dots(ratios, ratios), _dots(ratios, below_top)
+    def read(part: slice, below_top: Tensor, unnormalised: Tensor) -> None:
+        ratios, row = unnormalised.numpy(), np.arange(len(unnormalised))
+        logits[0, part if rows is None else rows[part]].numpy().argmax(axis=1, out=top[part])
+        highest = torch.from_numpy(below_top.numpy()[row, top[part]])
+        exp_into(unnormalised, below_top.sub_(highest.unsqueeze(1)))
+        ratio[part], ratios[row, top[part]] = ratios[row, label[part]], 0
+        torch.sum(unnormalised, dim=1, out=sums[0, part])
+        squares[part] = np.matmul(ratios[:, None, :], ratios[:, :, None])[:, 0, 0]
+        # No other product by numpy: it lets no other thread run. This one is so fast that it pays.
+        torch.sum(below_top.mul_(unnormalised), dim=1, out=sums[1, part])
 
     map_chunks(logits, average_softmax, read, rows)
-    total = 1 + rest
+    rest, products = sums.numpy()
+    total, right = 1 + rest, top == label
     others = np.where(right, rest, total - ratio)
     squares += np.where(right, 0, 1 - ratio * ratio)
     squared_error = (others * others + squares) / (total * total) / logits.shape[2]
     return squared_error, np.log1p(rest) - products / total
-
-
-def _dots(left: Array, right: Array) -> Array:
-    """The scalar product of each pair of rows, without storing the products."""
-    return np.asarray(np.matmul(left[:, None, :], right[:, :, None])[:, 0, 0])
 
 
 def _read_facts(
@@ -390,43 +408,90 @@ def map_chunks(
     averages and the scratch space, which is as large, may be overwritten; the next chunk overwrites them.
     """
     members, n, classes = logits.shape
-    numbers = NUMBERS_AT_ONCE if logits.device.type == "cpu" else NUMBERS_ON_A_GPU
+    rows_in_all = n if rows is None else len(rows)
 
     def load(part: slice) -> Result:
         space = _scratch(members + 1, part.stop - part.start, classes, logits.device)
         space[:-1].copy_(logits[:, part if rows is None else rows[part]])
         return work(part, average(space[:-1]), space[-1])
 
-    rows_in_all = n if rows is None else len(rows)
-    parts = spans(rows_in_all, max(1, numbers // (members * classes)))
+    parts = spans(rows_in_all, _rows_at_once(logits))
     if logits.device.type != "cpu":
         return [load(part) for part in parts]
     return in_parallel(load, parts, numbers=members * rows_in_all * classes)
 
 
-def spans(n: int, rows: int) -> list[slice]:
-    """0 to n in parts of so many rows."""
-    return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+def map_blocks(
+    logits: Tensor,
+    average: Callable[[Tensor], Tensor],
+    sums: int,
+    work: Callable[[slice, Tensor, Tensor, Tensor], None],
+    finish: Callable[[slice, Tensor], Result],
+) -> list[Result]:
+    """`finish` of the sums of some thousand rows at a time, which `work` adds up as in `map_chunks`.
+
+    `work` also gets a place (sums, rows) for the sums of its rows. What is then computed from a number per
+    row would, for few rows, take less time than starting the operations, which hold Python's lock.
+    """
+    members, n, classes = logits.shape
+    size = _rows_at_once(logits)
+
+    def load(block: slice) -> Result:
+        found = _memory("sums", sums * (block.stop - block.start), logits.device).view(sums, -1)
+        for part in spans(block.stop, size, start=block.start):
+            space = _scratch(members + 1, part.stop - part.start, classes, logits.device)
+            space[:-1].copy_(logits[:, part])
+            place = slice(part.start - block.start, part.stop - block.start)
+            work(part, average(space[:-1]), space[-1], found[:, place])
+        return finish(block, found)
+
+    blocks = _blocks(n, size)
+    if logits.device.type != "cpu":
+        return [load(block) for block in blocks]
+    return in_parallel(load, blocks, numbers=logits.numel())
+
+
+def _rows_at_once(logits: Tensor) -> int:
+    """The rows of a chunk; there are a multiple of four chunks, which two or four threads share evenly."""
+    members, n, classes = logits.shape
+    if logits.device.type != "cpu":
+        return max(1, NUMBERS_ON_A_GPU // (members * classes))
+    most = max(1, NUMBERS_AT_ONCE // (members * classes))
+    return max(1, -(-n // (4 * -(-n // (4 * most))))) if n > most else most
+
+
+def spans(n: int, rows: int, *, start: int = 0) -> list[slice]:
+    """0, or another start, to n in parts of so many rows."""
+    return [slice(first, min(first + rows, n)) for first in range(start, n, rows)]
+
+
+def _blocks(n: int, size: int) -> list[slice]:
+    """0 to n in blocks of several chunks: of some thousand rows, but at least four blocks."""
+    return spans(n, size * max(1, min(-(-ROWS_AT_ONCE // size), n // (4 * size))))
 
 
 class _Space(local):
     """Memory of a thread, used again: the system clears what it gives, which for few classes took long."""
 
-    numbers = torch.empty(0, dtype=torch.float64)
+    def __init__(self) -> None:
+        self.numbers = {"chunks": torch.empty(0), "sums": torch.empty(0)}
 
 
 _SPACE = _Space()
 
 
+def _memory(name: str, size: int, device: torch.device) -> Tensor:
+    """So many float64, which may hold anything; on the CPU those that this thread had last."""
+    if device.type != "cpu":
+        return torch.empty(size, dtype=torch.float64, device=device)
+    if len(_SPACE.numbers[name]) < size:
+        _SPACE.numbers[name] = torch.empty(size, dtype=torch.float64)
+    return _SPACE.numbers[name][:size]
+
+
 def _scratch(copies: int, rows: int, classes: int, device: torch.device) -> Tensor:
     """(copies, rows, classes) in float64; of few classes, each is contiguous."""
-    size = copies * rows * classes
-    if device.type != "cpu":
-        numbers = torch.empty(size, dtype=torch.float64, device=device)
-    else:
-        if len(_SPACE.numbers) < size:
-            _SPACE.numbers = torch.empty(size, dtype=torch.float64)
-        numbers = _SPACE.numbers[:size]
+    numbers = _memory("chunks", copies * rows * classes, device)
     if classes > FEW_CLASSES:
         return numbers.view(copies, rows, classes)
     return numbers.view(copies, classes, rows).transpose(1, 2)
