@@ -99,9 +99,9 @@ def test_the_model(capsys):
     assert ensemble < single < names["result"].uncalibrated["unfamiliar"].metrics["nll"].value
 
 
-def test_the_images(folder):
-    (code,) = blocks("images.md", "python")
-    exec(code.replace("range(900)", "range(90)"), {})
+def test_the_images(folder, monkeypatch):
+    (script,) = commands("images.md", "python")
+    run_script([*script, "90"], monkeypatch)
     task, experiment = blocks("images.md", "toml")
     (folder / "task.toml").write_text(task)
     (folder / "experiment.toml").write_text(experiment)
