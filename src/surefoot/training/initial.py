@@ -124,7 +124,7 @@ def right_weights(digest: str, path: Path | None) -> Path:
     """The path, if the file there is the one that the recipe was made with."""
     if path is None:
         raise InputError(
-            f"the recipe begins with pretrained weights {digest}; say where they are: --weights FILE"
+            f"the recipe begins with pretrained weights {digest}; needed: --weights FILE"
         )
     actual = weights_digest(path)
     if actual != digest:
