@@ -403,7 +403,10 @@ def test_images_that_cannot_be_seen_are_one_sentence(one, tmp_path):
         bundle.preprocess(half)
     for image, says in (
         (Image.new("RGB", (0, 9)), "the image cannot be read: 0 x 9 pixels"),
-        (Image.new("F", (9, 9)), "the image cannot be read: the white level of floating-point pixels is unknown"),
+        (
+            Image.new("F", (9, 9)),
+            "the image cannot be read: the white level of floating-point pixels is unknown",
+        ),
         (np.zeros((9, 9, 3), dtype=np.uint8), "is of type ndarray; allowed: a path, or a PIL image"),
         (b"image.png", "is of type bytes; allowed"),
         (tmp_path / "gone.png", "gone.png cannot be read: no such file"),

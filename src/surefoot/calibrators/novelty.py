@@ -80,8 +80,8 @@ class NoveltyScaling(Calibration):
             )
         elif self.at_bound:
             remarks.append(
-                f"T0 = {self.t0:.3g} or T1 = {self.t1:.3g} is the end of the search range: samples of some novelty "
-                "are all predicted correctly, or their logits are useless; use more validation data"
+                f"T0 = {self.t0:.3g} or T1 = {self.t1:.3g} is the end of the search range: samples of some "
+                "novelty are all predicted correctly, or their logits are useless; use more validation data"
             )
         return remarks
 

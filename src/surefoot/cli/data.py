@@ -132,7 +132,9 @@ def show(
 def decode(
     task: Which,
     root: Root = None,
-    size: Annotated[int, typer.Option(min=1, max=4096, help="Size in pixels of the side that --fit names.")] = 256,
+    size: Annotated[
+        int, typer.Option(min=1, max=4096, help="Size in pixels of the side that --fit names.")
+    ] = 256,
     fit: Annotated[Side, typer.Option(help="Which side --size is for: the short one, or both.")] = Side.SHORT,
     cache: Annotated[
         Path | None,

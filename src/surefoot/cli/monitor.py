@@ -44,7 +44,9 @@ def monitor(
     ] = 0.05,
     bound: Annotated[
         float | None,
-        typer.Option(help="Raise an alarm only if the estimated accuracy also dropped by at least this much."),
+        typer.Option(
+            help="Raise an alarm only if the estimated accuracy also dropped by at least this much."
+        ),
     ] = None,
     history: Annotated[
         Path | None, typer.Option(help="JSON lines, one per check; needed if you check more than once.")

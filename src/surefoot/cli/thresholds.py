@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 FamiliarTest = Annotated[
     Path | None, typer.Option(help="More familiar predictions, to verify the guarantee.")
 ]
-Unfamiliar = Annotated[
-    Path | None, typer.Option(help="Unfamiliar predictions, to measure the error there.")
-]
+Unfamiliar = Annotated[Path | None, typer.Option(help="Unfamiliar predictions, to measure the error there.")]
 CalibrationFile = Annotated[
     Path | None, typer.Option(help="Calibrate first with this file; it is saved in the thresholds file.")
 ]
@@ -30,9 +28,7 @@ Share = Annotated[
     float | None,
     typer.Option(help="Fit a temperature on this fraction of VAL and the thresholds on the rest."),
 ]
-ClassName = Annotated[
-    str | None, typer.Option(help="Multi-label: the class that the thresholds are for.")
-]
+ClassName = Annotated[str | None, typer.Option(help="Multi-label: the class that the thresholds are for.")]
 Per = Annotated[
     str | None,
     typer.Option(

@@ -139,7 +139,9 @@ def _names_in_a_file(
                 )
         names = names or [name.removeprefix(f"{scale}_") for name in columns]
         if len(names) != len(columns):
-            raise InputError(f"{len(names)} class names for {len(columns)} columns; the numbers must be equal")
+            raise InputError(
+                f"{len(names)} class names for {len(columns)} columns; the numbers must be equal"
+            )
         renamed = {column: f"{scale}_{name}" for column, name in zip(columns, names, strict=True)}
     if isinstance(label, str):
         renamed[label] = "labels" if _has_lists(table, label) else "label"

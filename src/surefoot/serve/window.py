@@ -200,7 +200,9 @@ class ShiftWindow:
         yield counter("surefoot_shift_alarms", "Checks that detected a shift.", state.alarms)
         if state.check is None:
             return
-        yield gauge("surefoot_shift_detected", "Whether the latest check detected a shift.", float(state.check.alarm))
+        yield gauge(
+            "surefoot_shift_detected", "Whether the latest check detected a shift.", float(state.check.alarm)
+        )
         for name, text in METRICS.items():
             yield gauge(f"surefoot_{name}", text, _numbers(state.check)[name])
 
