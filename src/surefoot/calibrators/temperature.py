@@ -179,8 +179,8 @@ class Temperature(SingleTemperature):
         elif self.at_bound:
             remarks.append(
                 f"T = {self.temperature:.3g} is the end of the search range: the logits do not help to "
-                "predict the labels; check that labels and classes are in the same order, and that no label is "
-                "given a probability of exactly 0, as trees do"
+                "predict the labels; check that labels and classes are in the same order, and that no "
+                "label is given a probability of exactly 0, as trees do"
             )
         elif self.high < 1:
             remarks.append(
