@@ -160,7 +160,7 @@ def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
         (("huge", "single"), "no experiment 'huge' was run in"),
         (("tiny", "single", "--task", "toy"), "has no task 'toy'; choose one with --task: colours with mlp"),
         (("tiny", "single", "--network", "resnet"), "no network 'resnet'; choose one with --network: colours with mlp"),
-        (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; say"),
+        (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; choose one"),
         (("tiny", "single", "--thresholds", "gone.json"), "gone.json: No such file"),
     ],
 )  # fmt: skip
