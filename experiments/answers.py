@@ -3,9 +3,9 @@
     python experiments/answers.py [--pages docs/results]
 
 Reads the tables of each task's page and those of recipes.md. Writes answers.svg (as tuned, other recipes,
-and the paper) into the same folder, the answers into its README.md, and with intervals, beside the methods
+and the paper) into the same folder, the answers into its README.md, and with intervals, next to the methods
 that the paper does not have, into its details.md; the two kinds of ensemble, from the scores, into its
-ensembles.md; each between two comments. The rows of numbers in docs/methods/README.md and in the
+ensembles.md; each between two comments. The rows of all methods in its README.md, and those in the
 repository's README.md are written again from the scores.
 """
 
@@ -36,7 +36,7 @@ ROW = re.compile(
     r"\| (?:±(?P<margin>\d+\.\d+)|[^|]+) \|",
     re.MULTILINE,
 )
-CHANGES = re.compile(r"^\| `[^`]+`( \| [+-]?\d+%){4} \|$", re.MULTILINE)  # rows of the page of methods
+CHANGES = re.compile(r"^\| `[^`]+`( \| [+-]?\d+%){4} \|$", re.MULTILINE)  # rows of all methods
 NLLS = re.compile(r"^\| `[^`]+`[^|]* \| \d+( \| [^|]+\(\*[^|]+\*\)){4} \|$", re.MULTILINE)  # of the README
 TITLE = "The relative change of the unfamiliar NLL by each step; left of 0 is better."
 BEGIN, END = "<!-- {}: written by experiments/answers.py -->", "<!-- end of {} -->"
@@ -246,7 +246,7 @@ def main() -> None:
         print(path)
     means = [mean_scores(pages / f"{name}-scores.csv") for name in TASKS.values()]
     for path, rows, row in (
-        (pages.parent / "methods/README.md", CHANGES, change_row),
+        (pages / "README.md", CHANGES, change_row),
         (pages.parent.parent / "README.md", NLLS, nll_row),
     ):
         path.write_text(rows.sub(lambda found, row=row: row(found[0], means), path.read_text()))

@@ -80,9 +80,10 @@ def published_means(task):
     return mean_scores(DOCS / "results" / f"{task}-scores.csv")
 
 
-def test_the_table_of_methods_shows_the_published_changes():
+def test_the_table_of_all_methods_shows_the_published_changes():
     tasks = [published_means(task) for task in ("gender-utkface", "cat-dog", "animals64", "objects96")]
-    rows = re.findall(r"^\| `(.+?)`" + r" \| ([+-]?\d+)%" * 4 + r" \|$", METHOD_TABLE, re.M)
+    page = (DOCS / "results" / "README.md").read_text()
+    rows = re.findall(r"^\| `(.+?)`" + r" \| ([+-]?\d+)%" * 4 + r" \|$", page, re.M)
     assert len(rows) == 13
     for method, *shown in rows:
         changes = [

@@ -132,7 +132,7 @@ def test_arguments_of_another_type_are_refused_by_name():
         ),
         (lambda: surefoot.run("quickstart", values=3), "values has type int; allowed: a dict or None"),
         (lambda: surefoot.calibrate(None, val), "type Predictions; .*; for Predictions: fit_calibration"),
-        (lambda: val.member(9), "member 9 is not there; allowed: 0 to 0"),
+        (lambda: val.member(9), "there is no member 9; allowed: 0 to 0"),
         (
             lambda: fit_calibration("temperature", val, weights=[-1] * 50),
             "the weight of row 0 is -1; allowed",

@@ -143,7 +143,7 @@ def averaged(predictions):
 
 
 def oracle_least(predictions):
-    """The least NLL over T, by scipy: the best of a grid, then refined around it."""
+    """The lowest NLL over T, by scipy: the best of a grid, then refined around it."""
     grid = np.linspace(-7, 7, 57)
     start = min(grid, key=lambda log_t: oracle_nll(predictions, math.exp(log_t)))
     found = minimize_scalar(
@@ -221,7 +221,7 @@ def test_surplus_is_the_largest_temperature_within_the_limit(
 @pytest.mark.parametrize("budget", [0.02, 0.05, 0.1])
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
 def test_surplus_is_the_budget_that_gives_the_same_limit(draw, budget):
-    """The noise of the reference is such that its least NLL is (1 + budget) times that of `val`."""
+    """The noise of the reference is such that its lowest NLL is (1 + budget) times that of `val`."""
     val = draw(300, sharpness=2, seed=3)
     wanted = (1 + budget) * oracle_least(val)
     noise = brentq(lambda noise: oracle_least(noisier(val, noise)) - wanted, 0.01, 10, xtol=1e-13)
@@ -241,11 +241,11 @@ def test_surplus_over_itself_or_over_a_better_model_is_the_best_temperature(draw
         assert fitted.nll_used == fitted.nll_best
         assert fitted.nll_limit == pytest.approx(oracle_nll(averaged(val), best.temperature), rel=1e-9)
         assert "is not below the reference's" in fitted.remarks()[0]
-        assert "the least, not below the reference's least" in fitted.lines()[0]
+        assert "the lowest, not below the reference's lowest" in fitted.lines()[0]
 
 
 def one_in_four_wrong(rows):
-    """Two classes, T does not change the order: the least NLL is the entropy of 1/4."""
+    """Two classes, T does not change the order: the lowest NLL is the entropy of 1/4."""
     labels = [0, 0, 0, 1] * (rows // 4)
     return Predictions.from_logits([[4.0, 0.0]] * rows, labels)
 
@@ -308,7 +308,7 @@ def test_surplus_is_read_as_it_was_written(tmp_path):
 def test_a_number_is_written_as_before():
     fitted = fit_calibration("budget", draw_one_label(sharpness=2), budget=0.05)
     assert fitted.budget == 0.05
-    assert "at most 5% above the least" in fitted.lines()[0]
+    assert "at most 5% above the lowest" in fitted.lines()[0]
     assert list(fitted.to_dict()) == [
         "kind", "temperature", "best", "budget", "nll_best", "nll_used", "at_bound", "evidence", "remarks"
     ]  # fmt: skip

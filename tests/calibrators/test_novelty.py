@@ -138,7 +138,7 @@ def test_where_the_familiar_are_all_right_the_search_ends_and_says_so():
     assert fitted.at_bound
     assert fitted.t0 < 0.05
     assert fitted.t0 + fitted.t1 == pytest.approx(2 / math.log(133 / 67), rel=0.01)
-    assert "is where the search ends" in fitted.remarks()[0]
+    assert "is the end of the search range" in fitted.remarks()[0]
 
 
 def test_flat_and_separable_are_plain_and_say_so():

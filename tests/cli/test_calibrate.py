@@ -18,7 +18,7 @@ from tests.conftest import draw_one_label
 
 WORDS = {
     "softening": "T = 1, because the fitted T = 0.5",
-    "budget": "at most 2% above the least",
+    "budget": "at most 2% above the lowest",
     "novelty": " * novelty, n = 300",
 }
 
@@ -82,7 +82,7 @@ BUDGET = (*FIT, "--method", "budget")
 )
 def test_a_budget_is_a_percentage_or_a_share(text, share, two_models):
     printed = surefoot(*BUDGET, "--budget", text)
-    assert f"at most {100 * share:g}% above the least" in printed
+    assert f"at most {100 * share:g}% above the lowest" in printed
     expected = fit_calibration("budget", read_predictions("good.npz"), budget=share)
     assert load_calibration("c.json") == expected
 

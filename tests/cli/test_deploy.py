@@ -158,9 +158,9 @@ def test_a_run_is_chosen_by_number(made, surefoot, tmp_path):
         (("tiny", "magic"), "unknown method 'magic'; have: single"),
         (("tiny", "distill"), "'tiny' has no networks for 'distill'; it was run with: single, ensemble-of-t"),
         (("huge", "single"), "no experiment 'huge' was run in"),
-        (("tiny", "single", "--task", "toy"), "has no task 'toy'; say which by --task: colours with mlp"),
-        (("tiny", "single", "--network", "resnet"), "no network 'resnet'; say which by --network: colours with mlp"),
-        (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; say"),
+        (("tiny", "single", "--task", "toy"), "has no task 'toy'; choose one with --task: colours with mlp"),
+        (("tiny", "single", "--network", "resnet"), "no network 'resnet'; choose one with --network: colours with mlp"),
+        (("tiny", "single", "--task", "colours", "--network", "resnet"), "has no network 'resnet' for 'colours'; choose one"),
         (("tiny", "single", "--thresholds", "gone.json"), "gone.json: No such file"),
     ],
 )  # fmt: skip

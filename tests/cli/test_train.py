@@ -167,7 +167,7 @@ MISTAKES = {
     "unknown network": (["train", "toy", "--set", "network=resnet19", "--store", "s"], "unknown network 'resnet19' (did you mean 'resnet18'?); have: "),
     "several of a mistake": (["train", "toy", "--set", "network=resnet19", "--members", "3", "--workers", "1", "--store", "s"], "unknown network 'resnet19' (did you mean 'resnet18'?); have: "),
     "images on points": (["train", "toy", "--store", "s"], "network 'resnet18' takes images, and task 'toy/wave' has vectors; allowed: mlp, linear, residual-mlp"),
-    "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; say where they are: --weights FILE"),
+    "no weights": (["train", "toy", "--recipe", "pretrained.toml", "--store", "s"], "the recipe begins with pretrained weights 0123456789abcdef; needed: --weights FILE"),
     "other weights": (["train", "toy", "--recipe", "pretrained.toml", "--weights", "a.safetensors", "--store", "s"], "; the recipe was made with 0123456789abcdef"),
     "missing weights": (["train", "toy", "--weights", "none.pth", "--store", "s"], "none.pth: No such file or directory"),
     "unknown device": (["train", "toy", "--device", "tpu", "--store", "s"], "device is 'tpu'; allowed: auto, cpu, cuda"),

@@ -234,7 +234,7 @@ def test_monitor_without_labels(files, tmp_path):
     )
     code, printed, _ = surefoot("monitor", known, fresh)
     assert code == 0
-    assert "No shift detected. With 1,500 rows, a drop of the estimated accuracy" in printed
+    assert "No shift detected. With 1,500 rows, a drop in the estimated accuracy" in printed
     assert "because it has no labels" in printed
     code, printed, _ = surefoot("monitor", files / "val.npz", strange, "--format", "json")
     assert code == 1

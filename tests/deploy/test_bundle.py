@@ -248,12 +248,12 @@ def test_the_card_s_own_words_need_no_escape(method):
 @pytest.mark.parametrize(
     ("task", "network", "says"),
     [
-        (None, None, "has several tasks; say which by --task: colours with mlp, colours with resnet18, sounds with mlp"),
-        (None, "mlp", "has several tasks; say which by --task: colours with mlp, sounds with mlp"),
-        ("colours", None, "has several networks; say which by --network: colours with mlp, colours with resnet18"),
-        ("sounds", "resnet18", "has no network 'resnet18' for 'sounds'; say which by --network: sounds with mlp"),
-        (None, "vgg", "has no network 'vgg'; say which by --network: colours with mlp, colours with resnet18, sounds with mlp"),
-        ("smells", "mlp", "has no task 'smells'; say which by --task: colours with mlp, colours with resnet18, sounds with mlp"),
+        (None, None, "has several tasks; choose one with --task: colours with mlp, colours with resnet18, sounds with mlp"),
+        (None, "mlp", "has several tasks; choose one with --task: colours with mlp, sounds with mlp"),
+        ("colours", None, "has several networks; choose one with --network: colours with mlp, colours with resnet18"),
+        ("sounds", "resnet18", "has no network 'resnet18' for 'sounds'; choose one with --network: sounds with mlp"),
+        (None, "vgg", "has no network 'vgg'; choose one with --network: colours with mlp, colours with resnet18, sounds with mlp"),
+        ("smells", "mlp", "has no task 'smells'; choose one with --task: colours with mlp, colours with resnet18, sounds with mlp"),
     ],
 )  # fmt: skip
 def test_where_there_are_several_what_is_wrong_is_named(one, task, network, says):
@@ -403,7 +403,10 @@ def test_images_that_cannot_be_seen_are_one_sentence(one, tmp_path):
         bundle.preprocess(half)
     for image, says in (
         (Image.new("RGB", (0, 9)), "the image cannot be read: 0 x 9 pixels"),
-        (Image.new("F", (9, 9)), "the image cannot be read: numbers with fractions have no known white"),
+        (
+            Image.new("F", (9, 9)),
+            "the image cannot be read: the white level of floating-point pixels is unknown",
+        ),
         (np.zeros((9, 9, 3), dtype=np.uint8), "is of type ndarray; allowed: a path, or a PIL image"),
         (b"image.png", "is of type bytes; allowed"),
         (tmp_path / "gone.png", "gone.png cannot be read: no such file"),
@@ -439,7 +442,7 @@ def test_a_bundle_is_never_unpickled(copy, tmp_path):
         (lambda about: about["preprocessing"].update(view=99), "preprocessing makes views of 99 pixels"),
         (lambda about: about["preprocessing"].update(resize=-1), "resize -1; allowed"),
         (lambda about: about["preprocessing"].update(mean=[0, 0, 0]), "another mean or std"),
-        (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is code of your own"),
+        (lambda about: about["networks"][0]["recipe"].update(network="os:system"), "is your own code"),
         (lambda about: about["networks"][0]["recipe"].update(network="none"), "unknown network 'none'"),
         (lambda about: about.update(networks=[]), "there are 0 networks; allowed"),
         (lambda about: about["networks"].pop(), "a calibration of 2 members for 1 network; allowed: as many"),
@@ -560,7 +563,7 @@ def test_a_user_s_own_network_travels_and_its_readme_works(tmp_path, monkeypatch
     }
     new = shutil.copytree(tmp_path / "bundle", tmp_path / "elsewhere")
     (tmp_path / "bundle").rename(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"'mine\.nets:net' is code of your own"):
+    with pytest.raises(InputError, match=r"'mine\.nets:net' is your own code"):
         surefoot.load_bundle(new)
     stored = made.stored(METHODS.named("single-t")).after[TESTED[0]]
     shutil.copy(made.images / stored.ids[0], new / "photo.jpg")

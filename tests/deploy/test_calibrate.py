@@ -50,7 +50,7 @@ def data(model, rows=400, seed=1):
 
 
 def test_the_surplus_over_a_plain_model_is_a_budget():
-    """At the T that is found, the NLL is the least NLL of the plain model."""
+    """At the T that is found, the NLL is the lowest NLL of the plain model."""
     model = network()
     x, y = data(model)
     plain = copy.deepcopy(model)

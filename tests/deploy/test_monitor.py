@@ -329,7 +329,7 @@ def test_a_bound_silences_a_small_drop_and_it_is_said():
     assert monitor_verdict(loud)[0] == SHIFTED
     assert "less than the bound 0.5: no alarm" in monitor_verdict(quiet)[0]
     same = check_shift(reference, scores_of(source(2000, rng)), budget=ONLY)
-    assert monitor_verdict(same)[0].startswith("No shift detected. With 2,000 rows, a drop of the estimated")
+    assert monitor_verdict(same)[0].startswith("No shift detected. With 2,000 rows, a drop in the estimated")
     sure = check_shift(reference, scores_of(source(2000, rng, blur=-3)), budget=ONLY)
     assert "more confident than before" in monitor_verdict(sure)[-1]
     assert "Only 9 rows" in " ".join(

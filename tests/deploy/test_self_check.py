@@ -79,7 +79,7 @@ def test_networks_that_give_something_else_than_when_they_were_bundled_are_refus
     about["fixed_probabilities"][1][0] += 0.01
     (tmp_path / "b" / "bundle.json").write_text(json.dumps(about))
     with pytest.raises(
-        InputError, match=r"do not give what they gave when they were bundled: .* differs by 0\.01"
+        InputError, match=r"do not reproduce the bundle's stored predictions: .* differs by 0\.01"
     ):
         surefoot.load_bundle(tmp_path / "b")
     for wrong in ([], [[0.5]], "text", None, [[float("nan")] * 9]):

@@ -235,7 +235,7 @@ def test_weights_are_known_by_their_hash(tmp_path):
     with pytest.raises(InputError, match="the recipe was made with"):
         resolved(first)
     gone = replace(first, parts=(replace(first.parts[0], weights=None),))
-    with pytest.raises(InputError, match="say where they are: --weights FILE"):
+    with pytest.raises(InputError, match="needed: --weights FILE"):
         resolved(gone)
 
 

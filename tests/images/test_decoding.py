@@ -146,7 +146,7 @@ def test_shrinking_is_antialiased():
 
 def test_an_odd_frame_or_format_is_refused():
     for mode, form in (("F", "TIFF"), ("I", "TIFF")):
-        with pytest.raises(ValueError, match=r"no known white"):
+        with pytest.raises(ValueError, match=r"the white level of"):
             decode(saved(Image.new(mode, (8, 8)), format=form), Size(8))
     with pytest.raises(OSError, match=r"cannot identify"):
         decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", Size(8))

@@ -27,8 +27,8 @@ REFUSED = {
     "label_smoothing": ("some", "label_smoothing is 'some'; allowed: at least 0 and below 1"),
     "mixup": (math.nan, "mixup is nan; allowed: at least 0"),
     "regmixup": (math.inf, "regmixup is inf; allowed: at least 0"),
-    "network": (5, "network is 5; allowed: a name in words"),
-    "pretrained": ("", "pretrained is ''; allowed: a name in words"),
+    "network": (5, "network is 5; allowed: text"),
+    "pretrained": ("", "pretrained is ''; allowed: text"),
 }
 
 

@@ -361,6 +361,20 @@ def test_labels_do_not_lie_on_each_other():
         assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
+def test_no_line_from_a_label_to_its_point_crosses_another_label():
+    """The quickstart's figure: labels placed in the order of their points blocked the last one."""
+    points = {0: (19.0, 12.0), 1: (21.0, 15.0), 2: (41.0, 24.0), 3: (55.0, 34.0)}
+    names = ["Ensemble of sharpness-aware + T", "Ensemble of T-scaled", "Sharpness-aware + T", "Single + T"]
+    marks = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(points.values(), (5, 5, 2, 2), strict=True)]
+    marks += [(45.0, 24.0, 65.0, 44.0), (14.0, 28.0, 24.0, 38.0)]
+    near = [(70.0, 14.0, 190.0, 25.0), (55.0, 0.0, 220.0, 10.0)]
+    boxes = labels._far(points, names, marks, near, (0.0, 0.0, 300.0, 200.0))
+    for index, box in boxes.items():
+        others = [*near, *(other for i, other in boxes.items() if i != index)]
+        assert not labels._is_crossed(points[index], box, others)
+        assert not any(labels._overlap(box, other) for other in [*marks, *others])
+
+
 def test_predictions_without_a_known_label_still_make_pictures():
     one = draw_one_label(20, 2)
     unknown = replace(one, labels=one.labels * 0 - 100)

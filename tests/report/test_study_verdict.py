@@ -61,7 +61,7 @@ def test_of_methods_level_with_the_best_the_cheapest_to_run_is_taken():
         "On letters, use G-distill: on unfamiliar data it is not significantly worse than Ensemble, which has the lowest NLL, "
         "and it is the cheapest to run; unfamiliar NLL goes from 1.000 to 0.620, 38% less"
     )
-    assert "5.0 times as long to train and as long to run" in verdict_of(part)[1]
+    assert "5.0 times as long to train as a single network, and the same time to run" in verdict_of(part)[1]
     worse = Row((0.62, 0.62), from_best=(0.02, 0.01, 0.05), training=50.0)
     part = by_hand({"single": SINGLE, "ensemble": ENSEMBLE, "g-distill": worse})
     assert choice_of(part).chosen.name == "ensemble"

@@ -136,7 +136,7 @@ def test_a_server_that_sees_other_images(made, tmp_path):
         found = state_after(client, same[40:48], 1)
         assert found["state"] == "no shift detected"
         assert found["verdict"][0].startswith(
-            "No shift detected. With 48 rows, a drop of the estimated accuracy"
+            "No shift detected. With 48 rows, a drop in the estimated accuracy"
         )
         found = state_after(client, other, 2)
         assert (found["state"], found["alarms"], found["verdict"][0]) == (

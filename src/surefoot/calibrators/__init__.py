@@ -34,8 +34,8 @@ DEFINITIONS = {
     "divided by temperature, then probabilities averaged",
     "declined": "a fitted temperature that was not used, as it is below 1 or its interval spans orders of "
     "magnitude; the interval is then its own",
-    "budget": "the largest temperature whose nll is at most (1 + budget) times the least; for 'surplus' "
-    "at most nll_limit, the least nll of a reference model on the same rows",
+    "budget": "the largest temperature whose nll is at most (1 + budget) times the lowest; for 'surplus' "
+    "at most nll_limit, the lowest nll of a reference model on the same rows",
     "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
     "vector": "calibrated logits = weights * (logits - their mean) + bias; for many labels without the mean",
     "matrix": "calibrated logits = weights @ (logits - their mean) + bias; members averaged first",
@@ -125,7 +125,7 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
                "Kull et al., AISTATS 2017",
                kind="beta", fit=_later("one_vs_rest:fit_beta_calibration"),
                read=_later("one_vs_rest:BetaCalibration.from_dict"), options=("weights",)),
-    Calibrator("isotonic", "Isotonic regression", "a curve of p of each class that never falls, divided by the sum",
+    Calibrator("isotonic", "Isotonic regression", "a non-decreasing curve of each class's p, divided by the sum",
                "Zadrozny & Elkan, KDD 2002",
                kind="isotonic", fit=_later("pieces:fit_isotonic_calibration"),
                read=_later("pieces:IsotonicCalibration.from_dict"), options=("weights",)),

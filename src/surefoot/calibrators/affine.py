@@ -34,7 +34,7 @@ from surefoot.predictions.predictions import Predictions
 
 GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
 _KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
-HOPELESS = 1.01  # times the least NLL: the search goes no further after two weaker ones in a row above it
+HOPELESS = 1.01  # times the lowest NLL: the search goes no further after two weaker ones in a row above it
 LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
@@ -262,7 +262,7 @@ def _smallest_margin(labelled: Predictions) -> float:
 
 
 def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
-    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
+    """The regularisation of the grid with the lowest NLL of rows left out; of equal ones the strongest.
 
     Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
     """

@@ -27,7 +27,7 @@ LOGITS_AT_ONCE = 2**21  # in float64
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureBeforeAveraging(Temperature):
-    """The T with the least NLL of the members' mean probability, each member divided by T first."""
+    """The T with the lowest NLL of the members' mean probability, each member divided by T first."""
 
     kind: ClassVar[str] = "temperature-before-averaging"
     averages_members: ClassVar[bool] = False

@@ -26,15 +26,15 @@ TOLERANCE = 1e-9  # of log T
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTemperature(SingleTemperature):
-    """A T above the one with the least NLL."""
+    """A T above the one with the lowest NLL."""
 
     kind: ClassVar[str] = "budget"
 
-    best: Temperature  # the one with the least NLL
+    best: Temperature  # the one with the lowest NLL
     budget: float | str  # the share by which the NLL may rise, or "surplus"
     nll_best: float  # unclipped, on the validation data
     nll_used: float
-    nll_limit: float | None = None  # for "surplus": the reference's least NLL
+    nll_limit: float | None = None  # for "surplus": the reference's lowest NLL
     at_bound: bool = False  # the budget allows any T: the end of the search was taken
 
     @property
@@ -77,23 +77,23 @@ class BudgetTemperature(SingleTemperature):
 
     def details(self) -> dict[str, float]:
         """The best T, and for "surplus" the NLL of both models at their best T."""
-        best = {"least NLL at T =": self.best.temperature}
+        best = {"lowest NLL at T =": self.best.temperature}
         if self.nll_limit is None:
             return best
-        return best | {"least NLL:": self.nll_best, "reference's least NLL:": self.nll_limit}
+        return best | {"lowest NLL:": self.nll_best, "reference's lowest NLL:": self.nll_limit}
 
     def lines(self) -> list[str]:
         """The T that is used, then the best one."""
         used = f"T = {self.temperature:.5g}, NLL {self.nll_used:.5g}: {self._rule}"
-        return [used, *(f"least NLL {self.nll_best:.5g} at {line}" for line in self.best.lines())]
+        return [used, *(f"lowest NLL {self.nll_best:.5g} at {line}" for line in self.best.lines())]
 
     @property
     def _rule(self) -> str:
         """What the NLL is held to, in words."""
         if self.nll_limit is None:
-            return f"at most {100 * float(self.budget):.3g}% above the least"
+            return f"at most {100 * float(self.budget):.3g}% above the lowest"
         if self._nothing_to_spend:
-            return f"the least, not below the reference's least, {self.nll_limit:.5g}"
+            return f"the lowest, not below the reference's lowest, {self.nll_limit:.5g}"
         return f"at most the reference's least, {self.nll_limit:.5g}"
 
     @property
@@ -112,14 +112,14 @@ class BudgetTemperature(SingleTemperature):
         """At most one warning about the budget."""
         if self._nothing_to_spend:
             return [
-                f"the least NLL, {self.nll_best:.5g}, is not below the reference's, {self.nll_limit:.5g}: "
-                "there is no surplus, so the T with the least NLL is used"
+                f"the lowest NLL, {self.nll_best:.5g}, is not below the reference's, {self.nll_limit:.5g}: "
+                "there is no surplus, so the T with the lowest NLL is used"
             ]
         if self.nll_limit is None and self.best.at_bound:
             return ["there is no best T to start from, so the fitted T is used without a budget"]
         if not self.at_bound:
             return []
-        ends = f"T = {self.temperature:.3g} is only where the search ends"
+        ends = f"T = {self.temperature:.3g} is only the end of the search range"
         if self.nll_limit is None:
             share = f"{100 * float(self.budget):.3g}%"
             return [f"any T, however large, is within the budget of {share}: {ends}; take a smaller budget"]
@@ -137,7 +137,7 @@ def fit_budget_temperature(
     T = max {T : NLL(z / T) <= limit}, NLL unclipped, members averaged first. The limit is
     (1 + budget) min_T NLL(z / T), or with the budget "surplus" min_T NLL(r / T), r being the logits of
     `reference`: the plain model's predictions of the same rows. So a better model spends its advantage on
-    a higher T; without an advantage, the T with the least NLL is used.
+    a higher T; without an advantage, the T with the lowest NLL is used.
 
     The NLL is convex in 1/T, so above the best T it only rises and there is one such T. If all logits of each
     row are equal, or the budget is a share of an NLL that has no minimum (all labels predicted correctly),

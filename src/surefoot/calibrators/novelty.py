@@ -36,7 +36,7 @@ class NoveltyScaling(Calibration):
     n: int
     label_kind: LabelKind
     classes: int
-    at_bound: bool = False  # T0 or T1 is where the search ends
+    at_bound: bool = False  # T0 or T1 is at the end of the search range
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal
 
@@ -75,13 +75,13 @@ class NoveltyScaling(Calibration):
             remarks.append("the logits of every row are equal, so T has no effect; T = 1 is used")
         elif self.separable:
             remarks.append(
-                f"every label is predicted correctly, so the NLL only falls as T does: T = {self.t0:.3g} "
-                "is only where the search ends; use more validation data"
+                f"every label is predicted correctly, so the NLL keeps falling with T: T = {self.t0:.3g} "
+                "is only the end of the search range; use more validation data"
             )
         elif self.at_bound:
             remarks.append(
-                f"T0 = {self.t0:.3g} or T1 = {self.t1:.3g} is where the search ends: samples of some novelty "
-                "are all predicted correctly, or their logits are useless; use more validation data"
+                f"T0 = {self.t0:.3g} or T1 = {self.t1:.3g} is the end of the search range: samples of some "
+                "novelty are all predicted correctly, or their logits are useless; use more validation data"
             )
         return remarks
 

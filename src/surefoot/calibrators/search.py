@@ -92,7 +92,7 @@ def halley(slope: float, second: float, third: float) -> float:
 def best_scale(
     predictions: Predictions, lowest: float, highest: float, weights: Tensor | None = None
 ) -> tuple[float, Reading]:
-    """The scale in [lowest, highest] with the least NLL, of weighted rows if given, and a reading near it."""
+    """The scale in [lowest, highest] with the lowest NLL, weighted if given, and a reading near it."""
     scale = start = math.sqrt(lowest * highest)
     on_cpu = predictions.logits.device.type == "cpu"
     fewest, more = (FEWEST_ROWS, MORE) if on_cpu else (FEWEST_ON_A_GPU, MORE_ON_A_GPU)

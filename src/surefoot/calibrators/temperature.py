@@ -71,7 +71,7 @@ class SingleTemperature(Calibration):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Temperature(SingleTemperature):
-    """The T with the least NLL, with its interval."""
+    """The T with the lowest NLL, with its interval."""
 
     kind: ClassVar[str] = "temperature"
 
@@ -173,19 +173,19 @@ class Temperature(SingleTemperature):
             )
         elif self.separable:
             remarks.append(
-                f"every label is predicted correctly, so the NLL only falls as T does: T = "
-                f"{self.temperature:.3g} is only where the search ends; use more validation data"
+                f"every label is predicted correctly, so the NLL keeps falling with T: T = "
+                f"{self.temperature:.3g} is only the end of the search range; use more validation data"
             )
         elif self.at_bound:
             remarks.append(
-                f"T = {self.temperature:.3g} is where the search ends: the logits do not help to predict "
-                "the labels; check that labels and classes are in the same order, and that no label is "
-                "given a probability of exactly 0, as trees do"
+                f"T = {self.temperature:.3g} is the end of the search range: the logits do not help to "
+                "predict the labels; check that labels and classes are in the same order, and that no "
+                "label is given a probability of exactly 0, as trees do"
             )
         elif self.high < 1:
             remarks.append(
                 f"T = {self.temperature:.3g} is below 1: the model is underconfident here, and dividing by T "
-                "makes it more confident everywhere, also on unfamiliar data, where that usually does harm"
+                "makes it more confident everywhere, also on unfamiliar data, where that usually hurts"
             )
         if self.n < FEW_ROWS or (not self.at_bound and self.high > WIDE * self.low):
             reach = "unknown" if self.high == math.inf else f"{self.low:.3g} to {self.high:.3g}"
@@ -355,7 +355,7 @@ def best_temperature(predictions: Predictions) -> float:
 
 
 class _Found(NamedTuple):
-    """The scale with the least NLL."""
+    """The scale with the lowest NLL."""
 
     scale: float
     reading: Reading

@@ -47,7 +47,7 @@ Reference = Annotated[
 Regularisation = Annotated[
     float | None,
     typer.Option(
-        help="With --method vector, matrix or dirichlet: strength of the pull towards one temperature.",
+        help="With --method vector, matrix or dirichlet: strength of the regularisation.",
         show_default="chosen by cross-validation",
     ),
 ]

@@ -24,7 +24,7 @@ data = typer.Typer(
 LISTED = 5  # samples of a finding that are named in the terminal
 
 Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
-Root = Annotated[Path | None, typer.Option(help="Folder with the published files of a task of the paper.")]
+Root = Annotated[Path | None, typer.Option(help="Folder with the published files of the paper's task.")]
 Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
 
 
@@ -132,8 +132,10 @@ def show(
 def decode(
     task: Which,
     root: Root = None,
-    size: Annotated[int, typer.Option(min=1, max=4096, help="Pixels of the side that --fit names.")] = 256,
-    fit: Annotated[Side, typer.Option(help="The short side, or both sides.")] = Side.SHORT,
+    size: Annotated[
+        int, typer.Option(min=1, max=4096, help="Size in pixels of the side that --fit names.")
+    ] = 256,
+    fit: Annotated[Side, typer.Option(help="Which side --size is for: the short one, or both.")] = Side.SHORT,
     cache: Annotated[
         Path | None,
         typer.Option(help="The folder of the arrays; by default $SUREFOOT_CACHE or ~/.cache/surefoot."),

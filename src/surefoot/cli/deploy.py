@@ -57,18 +57,18 @@ NewFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder to w
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(
-        help="A host name that requests may be for, such as a proxy's; repeat for more, * for any. "
-        "Addresses and names without a dot always are."
+        help="Accept requests for this host name, such as a proxy's; repeat for more, * for any. "
+        "IP addresses and names without a dot are always accepted."
     ),
 ]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads for the networks; by default half the cores.")
 ]
 Window = Annotated[
-    int, typer.Option(help="The latest predictions that are checked for shift; 0 for no checks.")
+    int, typer.Option(help="How many of the latest predictions are checked for shift; 0: no checks.")
 ]
 CheckEvery = Annotated[
-    int | None, typer.Option(help="New predictions between checks; by default as many as the window has.")
+    int | None, typer.Option(help="New predictions between checks; by default the size of the window.")
 ]
 Alpha = Annotated[float, typer.Option(help="The probability of any false alarm, over all checks.")]
 History = Annotated[
@@ -98,7 +98,7 @@ def predictions(
     features: Annotated[
         bool,
         typer.Option(
-            "--features", help="Also the features before the last layer, projected; needs the task's data."
+            "--features", help="Also write the inputs of the last layer, projected; needs the task's data."
         ),
     ] = False,
     file_type: Annotated[FileType, typer.Option("--type", help="The type of the files.")] = FileType.NPZ,
@@ -146,7 +146,7 @@ def bundle(
     ] = RESAMPLES,
     features: Annotated[
         bool,
-        typer.Option("--features", help="Features in the reference of 'serve'; needs the task's data."),
+        typer.Option("--features", help="Add features to the reference of 'serve'; needs the task's data."),
     ] = False,
     store: StoreFolder = Path("runs"),
     allow_code: Annotated[
@@ -213,7 +213,7 @@ def predict(
     ] = False,
     features: Annotated[
         bool,
-        typer.Option("--features", help="Also write the features before the last layer (.parquet)."),
+        typer.Option("--features", help="Also write the inputs of the last layer, projected (.parquet)."),
     ] = False,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Exit with 0 even if some images cannot be read.")

@@ -26,7 +26,7 @@ def embed(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .parquet.")],
     weights: Annotated[
-        Path | None, typer.Option(help="The network's weights; timm: and hf: find their own.")
+        Path | None, typer.Option(help="The network's weights; timm: and hf: networks load their own.")
     ] = None,
     view: Annotated[int, typer.Option(min=1, help="Side of the network's input in pixels.")] = 224,
     resize: Annotated[
@@ -69,5 +69,5 @@ def embed(
                 tick=tick,
             )
     if result.unreadable:
-        echo(f"{count_of(len(result.unreadable), 'image')} cannot be read and left out", err=True)
+        echo(f"{count_of(len(result.unreadable), 'image')} could not be read and were left out", err=True)
     echo(f"embeddings: {output} ({count_of(result.rows, 'image')}, {result.width} numbers each)")

@@ -36,7 +36,7 @@ def monitor(
     thresholds: Annotated[
         Path | None,
         typer.Option(
-            help="A file of 'surefoot thresholds': check the fraction accepted, use its calibration."
+            help="A file from 'surefoot thresholds': compare the share accepted; use its calibration."
         ),
     ] = None,
     alpha: Annotated[
@@ -44,7 +44,9 @@ def monitor(
     ] = 0.05,
     bound: Annotated[
         float | None,
-        typer.Option(help="Alarm only if the estimated accuracy has also dropped by at least this much."),
+        typer.Option(
+            help="Raise an alarm only if the estimated accuracy also dropped by at least this much."
+        ),
     ] = None,
     history: Annotated[
         Path | None, typer.Option(help="JSON lines, one per check; needed if you check more than once.")
@@ -52,8 +54,8 @@ def monitor(
     first_share: Annotated[
         float | None,
         typer.Option(
-            help="The share of alpha for the first check of the history; 0.61 unless given. The more, the "
-            "stricter are all later checks."
+            help="The first check's share of alpha, 0.61 by default. A larger share makes all later "
+            "checks stricter."
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
@@ -140,7 +142,7 @@ def _note_novelty(reference: "Scores", current: "Scores") -> None:
     name = novelty_name(reference, current)
     if name is None:
         echo(
-            "note: novelty is not compared: not both files have it, and the energy is constant, "
+            "note: novelty is not compared: the files do not both have it, and the energy is constant, "
             "as for probabilities",
             err=True,
         )

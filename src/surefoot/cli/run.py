@@ -132,7 +132,7 @@ def report(
     """
     if experiment.lower().endswith(".csv"):
         if values:
-            raise InputError("--set is for an experiment; from scores the tables have what the file has")
+            raise InputError("--set is for an experiment; tables from scores show what the file has")
         refuse_missing(Path(experiment))
         _report_scores(Path(experiment), method, paper, output)
         return

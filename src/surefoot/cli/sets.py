@@ -24,13 +24,13 @@ def sets(
         Path | None, typer.Option(help="More familiar predictions, to verify the coverage.")
     ] = None,
     unfamiliar: Annotated[
-        Path | None, typer.Option(help="Unfamiliar predictions, to see how far the coverage falls there.")
+        Path | None, typer.Option(help="Unfamiliar predictions, to measure the coverage there.")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="Calibrate first with this file, fitted on other rows.")
     ] = None,
 ) -> None:
-    """Choose conformal prediction sets: classes that contain the true one with a stated probability."""
+    """Choose conformal prediction sets, which contain the true class with a stated probability."""
     if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the sets are JSON, and {output} is a file name for predictions; allowed: another ending"

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 FamiliarTest = Annotated[
     Path | None, typer.Option(help="More familiar predictions, to verify the guarantee.")
 ]
-Unfamiliar = Annotated[
-    Path | None, typer.Option(help="Unfamiliar predictions, to see how much worse it is there.")
-]
+Unfamiliar = Annotated[Path | None, typer.Option(help="Unfamiliar predictions, to measure the error there.")]
 CalibrationFile = Annotated[
     Path | None, typer.Option(help="Calibrate first with this file; it is saved in the thresholds file.")
 ]
@@ -30,13 +28,11 @@ Share = Annotated[
     float | None,
     typer.Option(help="Fit a temperature on this fraction of VAL and the thresholds on the rest."),
 ]
-ClassName = Annotated[
-    str | None, typer.Option(help="With many labels: the class that the thresholds are for.")
-]
+ClassName = Annotated[str | None, typer.Option(help="Multi-label: the class that the thresholds are for.")]
 Per = Annotated[
     str | None,
     typer.Option(
-        help="Choose for each predicted class ('class') or each group of a column ('groups', or its name)."
+        help="Thresholds for each predicted class ('class') or group of a column ('groups', or its name)."
     ),
 ]
 Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with the risk-coverage curve.")]
@@ -64,7 +60,7 @@ def thresholds(
     unfamiliar: Unfamiliar = None,
     calibration: CalibrationFile = None,
     split: Share = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random parts of VAL.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random split of VAL.")] = 0,
     for_class: ClassName = None,
     per: Per = None,
     html: Page = None,

@@ -137,10 +137,10 @@ def tune(
     ] = None,
     length: Annotated[
         list[float] | None,
-        typer.Option(help="A length to try, times the recipe's epochs, repeat for more; by default 1 and 2."),
+        typer.Option(help="A multiple of the recipe's epochs to try, repeat for more; by default 1 and 2."),
     ] = None,
     candidates: Annotated[
-        Path | None, typer.Option(help="Instead: a TOML file with a table of recipe values per candidate.")
+        Path | None, typer.Option(help="Instead of these: a TOML file with a table per candidate.")
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last round.")] = 2,
     store: StoreFolder = Path("runs"),
@@ -150,7 +150,7 @@ def tune(
     cache: Cache = None,
     device: Device = "auto",
 ) -> None:
-    """Search a recipe on the task's validation split; unfamiliar data are never used."""
+    """Search a recipe on the task's validation split; unfamiliar data is never used."""
     _refuse_wrong_options(search, context)
     _refuse_missing_files(task, recipe, weights)
     refuse_missing(candidates)

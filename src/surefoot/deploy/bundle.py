@@ -394,7 +394,7 @@ def _check_outputs(bundle: Bundle) -> None:
     gap = float((expected - bundle.fixed_probabilities()).abs().max())
     if not gap <= FIXED_LIMIT:
         raise InputError(
-            f"the networks do not give what they gave when they were bundled: a probability differs by "
+            f"the networks do not reproduce the bundle's stored predictions: a probability differs by "
             f"{gap:.2g}; allowed: {FIXED_LIMIT:g}; other versions of their libraries, or a damaged {BUNDLE}"
         )
 
@@ -412,7 +412,7 @@ def restored_network(
     """A network of that recipe with these weights, as its variant is deployed."""
     if is_own_code(recipe) and not allow_code:
         raise InputError(
-            f"network {recipe.network!r} is code of your own, and runs when the bundle is read; "
+            f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
             "needed: allow_code=True (--allow-code), if you trust it"
         )
     try:

@@ -130,7 +130,7 @@ def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _:
             outputs = logits_of(model_outputs(module, moved(inputs, module))).cpu()
         if len(outputs) != len(given):
             got = f"{count_of(len(given), 'label')} and {count_of(len(outputs), 'logit')}"
-            raise InputError(f"a batch has {got}; must be as many")
+            raise InputError(f"a batch has {got}; the numbers must be equal")
         logits.append(outputs if outputs.ndim == 2 else outputs.unsqueeze(1))
         labels.append(given if scikit is None else scikit.label_indices(given))
         tick(len(outputs))

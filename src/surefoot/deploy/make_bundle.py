@@ -98,7 +98,7 @@ def _chosen_part(opened: Opened, task: str | None, network: str | None) -> tuple
     else:
         got, option = "several networks", "--network"
     have = ", ".join(f"{plan.task} with {plan.recipe.network}" for _, plan in fitting or of_task or pairs)
-    raise InputError(f"experiment {opened.experiment.name!r} has {got}; say which by {option}: {have}")
+    raise InputError(f"experiment {opened.experiment.name!r} has {got}; choose one with {option}: {have}")
 
 
 def why_not(method: Method, specs: Sequence[Spec] = ()) -> str | None:
@@ -224,7 +224,7 @@ def _own_code(selected: MethodRun) -> OwnCode | None:
 def _self_check(chosen: Chosen, selected: MethodRun, folder: Path, *, allow_code: bool) -> dict[str, Any]:
     """What the bundle gives for fixed numbers, and its differences from stored predictions of test rows."""
     if any(is_own_code(spec.recipe) for spec in selected.specs) and not allow_code:
-        reason = "the network is code of your own, which is run here with --allow-code only"
+        reason = "the network is your own code, which runs only with --allow-code"
         return {"checked": {"rows": 0, "reason": reason}}
     bundle = parts.load_bundle(folder, allow_code=allow_code)
     fixed = {"fixed_probabilities": bundle.fixed_probabilities().tolist()}

@@ -59,7 +59,7 @@ def model_card(
             f"- **Novelty**: `{novelty.score}`; {NOVELTY_MEANING}. " + " ".join(familiar.sentences()),
             f"- **Input**: {given}.",
             "",
-            "## How well it did",
+            "## Performance",
             "",
             *_scores(evaluation, method, about),
             "",

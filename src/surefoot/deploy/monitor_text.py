@@ -98,7 +98,7 @@ def monitor_verdict(check: Check) -> list[str]:
 def _not_detected(check: Check) -> list[str]:
     """What the check did not see, and what it could not have seen."""
     sentences = [
-        f"No shift detected. With {count_of(check.n_current, 'row')}, a drop of the estimated accuracy by "
+        f"No shift detected. With {count_of(check.n_current, 'row')}, a drop in the estimated accuracy of "
         f"{100 * check.smallest_drop:.1f} points or more would have been detected with a probability of "
         f"{POWER:.0%}; smaller ones may be missed."
     ]

@@ -49,7 +49,7 @@ _at_best: "WeakKeyDictionary[Predictions, Predictions]" = WeakKeyDictionary()
 
 
 def at_best_temperature(predictions: Predictions) -> Predictions:
-    """An oracle: with the T that has the least NLL on these very data, after averaging members.
+    """An oracle: with the T that has the lowest NLL on these very data, after averaging members.
 
     Fitted once, as the value, the resamples and the differences all need it.
     """

@@ -164,10 +164,10 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         values: NDArray[Any] = np.asarray(image)
         if image.mode == "I" and (image.format != "PNG" or values.max(initial=0) > 65535):
-            raise ValueError("32-bit whole numbers have no known white")
+            raise ValueError("the white level of 32-bit integers is unknown")
         return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise ValueError("numbers with fractions have no known white")
+        raise ValueError("the white level of floating-point pixels is unknown")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, BACKGROUND), rgba).convert("RGB")

@@ -99,14 +99,14 @@ METRICS: Registry[Metric] = Registry("metric", (
         curve=debiased_squared_of, transform=ROOT, cells_range=known_at_bin_edges),
     Metric("smooth_ece", "Smooth ECE", "the width s at which integral |r_s| = s", "Blasiok & Nakkiran, ICLR 2024", smooth_ece, of_residuals=smooth_eces, streamed=streamed_smooth_ece),
     Metric("aurc", "AURC", "1/n sum_i errors(i most confident)/i", GEIFMAN, aurc, curve=aurc_of, pooled=True, cells_range=grows_with_errors),
-    Metric("augrc", "AUGRC", "integral over coverage of errors kept / n", "Traub et al., NeurIPS 2024", augrc, curve=augrc_of, pooled=True, cells_range=grows_with_errors),
+    Metric("augrc", "AUGRC", "integral over coverage of errors accepted / n", "Traub et al., NeurIPS 2024", augrc, curve=augrc_of, pooled=True, cells_range=grows_with_errors),
     Metric("risk_at_80", "Risk at 80% coverage", "error among the most confident 80%", EL_YANIV, risk_at_80, count=partial(risk_at_coverage_count, coverage=0.8),
         curve=partial(risk_of, coverage=0.8), pooled=True, cells_range=grows_with_errors),
     Metric("risk_at_90", "Risk at 90% coverage", "error among the most confident 90%", EL_YANIV, risk_at_90, count=partial(risk_at_coverage_count, coverage=0.9),
         curve=partial(risk_of, coverage=0.9), pooled=True, cells_range=grows_with_errors),
-    Metric("coverage_at_1", "Coverage at 1% risk", "largest share answered at error <= 0.01", GEIFMAN, coverage_at_1, "higher",
+    Metric("coverage_at_1", "Coverage at 1% risk", "largest share accepted at error <= 0.01", GEIFMAN, coverage_at_1, "higher",
         curve=partial(coverage_of, risk=0.01), pooled=True, cells_range=partial(coverage_range, risk=0.01)),
-    Metric("coverage_at_5", "Coverage at 5% risk", "largest share answered at error <= 0.05", GEIFMAN, coverage_at_5, "higher",
+    Metric("coverage_at_5", "Coverage at 5% risk", "largest share accepted at error <= 0.05", GEIFMAN, coverage_at_5, "higher",
         curve=partial(coverage_of, risk=0.05), pooled=True, cells_range=partial(coverage_range, risk=0.05)),
 ))
 # fmt: on

@@ -139,14 +139,16 @@ def _names_in_a_file(
                 )
         names = names or [name.removeprefix(f"{scale}_") for name in columns]
         if len(names) != len(columns):
-            raise InputError(f"{len(names)} class names for {len(columns)} columns; must be as many")
+            raise InputError(
+                f"{len(names)} class names for {len(columns)} columns; the numbers must be equal"
+            )
         renamed = {column: f"{scale}_{name}" for column, name in zip(columns, names, strict=True)}
     if isinstance(label, str):
         renamed[label] = "labels" if _has_lists(table, label) else "label"
     elif label is not None:
         if isinstance(scores, str) or names is None or len(names) != len(label):
             got = "no column for each class" if isinstance(scores, str) else f"{len(names or ())} classes"
-            raise InputError(f"{len(label)} label columns and {got}; must be as many")
+            raise InputError(f"{len(label)} label columns and {got}; the numbers must be equal")
         renamed |= {column: f"label_{name}" for column, name in zip(label, names, strict=True)}
     return renamed
 

@@ -318,7 +318,7 @@ class Predictions:
     def member(self, index: int) -> "Predictions":
         """One member alone."""
         if not 0 <= index < self.members:
-            raise InputError(f"member {index} is not there; allowed: 0 to {self.members - 1}")
+            raise InputError(f"there is no member {index}; allowed: 0 to {self.members - 1}")
         return self.with_logits(self.logits[index : index + 1])
 
     @checked

@@ -82,7 +82,7 @@ class Recipe:
         pretrained = {} if self.pretrained is None else {"pretrained": self.pretrained}
         for name, value in ({"network": self.network} | pretrained).items():
             if not isinstance(value, str) or not value:
-                raise InputError(f"{name} is {value!r}; allowed: a name in words")
+                raise InputError(f"{name} is {value!r}; allowed: text")
         if self.variant is not None and not isinstance(self.variant, VariantValues):
             raise InputError(f"variant is {self.variant!r}; allowed: a table with a kind")
         one_of("stem", self.stem, ("large", "small"))

@@ -16,6 +16,7 @@ TOO_HIGH = 1.1  # times the baseline's familiar NLL
 MOST_SHOWN = 8  # methods in a short table
 NEEDED = ("single-t", "ensemble")  # in a short table, where they were run
 NAMED = 3  # missing networks that a sentence names
+SAME = "as long"
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,12 +266,14 @@ def cost_sentence(chosen: MethodRuns, baseline: MethodRuns) -> str:
     training = _times(chosen.seconds_training, baseline.seconds_training)
     running = _times(chosen.seconds_per_sample, baseline.seconds_per_sample)
     if method.inference == single.inference:
-        running = "as long"
+        running = SAME
     if training is None or running is None:
         needs = f"networks to train: {method.training}; passes to run: {method.inference}"
         return f"Its cost was not measured ({needs})"
     if method.inference == GRADIENT:
         return f"It takes {training} to train as a single network, and two passes and a gradient to run"
+    if running == SAME:
+        return f"It takes {training} to train as a single network, and the same time to run"
     return f"It takes {training} to train and {running} to run as a single network"
 
 
@@ -279,7 +282,7 @@ def _times(cost: float | None, single: float | None) -> str | None:
         return None
     ratio = cost / single
     if abs(ratio - 1) < 0.05:
-        return "as long"
+        return SAME
     return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:.0f} times as long"
 
 

@@ -138,7 +138,7 @@ def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             figures.reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
             "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
-            "exact 95% intervals. At the foot: the distribution of the confidence.",
+            "exact 95% intervals. At the bottom: the distribution of the confidence.",
         )
     yield (
         "Confidence",

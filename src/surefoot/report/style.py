@@ -6,10 +6,10 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, permutations, product
 from typing import Any
 
 import numpy as np
@@ -285,6 +285,9 @@ DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -
 DISTANCES = (1, 5)  # points between a label and the mark of its point
 # Where a label with a line is, right of its point and above it (or left, or below), the nearest first
 FAR_PLACES = sorted(product(range(8, 400, 8), range(0, 250, 6)), key=lambda place: math.hypot(*place))
+MOST_PLACES = 400  # of a label with a line
+MOST_ORDERS = 24  # of placing these labels
+CLEARANCE = 3  # points between a line and the ends of other labels
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
@@ -312,8 +315,7 @@ def place_labels(
     named = [i for i in range(len(points)) if not (optional and optional[i])]
     boxes = _near(named, middles, radii, labels, taken, edges)
     far = sorted((i for i in named if i not in boxes), key=lambda i: middles[i])
-    for index in far:
-        boxes[index] = _far(middles[index], labels[index], taken, list(boxes.values()), edges)
+    boxes |= _far({i: middles[i] for i in far}, labels, taken, list(boxes.values()), edges)
     others = [i for i in range(len(points)) if i not in named]
     boxes |= _near(others, middles, radii, labels, [*taken, *boxes.values()], edges)
     for index, box in boxes.items():
@@ -347,9 +349,39 @@ def _near(
 
 
 def _far(
-    point: tuple[float, float], label: str, marks: Sequence[Box], boxes: Sequence[Box], edges: Box
-) -> Box:
-    """The nearest free place from which a line to the point crosses no other label."""
+    points: Mapping[int, tuple[float, float]],
+    labels: Sequence[str],
+    marks: Sequence[Box],
+    near: Sequence[Box],
+    edges: Box,
+) -> dict[int, Box]:
+    """The nearest free places from which no line to a point crosses a label.
+
+    A label can block the others, so of several orders the one with the fewest crossings is used, and of equal
+    ones the one with the shortest lines.
+    """
+    places = {i: _far_places(point, labels[i], marks, near, edges) for i, point in points.items()}
+    best: dict[int, Box] = {}
+    lowest = (math.inf, math.inf)
+    for order in islice(permutations(points), MOST_ORDERS):
+        boxes: dict[int, Box] = {}
+        crossed = 0
+        for index in order:
+            clear = (box for box in places[index] if _is_clear(index, box, boxes, points, near))
+            box = next(clear, None)
+            crossed += box is None
+            free = (each for each in places[index] if _is_free(each, list(boxes.values()), edges))
+            boxes[index] = box or next(free, places[index][0])
+        length = sum(math.dist(points[i], _end(points[i], box)) for i, box in boxes.items())
+        if (crossed, length) < lowest:
+            best, lowest = boxes, (crossed, length)
+    return best
+
+
+def _far_places(
+    point: tuple[float, float], label: str, marks: Sequence[Box], near: Sequence[Box], edges: Box
+) -> list[Box]:
+    """The nearest places that cover no mark and no label next to its point; any place if there is none."""
     x, y = point
     width, half = LETTER_WIDTH * len(label), LABEL_HEIGHT / 2
     places = [
@@ -358,16 +390,39 @@ def _far(
         for start in (x + right, x - right - width)
         for above in (up, -up)
     ]
-    free = [box for box in places if _is_free(box, [*marks, *boxes], edges)]
-    return next((box for box in free if not _is_crossed(point, box, boxes)), (free or places)[0])
+    free = (box for box in places if _is_free(box, [*marks, *near], edges))
+    return list(islice(free, MOST_PLACES)) or places[:1]
+
+
+def _is_clear(
+    index: int,
+    box: Box,
+    boxes: Mapping[int, Box],
+    points: Mapping[int, tuple[float, float]],
+    near: Sequence[Box],
+) -> bool:
+    """Whether a label there covers no other one and no line, and its own line crosses no other label."""
+    others = list(boxes.values())
+    return (
+        not any(_overlap(box, other) for other in others)
+        and not _is_crossed(points[index], box, [*near, *others])
+        and not any(_is_crossed(points[i], other, [box]) for i, other in boxes.items())
+    )
 
 
 def _is_crossed(point: tuple[float, float], box: Box, others: Sequence[Box]) -> bool:
-    """Whether the line from a point to the nearer end of its label crosses another label."""
-    (x, y), (left, bottom, right, top) = point, box
-    end = (left if left > x else right, (bottom + top) / 2)
-    line = [(x + part * (end[0] - x), y + part * (end[1] - y)) for part in np.linspace(0, 1, 25)]
-    return any(o[0] < at[0] < o[2] and o[1] < at[1] < o[3] for o in others for at in line)
+    """Whether the line from a point to its label crosses another label, or nearly so."""
+    (x, y), end = point, _end(point, box)
+    line = [(x + part * (end[0] - x), y + part * (end[1] - y)) for part in np.linspace(0, 1, 25).tolist()]
+    return any(
+        o[0] - CLEARANCE < at[0] < o[2] + CLEARANCE and o[1] < at[1] < o[3] for o in others for at in line
+    )
+
+
+def _end(point: tuple[float, float], box: Box) -> tuple[float, float]:
+    """Where the line from a point ends: at the nearer end of its label."""
+    left, bottom, right, top = box
+    return left if left > point[0] else right, (bottom + top) / 2
 
 
 def _edges(axes: Axes) -> Box:
@@ -378,9 +433,11 @@ def _edges(axes: Axes) -> Box:
 def _is_free(box: Box, taken: Sequence[Box], edges: Box) -> bool:
     """Whether a box is within the edges and covers none of the others."""
     inside = edges[0] <= box[0] and edges[1] <= box[1] and box[2] <= edges[2] and box[3] <= edges[3]
-    return inside and not any(
-        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
-    )
+    return inside and not any(_overlap(box, other) for other in taken)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _box_near(

@@ -190,7 +190,7 @@ class ShiftWindow:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge(
             "surefoot_shift_checked",
-            "Whether shift is checked; /health says why not.",
+            "Whether shift is checked; if not, /health gives the reason.",
             float(state.name != OFF),
         )
         if state.name == OFF:
@@ -200,17 +200,19 @@ class ShiftWindow:
         yield counter("surefoot_shift_alarms", "Checks that detected a shift.", state.alarms)
         if state.check is None:
             return
-        yield gauge("surefoot_shift_detected", "Whether the latest check did.", float(state.check.alarm))
+        yield gauge(
+            "surefoot_shift_detected", "Whether the latest check detected a shift.", float(state.check.alarm)
+        )
         for name, text in METRICS.items():
             yield gauge(f"surefoot_{name}", text, _numbers(state.check)[name])
 
 
 METRICS: Mapping[str, str] = {
     "shift_p": "The smallest corrected p-value of the latest check.",
-    "shift_level": "The level that it is compared with.",
-    "estimated_accuracy": "In the window, without labels.",
-    "estimated_accuracy_drop": "From that of the reference.",
-    "smallest_detectable_drop": "Of the estimated accuracy, that this many rows show four times of five.",
+    "shift_level": "The significance level of the latest check.",
+    "estimated_accuracy": "Estimated accuracy in the window, without labels.",
+    "estimated_accuracy_drop": "Drop of the estimated accuracy from the reference's.",
+    "smallest_detectable_drop": "Smallest drop that this many rows would detect with probability 0.8.",
 }
 
 

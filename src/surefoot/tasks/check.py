@@ -215,7 +215,7 @@ def _different_shares(task: Task) -> Iterator[Finding]:
         first, *others = [text for _, text in sorted(differences, key=lambda each: -each[0])]
         advice = 'balance = "label" in [splits] makes them equal'
         if task.kind is LabelKind.MANY_LABELS:
-            advice = "val and test as shares in [splits], instead of a column, draw both alike"
+            advice = "val and test as shares in [splits] instead of a column make them similar"
         sentence = f"label shares of train and {Split.TEST_FAMILIAR} differ: {first}; {advice}"
         yield Finding("label_shares", sentence, tuple(others))
 

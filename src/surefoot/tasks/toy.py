@@ -122,7 +122,7 @@ TOYS = (
     ),
     Toy(
         "checkers",
-        "a chequered board; familiar is a strip along a diagonal",
+        "a checkerboard; familiar is a strip along a diagonal",
         red=lambda points: np.floor(2 * points).sum(axis=1) % 2 == 0,
         familiar=lambda points: np.abs(points[:, 0] - points[:, 1]) < 0.6,
     ),

@@ -123,9 +123,7 @@ def _takes_vectors(network: str) -> bool:
 def right_weights(digest: str, path: Path | None) -> Path:
     """The path, if the file there is the one that the recipe was made with."""
     if path is None:
-        raise InputError(
-            f"the recipe begins with pretrained weights {digest}; say where they are: --weights FILE"
-        )
+        raise InputError(f"the recipe begins with pretrained weights {digest}; needed: --weights FILE")
     actual = weights_digest(path)
     if actual != digest:
         raise InputError(f"{path} contains weights {actual}; the recipe was made with {digest}")
