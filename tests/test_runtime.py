@@ -101,11 +101,20 @@ def children():
 
 
 @needs_fork
-def test_forks_work_on_parts_in_any_order_and_are_gone_afterwards(threads):
+def test_forks_work_on_parts_in_any_order_and_are_gone_afterwards(threads, tmp_path):
     threads(3)
     before, others = settings(), children()
+
+    def work(part):
+        """Waits until three processes have begun: on a busy machine two could do everything."""
+        (tmp_path / str(os.getpid())).touch()
+        end = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        return part, os.getpid()
+
     with may_fork():
-        results = in_processes(slowly, list("abcdefghijkl"))
+        results = in_processes(work, list("abcdefghijkl"))
     assert [part for part, _ in results] == list("abcdefghijkl")
     processes = {process for _, process in results}
     assert os.getpid() in processes

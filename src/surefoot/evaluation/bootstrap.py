@@ -12,7 +12,6 @@ from threading import Condition
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
@@ -63,6 +62,8 @@ def drawn_in_order(
 
     Each start is asked for once; a thread waits until all before it have drawn.
     """
+    import torch  # not above: streamed predictions are evaluated without it
+
     units = int(unit_of.max(initial=-1)) + 1
     turn, next_start = Condition(), 0
 
