@@ -1,7 +1,7 @@
 """Vector, matrix and Dirichlet scaling: an affine map of the logits, regularised, fitted exactly."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -20,7 +20,9 @@ from surefoot.calibrators.logistic import (
     Penalty,
     Problem,
     Separate,
+    inverse_of,
     minimised,
+    minimised_near,
 )
 from surefoot.calibrators.temperature import (
     FittedModule,
@@ -29,13 +31,14 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 
 GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
 _KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
 HOPELESS = 1.01  # times the least NLL: the search goes no further after two weaker ones in a row above it
 LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
+MOST_IN_HESSIAN = 300  # parameters
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
 SEPARATED = 1e-6  # an NLL on the fitted rows below this one
@@ -234,11 +237,14 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
         margin = _smallest_margin(labelled) / (CERTAIN + math.log(labelled.classes))
         unit = margin if margin > NO_MARGIN * unit else unit
     features /= unit
-    chosen = regularisation
+    start = _start(_design(kind, features))
+    chosen, nearest = regularisation, start
     if chosen is None:
-        chosen = _cross_validated(kind, features, labelled, rows)
+        chosen, nearest = _cross_validated(kind, features, labelled, rows)
     problem = _problem(_design(kind, features), labelled, rows, _penalty(kind, labelled, chosen))
-    found = minimised(problem, _start(problem.design), tolerance=EXACT)
+    if nearest is not start and problem.value(nearest) < problem.value(start):
+        start = nearest
+    found = minimised(problem, start, tolerance=EXACT)
     own, bias = found[:, :-1] / unit, found[:, -1]
     return kind(
         weights=tuple(map(tuple, (own.T if kind.is_diagonal else own).tolist())),
@@ -261,42 +267,84 @@ def _smallest_margin(labelled: Predictions) -> float:
     return float((true - logits.scatter(1, labels.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)).min())
 
 
-def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
-    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Rows to fit, rows to test, and memory for the scores of the first."""
 
-    Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
+    train: Problem
+    test: Problem
+    share: float  # the weight of the rows to test
+    scratch: Array
+
+
+def _cross_validated(
+    kind: type[Affine], features: Array, labelled: Predictions, rows: Array
+) -> tuple[float, Array]:
+    """The regularisation of the grid with the least NLL of rows left out, of equal ones the strongest.
+
+    And parameters near the best ones. Without groups, equal rows are a group: neither copies nor the order of
+    rows change the folds.
     """
     every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
-    features, labelled, rows = features[:, every], labelled.take(every), rows[every]
+    if len(every) < labelled.n:
+        features, labelled, rows = features[:, every], labelled.take(every), rows[every]
+    whole, folds = _problem(_design(kind, features), labelled, rows), _folds(kind, features, labelled, rows)
+    start = nearest = _start(whole.design)
+    hessian = whole.hessian(start) if start.size <= MOST_IN_HESSIAN and folds else None
+    parameters, before = [start] * len(folds), None
+    best, least, worse = GRID[0], math.inf, 0
+    for strength in GRID:
+        penalty = _penalty(kind, labelled, strength)
+        inverse = None if hessian is None else inverse_of(hessian + penalty.hessian())
+        fits = [_near(*each, before, penalty, inverse) for each in zip(folds, parameters, strict=True)]
+        parameters = [
+            minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH) if found is None else found
+            for fold, at, found in zip(folds, parameters, fits, strict=True)
+        ]
+        tested = zip(folds, parameters, strict=True)
+        total = sum(fold.share * float(fold.test.losses(found).sum()) for fold, found in tested)
+        if total < least:
+            best, least, nearest = strength, total, sum(parameters, np.zeros_like(start)) / max(1, len(folds))
+        worse = worse + 1 if total > HOPELESS * least else 0
+        if worse == 2:
+            break
+        if hessian is not None and any(found is None for found in fits):
+            hessian = whole.hessian(np.mean(parameters, axis=0))
+        before = penalty
+    return best, nearest
+
+
+def _near(
+    fold: _Fold, at: Array, before: Penalty | None, penalty: Penalty, inverse: Array | None
+) -> Array | None:
+    """From the best parameters with the penalty before: the penalties' derivatives are all that is left."""
+    if inverse is None:
+        return None
+    gradient = penalty.gradient(at)
+    gradient += fold.train.slopes(at, fold.scratch) if before is None else -before.gradient(at)
+    return minimised_near(fold.train, penalty, at, gradient, inverse, fold.scratch)
+
+
+def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
+    """Without those that have no known label to fit or to test."""
     units = labelled.groups
     if units is None:
         units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
 
-    def problem(part: Any) -> Problem:
-        design = _design(kind, np.ascontiguousarray(features[:, part]))
-        return _problem(design, labelled.take(part), rows[part], _penalty(kind, labelled))
+    def problem(part: Bools) -> Problem:
+        index = np.flatnonzero(part)
+        return _problem(_design(kind, features.take(index, axis=1)), labelled.take(index), rows[index])
 
-    folds = [(problem(~fold), problem(fold), rows[fold].sum()) for fold in folds_of(labelled.n, units)]
-    folds = [
-        (train, test, share) for train, test, share in folds if train.weights.any() and test.weights.any()
-    ]
-    parameters = [_start(train.design) for train, _, _ in folds]
-    best, least, worse = GRID[0], math.inf, 0
-    for strength in GRID:
-        total = 0.0
-        for place, (train, test, share) in enumerate(folds):
-            start = parameters[place]  # of the stronger one before
-            parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
-            total += float(share * test.losses(parameters[place]).sum())
-        if total < least:
-            best, least = strength, total
-        worse = worse + 1 if total > HOPELESS * least else 0
-        if worse == 2:
-            break
-    return best
+    result = []
+    for held_out in folds_of(labelled.n, units):
+        train, test = problem(~held_out), problem(held_out)
+        if train.weights.any() and test.weights.any():
+            share = float(rows[held_out].sum())
+            result.append(_Fold(train, test, share, np.empty_like(train.targets)))
+    return result
 
 
-def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalty | None) -> Problem:
+def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalty | None = None) -> Problem:
     """The weighted mean NLL over known labels, with a penalty."""
     labels = labelled.labels.numpy()
     if labelled.kind is LabelKind.ONE_LABEL:

@@ -3,18 +3,23 @@
 Arrays of rows are (classes, n), so that what is computed for each row is computed for all rows at once.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import Array
 
 EXACT = 1e-9  # of the largest derivative, in units of the mean NLL's
 ROUGH = 1e-5  # for a cross-validation, which only compares held-out NLLs
 STEPS = 200
 HALVINGS = 40
+NEAR_STEPS = 8  # with one Hessian, each of which must halve the derivatives;
+LAST = 5  # times the tolerance: the derivatives from which one more step is enough
+NUMBERS_IN_CACHE = 2**16
+RIDGE = 1e-10  # of the scaled Hessian: directions that change nothing leave it without an inverse
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 ROUNDING = 1e-14  # of the objective
 
@@ -24,6 +29,9 @@ class Design(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def inputs(self) -> Array: ...
 
     def scores(self, parameters: Array, out: Array) -> Array: ...
 
@@ -42,6 +50,11 @@ class Full:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.classes, len(self.features) + 1
+
+    @property
+    def inputs(self) -> Array:
+        """What each class's parameters are multiplied by: (1, parameters of a class, n), as all are alike."""
+        return np.concatenate([self.features, np.ones_like(self.features[:1])])[None]
 
     @cached_property
     def _squares(self) -> Array:
@@ -68,6 +81,11 @@ class Separate:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.features.shape[1], len(self.features) + 1
+
+    @property
+    def inputs(self) -> Array:
+        """What each class's parameters are multiplied by: (classes, parameters of a class, n)."""
+        return np.concatenate([self.features, np.ones_like(self.features[:1])]).transpose(1, 0, 2)
 
     @cached_property
     def _squares(self) -> Array:
@@ -108,6 +126,15 @@ class Penalty:
             result = result + 2 * self.strength / len(self.squared) * self.pooled
         return result
 
+    def hessian(self) -> Array:
+        """Of all parameters, class by class."""
+        result = np.diag(self.diagonal().ravel())
+        if self.pooled is not None:
+            classes = len(self.squared)
+            of_means = np.kron(np.ones((classes, classes)), np.diag(self.pooled))
+            result -= 2 * self.strength / classes**2 * of_means
+        return result
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -122,12 +149,12 @@ class Problem:
     exclusive: bool
     penalty: Penalty | None = None
 
-    def with_penalty(self, strength: float) -> "Problem":
-        """With another strength."""
-        assert self.penalty is not None
-        return replace(self, penalty=replace(self.penalty, strength=strength))
+    @cached_property
+    def _linear(self) -> Array:
+        """The derivatives of the part of the NLL that is linear in the parameters."""
+        return self.design.adjoint(self.weights * self.targets)
 
-    def value(self, parameters: Array, out: Array) -> float:
+    def value(self, parameters: Array, out: Array | None = None) -> float:
         """The objective; `out` becomes the probabilities."""
         penalised = 0.0
         if self.penalty is not None:
@@ -159,6 +186,34 @@ class Problem:
         if self.penalty is not None:
             result += self.penalty.gradient(parameters)
         return result
+
+    def slopes(self, parameters: Array, out: Array) -> Array:
+        """The gradient without the penalty, in fewer steps than by `value`; `out` is overwritten."""
+        scores = self.design.scores(parameters, out)
+        if self.exclusive:
+            scores -= scores.max(axis=0)
+            np.exp(scores, out=scores)
+            scores *= self.weights / scores.sum(axis=0)
+        else:
+            np.multiply(softplus(scores)[1], self.weights, out=scores)
+        return self.design.adjoint(scores) - self._linear
+
+    def hessian(self, parameters: Array) -> Array:
+        """Of the NLL, for few parameters: all pairs of them, class by class."""
+        probabilities = np.empty_like(self.targets)
+        self.losses(parameters, probabilities)
+        inputs, (classes, own) = self.design.inputs, parameters.shape
+        blocks, crossed = np.zeros((classes, own, own)), np.zeros((classes * own, classes * own))
+        for part in spans(self.targets.shape[1], 1 + NUMBERS_IN_CACHE // parameters.size):
+            some, p, weights = inputs[:, :, part], probabilities[:, part], self.weights[:, part]
+            variances = p * weights if self.exclusive else p * (1 - p) * weights
+            blocks += np.matmul(variances[:, None] * some, some.transpose(0, 2, 1))
+            if self.exclusive:
+                roots = ((p * np.sqrt(weights))[:, None] * some).reshape(classes * own, -1)
+                crossed -= roots @ roots.T
+        places = np.arange(classes)
+        crossed.reshape(classes, own, classes, own)[places, :, places, :] += blocks
+        return crossed
 
     def curvature(self, probabilities: Array, weighted: Array, direction: Array, out: Array) -> Array:
         """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights."""
@@ -225,6 +280,38 @@ def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Ar
         if done:
             break
     return at
+
+
+def inverse_of(hessian: Array) -> Array:
+    """Of a Hessian scaled to a diagonal of ones, with a ridge."""
+    diagonal = np.diag(hessian)
+    units = np.sqrt(np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300)))
+    scaled = hessian / units / units[:, None]
+    scaled[np.diag_indices(len(scaled))] += RIDGE
+    return np.asarray(np.linalg.inv(scaled) / units / units[:, None])
+
+
+@np.errstate(over="ignore", invalid="ignore")  # such steps are not made
+def minimised_near(
+    problem: Problem, penalty: Penalty, start: Array, gradient: Array, inverse: Array, out: Array
+) -> Array | None:
+    """As `minimised`, to ROUGH, from a start whose gradient is known: steps with one inverse Hessian.
+
+    The Hessian is that of other parameters or rows, so a step leaves a part of the derivatives; None where it
+    leaves more than half. The last step, from derivatives near the tolerance, is not checked.
+    """
+    at, before = start, np.inf
+    for _ in range(NEAR_STEPS):
+        size = float(np.abs(gradient).max())
+        if size <= ROUGH:
+            return at
+        if not size <= before / 2:
+            break
+        at = at - (inverse @ gradient.ravel()).reshape(start.shape)
+        if size <= LAST * ROUGH:
+            return at
+        gradient, before = problem.slopes(at, out) + penalty.gradient(at), size
+    return None
 
 
 def _newton_step(
