@@ -427,7 +427,7 @@ def test_the_hessian_of_few_parameters_is_the_derivative_of_the_gradient(name):
     val = draw_many_labels(400, 4, sharpness=1, seed=0) if many else skewed(n=400)
     kind = affine.MatrixScaling if name == "matrix" else affine.VectorScaling
     rows = np.random.default_rng(0).random(val.n)
-    data = affine._problem(affine._design(kind, affine._features(kind, val)), val, rows)
+    data = affine._problem(affine._design(kind, affine._features(kind, val)), val.labels.numpy(), rows)
     at = affine._start(data.design) + 0.1
     penalty = affine._penalty(kind, val, 0.3)
     found = data.hessian(at) + penalty.hessian()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -241,7 +241,8 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     chosen, nearest = regularisation, start
     if chosen is None:
         chosen, nearest = _cross_validated(kind, features, labelled, rows)
-    problem = _problem(_design(kind, features), labelled, rows, _penalty(kind, labelled, chosen))
+    design, penalty = _design(kind, features), _penalty(kind, labelled, chosen)
+    problem = _problem(design, labelled.labels.numpy(), rows, penalty)
     if nearest is not start and problem.value(nearest) < problem.value(start):
         start = nearest
     found = minimised(problem, start, tolerance=EXACT)
@@ -288,15 +289,20 @@ def _cross_validated(
     every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
     if len(every) < labelled.n:
         features, labelled, rows = features[:, every], labelled.take(every), rows[every]
-    whole, folds = _problem(_design(kind, features), labelled, rows), _folds(kind, features, labelled, rows)
+    whole = _problem(_design(kind, features), labelled.labels.numpy(), rows)
+    folds = _folds(kind, features, labelled, rows)
     start = nearest = _start(whole.design)
     hessian = whole.hessian(start) if start.size <= MOST_IN_HESSIAN and folds else None
     parameters, before = [start] * len(folds), None
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
         penalty = _penalty(kind, labelled, strength)
-        inverse = None if hessian is None else inverse_of(hessian + penalty.hessian())
-        fits = [_near(*each, before, penalty, inverse) for each in zip(folds, parameters, strict=True)]
+        fits: list[Array | None] = [None] * len(folds)
+        if hessian is not None:
+            curved = penalty.hessian()
+            inverse = inverse_of(hessian + curved)
+            fits = [_near(*each, before, curved, inverse) for each in zip(folds, parameters, strict=True)]
+            before = curved
         parameters = [
             minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH) if found is None else found
             for fold, at, found in zip(folds, parameters, fits, strict=True)
@@ -310,30 +316,27 @@ def _cross_validated(
             break
         if hessian is not None and any(found is None for found in fits):
             hessian = whole.hessian(np.mean(parameters, axis=0))
-        before = penalty
     return best, nearest
 
 
-def _near(
-    fold: _Fold, at: Array, before: Penalty | None, penalty: Penalty, inverse: Array | None
-) -> Array | None:
-    """From the best parameters with the penalty before: the penalties' derivatives are all that is left."""
-    if inverse is None:
-        return None
-    gradient = penalty.gradient(at)
-    gradient += fold.train.slopes(at, fold.scratch) if before is None else -before.gradient(at)
+def _near(fold: _Fold, at: Array, before: Array | None, penalty: Array, inverse: Array) -> Array | None:
+    """From the best parameters with the penalty before: the change is all that is left of the gradient."""
+    if before is None:
+        gradient = fold.train.slopes(at, fold.scratch) + (penalty @ at.ravel()).reshape(at.shape)
+    else:
+        gradient = ((penalty - before) @ at.ravel()).reshape(at.shape)
     return minimised_near(fold.train, penalty, at, gradient, inverse, fold.scratch)
 
 
 def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
     """Without those that have no known label to fit or to test."""
-    units = labelled.groups
+    units, labels = labelled.groups, labelled.labels.numpy()
     if units is None:
         units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
 
     def problem(part: Bools) -> Problem:
         index = np.flatnonzero(part)
-        return _problem(_design(kind, features.take(index, axis=1)), labelled.take(index), rows[index])
+        return _problem(_design(kind, features.take(index, axis=1)), labels.take(index, axis=0), rows[index])
 
     result = []
     for held_out in folds_of(labelled.n, units):
@@ -344,18 +347,19 @@ def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Arr
     return result
 
 
-def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalty | None = None) -> Problem:
-    """The weighted mean NLL over known labels, with a penalty."""
-    labels = labelled.labels.numpy()
-    if labelled.kind is LabelKind.ONE_LABEL:
-        targets = np.zeros((labelled.classes, labelled.n))
-        targets[labels, np.arange(labelled.n)] = 1.0
+def _problem(
+    design: Design, labels: NDArray[np.integer], rows: Array, penalty: Penalty | None = None
+) -> Problem:
+    """The weighted mean NLL over known labels, with a penalty; labels are as in `Predictions`."""
+    exclusive = labels.ndim == 1
+    if exclusive:
+        targets = np.zeros((design.shape[0], len(labels)))
+        targets[labels, np.arange(len(labels))] = 1.0
         weights = rows.reshape(1, -1)
     else:
         targets = np.ascontiguousarray((labels == 1).T, dtype=np.float64)
         weights = rows * np.ascontiguousarray((labels >= 0).T)
     total = float(weights.sum())
-    exclusive = labelled.kind is LabelKind.ONE_LABEL
     return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
 
 

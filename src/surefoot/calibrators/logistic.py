@@ -19,6 +19,7 @@ HALVINGS = 40
 NEAR_STEPS = 8  # with one Hessian, each of which must halve the derivatives;
 LAST = 5  # times the tolerance: the derivatives from which one more step is enough
 NUMBERS_IN_CACHE = 2**16
+SAFE = 600.0  # a size of scores up to which no sum of their exponentials overflows or is 0
 RIDGE = 1e-10  # of the scaled Hessian: directions that change nothing leave it without an inverse
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 ROUNDING = 1e-14  # of the objective
@@ -34,6 +35,8 @@ class Design(Protocol):
     def inputs(self) -> Array: ...
 
     def scores(self, parameters: Array, out: Array) -> Array: ...
+
+    def largest_score(self, parameters: Array) -> float: ...
 
     def adjoint(self, rows: Array) -> Array: ...
 
@@ -64,6 +67,14 @@ class Full:
         np.matmul(parameters[:, :-1], self.features, out=out)
         out += parameters[:, -1:]
         return out
+
+    @cached_property
+    def _largest(self) -> Array:
+        return np.append(np.abs(self.features).max(axis=1), 1.0)
+
+    def largest_score(self, parameters: Array) -> float:
+        """No score is larger, nor smaller than its negative."""
+        return float((np.abs(parameters) @ self._largest).max())
 
     def adjoint(self, rows: Array) -> Array:
         return np.column_stack([rows @ self.features.T, rows.sum(axis=1)])
@@ -97,6 +108,14 @@ class Separate:
             out += feature * weights[:, None]
         out += parameters[:, -1:]
         return out
+
+    @cached_property
+    def _largest(self) -> Array:
+        return np.column_stack([*np.abs(self.features).max(axis=2), np.ones(self.features.shape[1])])
+
+    def largest_score(self, parameters: Array) -> float:
+        """No score is larger, nor smaller than its negative."""
+        return float(np.vecdot(np.abs(parameters), self._largest).max())
 
     def adjoint(self, rows: Array) -> Array:
         return np.column_stack([*np.einsum("mkn,kn->mk", self.features, rows), rows.sum(axis=1)])
@@ -191,7 +210,8 @@ class Problem:
         """The gradient without the penalty, in fewer steps than by `value`; `out` is overwritten."""
         scores = self.design.scores(parameters, out)
         if self.exclusive:
-            scores -= scores.max(axis=0)
+            if not self.design.largest_score(parameters) < SAFE:
+                scores -= scores.max(axis=0)
             np.exp(scores, out=scores)
             scores *= self.weights / scores.sum(axis=0)
         else:
@@ -293,11 +313,12 @@ def inverse_of(hessian: Array) -> Array:
 
 @np.errstate(over="ignore", invalid="ignore")  # such steps are not made
 def minimised_near(
-    problem: Problem, penalty: Penalty, start: Array, gradient: Array, inverse: Array, out: Array
+    problem: Problem, penalty: Array, start: Array, gradient: Array, inverse: Array, out: Array
 ) -> Array | None:
     """As `minimised`, to ROUGH, from a start whose gradient is known: steps with one inverse Hessian.
 
-    The Hessian is that of other parameters or rows, so a step leaves a part of the derivatives; None where it
+    `penalty` is the Hessian of the penalty, and so its gradient of any parameters. `inverse` is that of all.
+    It is that of other parameters or rows, so a step leaves a part of the derivatives; None where it
     leaves more than half. The last step, from derivatives near the tolerance, is not checked.
     """
     at, before = start, np.inf
@@ -310,7 +331,7 @@ def minimised_near(
         at = at - (inverse @ gradient.ravel()).reshape(start.shape)
         if size <= LAST * ROUGH:
             return at
-        gradient, before = problem.slopes(at, out) + penalty.gradient(at), size
+        gradient, before = problem.slopes(at, out) + (penalty @ at.ravel()).reshape(at.shape), size
     return None
 
 
