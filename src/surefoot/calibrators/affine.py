@@ -237,15 +237,12 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
         margin = _smallest_margin(labelled) / (CERTAIN + math.log(labelled.classes))
         unit = margin if margin > NO_MARGIN * unit else unit
     features /= unit
-    start = _start(_design(kind, features))
-    chosen, nearest = regularisation, start
+    chosen = regularisation
     if chosen is None:
-        chosen, nearest = _cross_validated(kind, features, labelled, rows)
+        chosen = _cross_validated(kind, features, labelled, rows)
     design, penalty = _design(kind, features), _penalty(kind, labelled, chosen)
     problem = _problem(design, labelled.labels.numpy(), rows, penalty)
-    if nearest is not start and problem.value(nearest) < problem.value(start):
-        start = nearest
-    found = minimised(problem, start, tolerance=EXACT)
+    found = minimised(problem, _start(design), tolerance=EXACT)
     own, bias = found[:, :-1] / unit, found[:, -1]
     return kind(
         weights=tuple(map(tuple, (own.T if kind.is_diagonal else own).tolist())),
@@ -278,20 +275,18 @@ class _Fold:
     scratch: Array
 
 
-def _cross_validated(
-    kind: type[Affine], features: Array, labelled: Predictions, rows: Array
-) -> tuple[float, Array]:
-    """The regularisation of the grid with the least NLL of rows left out, of equal ones the strongest.
+def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
+    """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
 
-    And parameters near the best ones. Without groups, equal rows are a group: neither copies nor the order of
-    rows change the folds.
+    Without groups, equal rows are a group: neither copies nor the order of rows change the folds. With few
+    parameters, all folds and strengths use the Hessian of all rows, until it fits no longer.
     """
-    every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
-    if len(every) < labelled.n:
-        features, labelled, rows = features[:, every], labelled.take(every), rows[every]
+    part = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
+    if len(part) < labelled.n:
+        features, labelled, rows = features[:, part], labelled.take(part), rows[part]
     whole = _problem(_design(kind, features), labelled.labels.numpy(), rows)
     folds = _folds(kind, features, labelled, rows)
-    start = nearest = _start(whole.design)
+    start = _start(whole.design)
     hessian = whole.hessian(start) if start.size <= MOST_IN_HESSIAN and folds else None
     parameters, before = [start] * len(folds), None
     best, least, worse = GRID[0], math.inf, 0
@@ -301,7 +296,8 @@ def _cross_validated(
         if hessian is not None:
             curved = penalty.hessian()
             inverse = inverse_of(hessian + curved)
-            fits = [_near(*each, before, curved, inverse) for each in zip(folds, parameters, strict=True)]
+            every = zip(folds, parameters, strict=True)
+            fits = [_near(*each, hessian, before, curved, inverse) for each in every]
             before = curved
         parameters = [
             minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH) if found is None else found
@@ -310,22 +306,24 @@ def _cross_validated(
         tested = zip(folds, parameters, strict=True)
         total = sum(fold.share * float(fold.test.losses(found).sum()) for fold, found in tested)
         if total < least:
-            best, least, nearest = strength, total, sum(parameters, np.zeros_like(start)) / max(1, len(folds))
+            best, least = strength, total
         worse = worse + 1 if total > HOPELESS * least else 0
         if worse == 2:
             break
         if hessian is not None and any(found is None for found in fits):
             hessian = whole.hessian(np.mean(parameters, axis=0))
-    return best, nearest
+    return best
 
 
-def _near(fold: _Fold, at: Array, before: Array | None, penalty: Array, inverse: Array) -> Array | None:
+def _near(
+    fold: _Fold, at: Array, hessian: Array, before: Array | None, penalty: Array, inverse: Array
+) -> Array | None:
     """From the best parameters with the penalty before: the change is all that is left of the gradient."""
     if before is None:
         gradient = fold.train.slopes(at, fold.scratch) + (penalty @ at.ravel()).reshape(at.shape)
     else:
         gradient = ((penalty - before) @ at.ravel()).reshape(at.shape)
-    return minimised_near(fold.train, penalty, at, gradient, inverse, fold.scratch)
+    return minimised_near(fold.train, hessian, penalty, inverse, at, gradient, fold.scratch)
 
 
 def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:

@@ -17,7 +17,8 @@ ROUGH = 1e-5  # for a cross-validation, which only compares held-out NLLs
 STEPS = 200
 HALVINGS = 40
 NEAR_STEPS = 8  # with one Hessian, each of which must halve the derivatives;
-LAST = 5  # times the tolerance: the derivatives from which one more step is enough
+LAST = 5  # times the tolerance: a change of derivatives after which no further step is needed,
+SMALL = 0.1  # where no score changes by more
 NUMBERS_IN_CACHE = 2**16
 SAFE = 600.0  # a size of scores up to which no sum of their exponentials overflows or is 0
 RIDGE = 1e-10  # of the scaled Hessian: directions that change nothing leave it without an inverse
@@ -173,7 +174,7 @@ class Problem:
         """The derivatives of the part of the NLL that is linear in the parameters."""
         return self.design.adjoint(self.weights * self.targets)
 
-    def value(self, parameters: Array, out: Array | None = None) -> float:
+    def value(self, parameters: Array, out: Array) -> float:
         """The objective; `out` becomes the probabilities."""
         penalised = 0.0
         if self.penalty is not None:
@@ -313,13 +314,19 @@ def inverse_of(hessian: Array) -> Array:
 
 @np.errstate(over="ignore", invalid="ignore")  # such steps are not made
 def minimised_near(
-    problem: Problem, penalty: Array, start: Array, gradient: Array, inverse: Array, out: Array
+    problem: Problem,
+    hessian: Array,
+    penalty: Array,
+    inverse: Array,
+    start: Array,
+    gradient: Array,
+    out: Array,
 ) -> Array | None:
     """As `minimised`, to ROUGH, from a start whose gradient is known: steps with one inverse Hessian.
 
-    `penalty` is the Hessian of the penalty, and so its gradient of any parameters. `inverse` is that of all.
-    It is that of other parameters or rows, so a step leaves a part of the derivatives; None where it
-    leaves more than half. The last step, from derivatives near the tolerance, is not checked.
+    `hessian` is that of the NLL at other parameters or of other rows, `penalty` that of the penalty, and
+    `inverse` that of their sum. So a step leaves a part of the NLL's derivatives; None where it leaves more
+    than half. A small step that changes them by little is the last one, and its end is not checked.
     """
     at, before = start, np.inf
     for _ in range(NEAR_STEPS):
@@ -328,8 +335,9 @@ def minimised_near(
             return at
         if not size <= before / 2:
             break
-        at = at - (inverse @ gradient.ravel()).reshape(start.shape)
-        if size <= LAST * ROUGH:
+        step = -inverse @ gradient.ravel()
+        change, at = float(np.abs(hessian @ step).max()), at + step.reshape(at.shape)
+        if change <= LAST * ROUGH and problem.design.largest_score(step.reshape(at.shape)) <= SMALL:
             return at
         gradient, before = problem.slopes(at, out) + (penalty @ at.ravel()).reshape(at.shape), size
     return None
