@@ -279,15 +279,15 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
     """The regularisation of the grid with the least NLL of rows left out; of equal ones the strongest.
 
     Without groups, equal rows are a group: neither copies nor the order of rows change the folds. With few
-    parameters, all folds and strengths use the Hessian of all rows, until it fits no longer.
+    parameters, all folds and strengths use the Hessian of all rows, until one of them needs its own.
     """
     part = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
     if len(part) < labelled.n:
         features, labelled, rows = features[:, part], labelled.take(part), rows[part]
-    whole = _problem(_design(kind, features), labelled.labels.numpy(), rows)
-    folds = _folds(kind, features, labelled, rows)
-    start = _start(whole.design)
-    hessian = whole.hessian(start) if start.size <= MOST_IN_HESSIAN and folds else None
+    folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
+    start, hessian = _start(design), None
+    if folds and start.size <= MOST_IN_HESSIAN:
+        hessian = _problem(design, labelled.labels.numpy(), rows).hessian(start)
     parameters, before = [start] * len(folds), None
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
@@ -310,8 +310,8 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
         worse = worse + 1 if total > HOPELESS * least else 0
         if worse == 2:
             break
-        if hessian is not None and any(found is None for found in fits):
-            hessian = whole.hessian(np.mean(parameters, axis=0))
+        if any(found is None for found in fits):
+            hessian = None
     return best
 
 
