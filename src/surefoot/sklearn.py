@@ -21,7 +21,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import check_cv
+    from sklearn.model_selection import StratifiedKFold, check_cv
     from sklearn.utils import _safe_indexing, get_tags, indexable
     from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.multiclass import check_classification_targets
@@ -190,7 +190,9 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         rows, folds = _num_samples(X), self.cv
         if isinstance(folds, int):
             folds = max(2, min(folds, int(np.bincount(labels).min())))
-        splitter = check_cv(folds, y, classifier=True)
+        # What `check_cv` returns for classes that are checked already.
+        is_counted = isinstance(folds, int) and np.ndim(y) == 1
+        splitter = StratifiedKFold(folds) if is_counted else check_cv(folds, y, classifier=True)
         logits = np.zeros((rows, len(self.classes_)))
         known, seen = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
         with warnings.catch_warnings():
@@ -198,21 +200,22 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             splits = list(splitter.split(X, y, **of_splitter))
         for train, test in splits:
             indexed = {
-                name: _safe_indexing(value, train) if _is_of_rows(value, rows) else value
+                name: _taken(value, train) if _is_of_rows(value, rows) else value
                 for name, value in of_estimator.items()
             }
-            model = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **indexed)
+            model = clone(estimator).fit(_taken(X, train), _taken(y, train), **indexed)
             if not hasattr(model, "classes_"):
                 raise InputError(f"estimator is a {type(model).__name__}; allowed: a scikit-learn classifier")
             columns = _labels(model.classes_, self.classes_)
-            found = _logits(model, _safe_indexing(X, test))
+            found = _logits(model, _taken(X, test))
+            known[test] = True
             if len(columns) < len(self.classes_):
                 level = np.logaddexp.reduce(found, axis=1, keepdims=True) - np.log(rows)
                 filled = np.broadcast_to(level, (len(found), len(self.classes_))).copy()
                 filled[:, columns] = found
                 found = filled
+                known[test] = np.isin(labels[test], columns)
             logits[test], seen[test] = found, True
-            known[test] = np.isin(labels[test], columns)
         if not seen.any() or not known.any():
             raise InputError("cv leaves no row out whose class was trained on; needed: at least one such row")
         return logits, known & seen
@@ -228,6 +231,13 @@ def _routing_enabled() -> bool:
     from sklearn import get_config
 
     return bool(get_config().get("enable_metadata_routing"))
+
+
+def _taken(value: Any, rows: Any) -> Any:
+    """Some rows of an array, a list or a table."""
+    if type(value) is np.ndarray and isinstance(rows, np.ndarray) and rows.dtype.kind == "i":
+        return value.take(rows, axis=0)
+    return _safe_indexing(value, rows)
 
 
 def _is_of_rows(value: Any, rows: int) -> bool:

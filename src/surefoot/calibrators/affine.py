@@ -1,12 +1,12 @@
 """Vector, matrix and Dirichlet scaling: an affine map of the logits, regularised, fitted exactly."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,7 +20,9 @@ from surefoot.calibrators.logistic import (
     Penalty,
     Problem,
     Separate,
+    inverse_of,
     minimised,
+    minimised_near,
 )
 from surefoot.calibrators.temperature import (
     FittedModule,
@@ -29,13 +31,14 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 
 GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
 _KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
 HOPELESS = 1.01  # times the lowest NLL: the search goes no further after two weaker ones in a row above it
 LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
+MOST_IN_HESSIAN = 300  # parameters
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
 SEPARATED = 1e-6  # an NLL on the fitted rows below this one
@@ -237,8 +240,9 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     chosen = regularisation
     if chosen is None:
         chosen = _cross_validated(kind, features, labelled, rows)
-    problem = _problem(_design(kind, features), labelled, rows, _penalty(kind, labelled, chosen))
-    found = minimised(problem, _start(problem.design), tolerance=EXACT)
+    design, penalty = _design(kind, features), _penalty(kind, labelled, chosen)
+    problem = _problem(design, labelled.labels.numpy(), rows, penalty)
+    found = minimised(problem, _start(design), tolerance=EXACT)
     own, bias = found[:, :-1] / unit, found[:, -1]
     return kind(
         weights=tuple(map(tuple, (own.T if kind.is_diagonal else own).tolist())),
@@ -261,53 +265,99 @@ def _smallest_margin(labelled: Predictions) -> float:
     return float((true - logits.scatter(1, labels.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)).min())
 
 
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Rows to fit, rows to test, and memory for the scores of the first."""
+
+    train: Problem
+    test: Problem
+    share: float  # the weight of the rows to test
+    scratch: Array
+
+
 def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
     """The regularisation of the grid with the lowest NLL of rows left out; of equal ones the strongest.
 
-    Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
+    Without groups, equal rows are a group: neither copies nor the order of rows change the folds. With few
+    parameters, all folds and strengths use the Hessian of all rows, until one of them needs its own.
     """
-    every = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
-    features, labelled, rows = features[:, every], labelled.take(every), rows[every]
-    units = labelled.groups
-    if units is None:
-        units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
-
-    def problem(part: Any) -> Problem:
-        design = _design(kind, np.ascontiguousarray(features[:, part]))
-        return _problem(design, labelled.take(part), rows[part], _penalty(kind, labelled))
-
-    folds = [(problem(~fold), problem(fold), rows[fold].sum()) for fold in folds_of(labelled.n, units)]
-    folds = [
-        (train, test, share) for train, test, share in folds if train.weights.any() and test.weights.any()
-    ]
-    parameters = [_start(train.design) for train, _, _ in folds]
+    part = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
+    if len(part) < labelled.n:
+        features, labelled, rows = features[:, part], labelled.take(part), rows[part]
+    folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
+    start, hessian = _start(design), None
+    if folds and start.size <= MOST_IN_HESSIAN:
+        hessian = _problem(design, labelled.labels.numpy(), rows).hessian(start)
+    parameters, before = [start] * len(folds), None
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
-        total = 0.0
-        for place, (train, test, share) in enumerate(folds):
-            start = parameters[place]  # of the stronger one before
-            parameters[place] = minimised(train.with_penalty(strength), start, tolerance=ROUGH)
-            total += float(share * test.losses(parameters[place]).sum())
+        penalty = _penalty(kind, labelled, strength)
+        fits: list[Array | None] = [None] * len(folds)
+        if hessian is not None:
+            curved = penalty.hessian()
+            inverse = inverse_of(hessian + curved)
+            every = zip(folds, parameters, strict=True)
+            fits = [_near(*each, hessian, before, curved, inverse) for each in every]
+            before = curved
+        parameters = [
+            minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH) if found is None else found
+            for fold, at, found in zip(folds, parameters, fits, strict=True)
+        ]
+        tested = zip(folds, parameters, strict=True)
+        total = sum(fold.share * float(fold.test.losses(found).sum()) for fold, found in tested)
         if total < least:
             best, least = strength, total
         worse = worse + 1 if total > HOPELESS * least else 0
         if worse == 2:
             break
+        if any(found is None for found in fits):
+            hessian = None
     return best
 
 
-def _problem(design: Design, labelled: Predictions, rows: Array, penalty: Penalty | None) -> Problem:
-    """The weighted mean NLL over known labels, with a penalty."""
-    labels = labelled.labels.numpy()
-    if labelled.kind is LabelKind.ONE_LABEL:
-        targets = np.zeros((labelled.classes, labelled.n))
-        targets[labels, np.arange(labelled.n)] = 1.0
+def _near(
+    fold: _Fold, at: Array, hessian: Array, before: Array | None, penalty: Array, inverse: Array
+) -> Array | None:
+    """From the best parameters with the penalty before: the change is all that is left of the gradient."""
+    if before is None:
+        gradient = fold.train.slopes(at, fold.scratch) + (penalty @ at.ravel()).reshape(at.shape)
+    else:
+        gradient = ((penalty - before) @ at.ravel()).reshape(at.shape)
+    return minimised_near(fold.train, hessian, penalty, inverse, at, gradient, fold.scratch)
+
+
+def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
+    """Without those that have no known label to fit or to test."""
+    units, labels = labelled.groups, labelled.labels.numpy()
+    if units is None:
+        units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
+
+    def problem(part: Bools) -> Problem:
+        index = np.flatnonzero(part)
+        return _problem(_design(kind, features.take(index, axis=1)), labels.take(index, axis=0), rows[index])
+
+    result = []
+    for held_out in folds_of(labelled.n, units):
+        train, test = problem(~held_out), problem(held_out)
+        if train.weights.any() and test.weights.any():
+            share = float(rows[held_out].sum())
+            result.append(_Fold(train, test, share, np.empty_like(train.targets)))
+    return result
+
+
+def _problem(
+    design: Design, labels: NDArray[np.integer], rows: Array, penalty: Penalty | None = None
+) -> Problem:
+    """The weighted mean NLL over known labels, with a penalty; labels are as in `Predictions`."""
+    exclusive = labels.ndim == 1
+    if exclusive:
+        targets = np.zeros((design.shape[0], len(labels)))
+        targets[labels, np.arange(len(labels))] = 1.0
         weights = rows.reshape(1, -1)
     else:
         targets = np.ascontiguousarray((labels == 1).T, dtype=np.float64)
         weights = rows * np.ascontiguousarray((labels >= 0).T)
     total = float(weights.sum())
-    exclusive = labelled.kind is LabelKind.ONE_LABEL
     return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
 
 

@@ -22,12 +22,13 @@ from surefoot.calibrators.curves import Curves
 from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.temperature import FittedModule, weighted_rows
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_softmax, map_chunks, spans
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_softmax, map_chunks, spans
 from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import Floats
+from surefoot.runtime import in_parallel
 
-NUMBERS_IN_CACHE = 2**13  # of a kind that is computed from others of its size
+NUMBERS_IN_CACHE = 2**15  # of a kind that is computed from others of its size
 FEW_POSITIVES = 20  # rows of a class, or of the others
 
 
@@ -49,18 +50,23 @@ class OneVsRest(Calibration):
         result = torch.empty_like(logits)
         written = result.numpy().T
 
+        def write_two(part: slice) -> None:
+            own = log_odds_of(logits[part].numpy(), self.label_kind)
+            written[0, part], written[1, part] = 0, self.curve(own)[0]
+
         def write(part: slice, chunk: Tensor, _buffer: Tensor) -> None:
             own = chunk.numpy().T
             if self.label_kind is LabelKind.MANY_LABELS:
                 written[:, part] = self.curve(own)
-            elif self.classes == 2:
-                written[0, part], written[1, part] = 0, self.curve(own[1:] - own[:1])[0]
             else:
                 for some in spans(own.shape[1], 1 + NUMBERS_IN_CACHE // self.classes):
                     _to_log_odds(own[:, some])
                 written[:, part] = self.log_probabilities(own)
 
-        map_chunks(logits.unsqueeze(0), average_softmax, write)
+        if curve_count(self.label_kind, self.classes) == 1:
+            in_parallel(write_two, spans(len(logits), NUMBERS_AT_ONCE // 2), numbers=logits.numel())
+        else:
+            map_chunks(logits.unsqueeze(0), average_softmax, write)
         return predictions.with_logits(result.unsqueeze(0))
 
     @abstractmethod

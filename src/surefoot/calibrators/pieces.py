@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,8 +21,10 @@ from surefoot.predictions.predictions import Predictions
 BINS = 10
 MOST_BINS = 1_000_000
 CELLS = 1024  # of equal width between the first and the last point of a curve
+FEW_POINTS = 16
 MOST_IN_A_CELL = 32  # points; with more, values are searched for
-SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of a fit,
+SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of an isotonic fit,
+RANKED_CELLS = 512  # and of a histogram's,
 MANY_ROWS = 2000  # if it has so many
 TOUCHING = 1e-6  # rows; more than the rounding of a sum
 
@@ -46,22 +48,28 @@ class Pieces(OneVsRest):
 
     def shares(self, log_odds: Array) -> Array:
         """The calibrated probability of each curve's class (curves, n), in the place of its log odds."""
-        for curve, values in zip(self._curves, log_odds, strict=True):
-            curve.interpolate(values)
-        return log_odds
+        return self._transformed(log_odds, lambda shares: shares)
 
     def curve(self, log_odds: Array) -> Array:
         """Calibrated log odds (curves, n), in the place of those given."""
-        shares = self.shares(log_odds)
-        others = np.log1p(-shares)
-        np.log(shares, out=shares)
-        shares -= others
-        return shares
+        return self._transformed(log_odds, _log_odds_of_shares)
 
     def log_probabilities(self, log_odds: Array) -> Array:
         """The logarithms of the calibrated probabilities (curves, n), in the place of the log odds."""
-        shares = self.shares(log_odds)
-        return np.log(shares, out=shares)
+        return self._transformed(log_odds, lambda shares: np.log(shares, out=shares))
+
+    def _transformed(self, log_odds: Array, of_shares: Callable[[Array], Array]) -> Array:
+        """A function of the shares, which may be overwritten; of steps it is computed once for each step."""
+        for curve, values in zip(self._curves, log_odds, strict=True):
+            passed = passed_points(curve.points, values)
+            if curve.is_steps:
+                values[:] = of_shares(curve.heights.copy()).take(passed)
+                continue
+            values -= curve.starts.take(passed)
+            values *= curve.slopes.take(passed)
+            values += curve.heights.take(passed)
+            of_shares(values)
+        return log_odds
 
     def parameters(self) -> dict[str, list[float]]:
         """How many points each curve has."""
@@ -119,9 +127,18 @@ class HistogramCalibration(Pieces):
 OfPieces = TypeVar("OfPieces", bound=Pieces)
 
 
+def _log_odds_of_shares(shares: Array) -> Array:
+    """In place. Where log1p would be more exact than log(1 - share), log(share) is all that counts."""
+    others = np.subtract(1, shares)
+    np.log(others, out=others)
+    np.log(shares, out=shares)
+    shares -= others
+    return shares
+
+
 @dataclass(frozen=True, eq=False)
 class _Curve:
-    """Points, and for each number of points that a value has passed the line that it is on."""
+    """Points, and for each number of points that a value has passed the line that it is on: numpy.interp."""
 
     points: Array
     starts: Array  # (points + 1,)
@@ -135,27 +152,32 @@ class _Curve:
         slopes = np.zeros(len(starts))
         spans, rises = scores[1:] - scores[:-1], probabilities[1:] - probabilities[:-1]
         np.divide(rises, spans, out=slopes[1:-1], where=spans >= np.finfo(np.float64).tiny)
+        if not slopes.any():  # only the points at which the height changes matter
+            steps = np.flatnonzero(heights[1:] != heights[:-1])
+            kept = np.append(0, steps + 1)
+            return _Curve(scores[steps], starts[kept], heights[kept], slopes[kept])
         return _Curve(scores, starts, heights, slopes)
 
-    def interpolate(self, values: Array) -> None:
-        """As numpy.interp, in place."""
-        passed = passed_points(self.points, values)
-        if self.slopes.any():
-            values -= self.starts.take(passed)
-            values *= self.slopes.take(passed)
-            values += self.heights.take(passed)
-        else:
-            values[:] = self.heights.take(passed)
+    @cached_property
+    def is_steps(self) -> bool:
+        """Whether it is constant between points."""
+        return not self.slopes.any()
 
 
-def passed_points(points: Array, values: Array) -> Index:
+def passed_points(points: Array, values: Array) -> NDArray[np.integer]:
     """As np.searchsorted(points, values, side="right"), in a fifth of its time.
 
-    The cell of equal width that a value is in says which points it has passed, but for those in the same one.
+    Few points are compared with every value. Of more, the cell of equal width that a value is in says which
+    it has passed, but for those in the same one.
 
     >>> passed_points(np.array([0.0, 1.0, 1.0, 3.0]), np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0]))
-    array([0, 1, 1, 3, 3, 4, 4])
+    array([0, 1, 1, 3, 3, 4, 4], dtype=uint8)
     """
+    if len(points) <= FEW_POINTS:
+        count = np.zeros(len(values), dtype=np.uint8)
+        for point in points:
+            count += values >= point
+        return count
     first, span = points[0], points[-1] - points[0]
     if len(values) >= CELLS and CELLS * 1e-300 < span < np.inf:
 
@@ -231,7 +253,11 @@ def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = No
     Between its steps it is interpolated along the log odds. A probability is at least 1 / (n + 2) and at most
     1 - 1 / (n + 2): no number of rows shows that something is impossible.
     """
-    return _fit_pieces(IsotonicCalibration, val, weights, _isotonic_points, _cells_with_steps)
+
+    def points_of_rows(score: Array, is_positive: Bools) -> tuple[Array, Array]:
+        return _isotonic_points(*_pooled(*_ordered_in_cells(score, is_positive)))
+
+    return _fit_pieces(IsotonicCalibration, val, weights, _isotonic_points, points_of_rows)
 
 
 def _isotonic_points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
@@ -239,7 +265,7 @@ def _isotonic_points(scores: Array, mass: Array, positives: Array) -> tuple[Arra
 
     fitted = isotonic_regression(positives / mass, weights=mass)
     ends = np.stack([fitted.blocks[:-1], fitted.blocks[1:] - 1], axis=1).ravel()
-    ends = ends[np.diff(ends, prepend=-1) > 0]  # a block of one score has one end
+    ends = ends[np.append(True, ends[1:] > ends[:-1])]  # a block of one score has one end
     return scores[ends], fitted.x[ends]
 
 
@@ -274,27 +300,71 @@ def fit_histogram_calibration(
     """
     require_whole("bins", bins, 1, MOST_BINS)
 
-    def last_places(mass: Array) -> Index:
-        """Of each bin but the last."""
-        reached = np.cumsum(mass)
-        limits = reached[-1] * np.arange(1, bins) / bins
-        places: Index = np.searchsorted(reached, limits * (1 - 1e-12))
-        return places
-
     def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
-        starts = np.unique(np.append(0, last_places(mass) + 1))
+        reached = np.cumsum(mass)
+        last = np.searchsorted(reached, _limits(reached[-1], bins))
+        starts = np.unique(np.append(0, last + 1))
         starts = starts[starts < len(scores)]
         shares = np.add.reduceat(positives, starts) / np.add.reduceat(mass, starts)
         edges = (scores[starts[1:]] + scores[starts[1:] - 1]) / 2
-        return np.concatenate([scores[:1], np.repeat(edges, 2), scores[-1:]]), np.repeat(shares, 2)
+        return _steps(scores[0], edges, scores[-1], shares)
 
-    def cells_with_edges(mass: Array, _positives: Array) -> Bools:
-        result = np.zeros(len(mass), dtype=bool)
-        places = last_places(mass)
-        result[places] = result[np.minimum(places + 1, len(mass) - 1)] = True
-        return result
+    @cache
+    def ends_of_bins(rows: int) -> Index:
+        """The ranks of the first row and of the last one of each bin."""
+        last = np.unique(np.ceil(_limits(rows, bins)).astype(np.intp) - 1)
+        return np.concatenate([[0], last[last < rows - 1], [rows - 1]])
 
-    return _fit_pieces(HistogramCalibration, val, weights, points, cells_with_edges)
+    def points_of_rows(score: Array, is_positive: Bools) -> tuple[Array, Array] | None:
+        ranks = ends_of_bins(len(score))
+        scores = order_statistics(score, np.concatenate([ranks, ranks[1:-1] + 1]))
+        before, after = scores[1 : len(ranks) - 1], scores[len(ranks) :]
+        if (before == after).any():  # a bin's end divides rows with the same score
+            return None
+        mass = ranks[1:] - ranks[:-1]
+        mass[0] += 1
+        shares = np.bincount(passed_points(after, score.compress(is_positive)), minlength=len(mass)) / mass
+        return _steps(scores[0], (after + before) / 2, scores[len(ranks) - 1], shares)
+
+    return _fit_pieces(HistogramCalibration, val, weights, points, points_of_rows)
+
+
+def _limits(total: float, bins: int) -> Array:
+    """The weight of all rows up to the end of each bin but the last."""
+    return np.asarray(total * np.arange(1, bins) / bins * (1 - 1e-12))
+
+
+def _steps(lowest: float, edges: Array, highest: float, shares: Array) -> tuple[Array, Array]:
+    """The two ends of each bin."""
+    return np.concatenate([[lowest], np.repeat(edges, 2), [highest]]), np.repeat(shares, 2)
+
+
+def order_statistics(values: Array, ranks: Index) -> Array:
+    """As np.sort(values)[ranks]; of many values, only those in the same cells of equal width are sorted.
+
+    >>> order_statistics(np.array([3.0, 1.0, 2.0]), np.array([0, 2]))
+    array([1., 3.])
+    """
+    if len(values) < MANY_ROWS:
+        return np.asarray(np.sort(values)[ranks])
+    cell = _cells(values, RANKED_CELLS)
+    count = np.bincount(cell, minlength=RANKED_CELLS + 1)
+    own = np.searchsorted(np.cumsum(count), ranks, side="right")
+    is_sorted = np.zeros(len(count), dtype=bool)
+    is_sorted[own] = True
+    ordered = np.sort(values.compress(is_sorted.take(cell)))
+    count[is_sorted] = 0
+    return np.asarray(ordered[ranks - np.cumsum(count)[own]])
+
+
+def _cells(values: Array, cells: int) -> Index:
+    """The number of each value's cell, from 0 to `cells`: it never falls, however values are rounded."""
+    low, high = values.min(), values.max()
+    places = values - low
+    places *= cells / max(float(high - low), 1e-300)
+    np.minimum(places, cells, out=places)
+    found: Index = places.astype(np.intp)
+    return found
 
 
 def _fit_pieces(
@@ -302,35 +372,34 @@ def _fit_pieces(
     val: Predictions,
     weights: ArrayLike | None,
     points: Callable[[Array, Array, Array], tuple[Array, Array]],
-    cells: Callable[[Array, Array], Bools],
+    points_of_rows: Callable[[Array, Bools], tuple[Array, Array] | None],
 ) -> OfPieces:
     """The points of each curve, from its different scores with their weight and that of its positives.
 
-    Of many rows with the same weight, it is enough to know the scores in `cells` that points may be in.
+    `points_of_rows` are the same, from the scores of many rows in any order that all count 1; where it can
+    not give them, they are computed as all others.
     """
     labelled, scores, positive, rows = curve_data(val, weights)
+    all_count_one = np.broadcast_to((rows == 1).all(axis=1), len(scores))
+    every = zip(scores, positive, np.broadcast_to(rows, scores.shape), all_count_one, strict=True)
     curves = []
-    for score, is_positive, weight in zip(scores, positive, np.broadcast_to(rows, scores.shape), strict=True):
-        if not weight.all():
+    for score, is_positive, weight, count_one in every:
+        if not (count_one or weight.all()):
             known = weight > 0
             score, is_positive, weight = score[known], is_positive[known], weight[known]
+            count_one = (weight == 1).all()
         if not len(score):  # no label of this class is known: the curve changes nothing it could know of
             curves.append((np.array([0.0]), np.array([0.5])))
             continue
-        total = float(weight.sum())
-        if len(score) >= MANY_ROWS and total == len(score) and (weight == 1).all():
-            ordered, mass, positives = _ordered_in_cells(score, is_positive, cells)
-        else:
+        total = float(len(score) if count_one else weight.sum())
+        found = None
+        if len(score) >= MANY_ROWS and count_one:
+            found = points_of_rows(score, is_positive)
+        if found is None:
             order = np.argsort(score)
-            ordered, mass = score[order], weight[order]
-            positives = mass * is_positive[order]
-        if (ordered[1:] == ordered[:-1]).any():  # rows with the same score are one
-            firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-            ordered, mass, positives = (
-                ordered[firsts],
-                *(np.add.reduceat(each, firsts) for each in (mass, positives)),
-            )
-        x, y = points(ordered, mass, positives)
+            mass = weight[order]
+            found = points(*_pooled(score[order], mass, mass * is_positive[order]))
+        x, y = found
         least = 1 / (total + 2)
         curves.append((x, np.clip(y, least, 1 - least)))
     return kind(
@@ -340,32 +409,38 @@ def _fit_pieces(
     )
 
 
-def _ordered_in_cells(
-    score: Array, is_positive: Bools, cells: Callable[[Array, Array], Bools]
-) -> tuple[Array, Array, Array]:
-    """Scores from low to high with their rows and positives; but for those in `cells`, rows are pooled.
+def _pooled(ordered: Array, mass: Array, positives: Array) -> tuple[Array, Array, Array]:
+    """Rows with the same score as one."""
+    if not (ordered[1:] == ordered[:-1]).any():
+        return ordered, mass, positives
+    firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return ordered[firsts], np.add.reduceat(mass, firsts), np.add.reduceat(positives, firsts)
 
-    Only the rows in `cells`, and in the first and the last one, are sorted. Pooled rows have the score NaN.
+
+def _ordered_in_cells(score: Array, is_positive: Bools) -> tuple[Array, Array, Array]:
+    """Scores from low to high with their rows and positives; where the curve has no step, rows are pooled.
+
+    Only the rows in cells with steps, and in the first and the last one, are sorted. Pooled rows have the
+    score NaN.
     """
-    low, high = score.min(), score.max()
-    places = score - low
-    places *= SORTED_CELLS / max(float(high - low), 1e-300)
-    np.minimum(places, SORTED_CELLS, out=places)
-    cell = places.astype(np.intp)
+    cell = _cells(score, SORTED_CELLS)
     rows = np.bincount(cell, minlength=SORTED_CELLS + 1)
-    positives = np.bincount(cell[is_positive], minlength=SORTED_CELLS + 1)
+    positives = np.bincount(cell.compress(is_positive), minlength=SORTED_CELLS + 1)
     filled = np.flatnonzero(rows)
-    chosen = cells(rows[filled].astype(np.float64), positives[filled].astype(np.float64))
+    chosen = _cells_with_steps(rows[filled].astype(np.float64), positives[filled].astype(np.float64))
     chosen[[0, -1]] = True
+    opened = filled[chosen]
     is_open = np.zeros(len(rows), dtype=bool)
-    is_open[filled[chosen]] = True
+    is_open[opened] = True
     single = np.flatnonzero(is_open.take(cell))
     single = single[np.argsort(score[single])]
+    rows[opened] = positives[opened] = 0
+    place = np.append(cell[single], SORTED_CELLS)
     # Before each single row, and after the last: the pooled rows of all cells in between.
-    slot = (np.cumsum(rows * is_open) - rows * is_open)[~is_open]
     ordered, mass, hits = np.full(2 * len(single) + 1, np.nan), *np.ones((2, 2 * len(single) + 1))
     ordered[1::2], hits[1::2] = score[single], is_positive[single]
-    mass[::2] = np.bincount(slot, rows[~is_open], len(single) + 1)
-    hits[::2] = np.bincount(slot, positives[~is_open], len(single) + 1)
+    for pooled, every in ((mass[::2], rows), (hits[::2], positives)):
+        pooled[:] = np.cumsum(every).take(place)
+        pooled[1:] -= pooled[:-1].copy()
     present = np.flatnonzero(mass)
     return ordered[present], mass[present], hits[present]
