@@ -285,6 +285,12 @@ def test_damaged_plans_are_named(made, tmp_path, text):
         read_folder(folder)
 
 
+def test_a_task_whose_name_no_folder_can_have_is_named_as_damage(made, tmp_path):
+    folder = open_folder(made.experiment, [replace(made.plan, task="x" * 256)], Store(tmp_path))
+    with pytest.raises(InputError, match=r"plans\.json is damaged: .*too long for a folder; .*'surefoot run"):
+        read_folder(folder)
+
+
 def test_a_plan_with_a_class_name_too_few_says_how_to_recover(made):
     plan = replace(made.plan, class_names=made.plan.class_names[1:])
     named, classes = len(plan.class_names), len(made.plan.class_names)

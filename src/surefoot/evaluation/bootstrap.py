@@ -149,7 +149,8 @@ class Bootstrap:
         """
         unit = self.unit_of[self.outcomes.row]
         units = int(self.unit_of.max(initial=-1)) + 1
-        sums = [np.bincount(unit, minlength=units).astype(np.float64)]
+        is_one_each = len(unit) == units and bool((unit == np.arange(units)).all())
+        sums = [np.ones(units) if is_one_each else np.bincount(unit, minlength=units).astype(np.float64)]
         places: tuple[list[int], list[int]] = [], []
         for metric in self._by_method[0].values():
             for part, place in zip((metric.numerator, metric.denominator), places, strict=True):
@@ -158,7 +159,8 @@ class Bootstrap:
                     continue
                 place.append(len(sums))
                 each = part(self.outcomes).astype(np.float64, copy=False)
-                sums.append(np.bincount(unit, each, units).astype(np.float64, copy=False))
+                of_units = each if is_one_each else np.bincount(unit, each, units)
+                sums.append(of_units.astype(np.float64, copy=False))
         return *places, np.stack(sums)
 
     def _curve_values(self, metrics: Sequence[Metric], counts: Counts) -> Array:
@@ -204,36 +206,51 @@ def _products(counts: Counts, sums: Array) -> Array:
 
 
 class _RankedDecisions:
-    """Some decisions, most confident first."""
+    """Some decisions, most confident first. What only some metrics read is computed when they do."""
 
     def __init__(self, outcomes: Outcomes, part: slice, ranking: Ranking, unit_of: Index) -> None:
-        confidence = outcomes.confidence[part][ranking.order]
+        self.confidence = outcomes.confidence[part][ranking.order]
         self.ends = ranking.ends
         self.unit = unit_of[outcomes.row[part]][ranking.order]
         self.wrong = (~outcomes.correct[part])[ranking.order]
-        self.residual = confidence - 1 + self.wrong
-        # For residuals on a grid: the left cells, where each begins, and what goes to the left and the right.
-        cell, right = place_on_grid(confidence)
-        self.starts = np.flatnonzero(np.diff(cell, prepend=-1))
-        self.cells = cell[self.starts]
-        self.to_right = self.residual * right
-        self.to_left = self.residual - self.to_right
+        self.residual = self.confidence - 1 + self.wrong
         # For sums over blocks of decisions: the last block is filled up with decisions that count nothing.
         number = len(self.unit)
         block = BLOCK if number <= SHORT else BLOCK_OF_LONG
         self.blocks = np.zeros((-(-number // block), block))  # the residuals
         self.blocks.reshape(-1)[:number] = self.residual
         self.block_unit = np.append(self.unit, np.zeros(self.blocks.size - number, dtype=np.intp))
+
+    @cached_property
+    def grid(self) -> tuple[Index, list[tuple[Index, Array]]]:
+        """For residuals on a grid: where each cell begins; the cells on both sides, and shares."""
+        cell, right = place_on_grid(self.confidence)
+        starts = np.flatnonzero(np.diff(cell, prepend=-1))
+        to_right = self.residual * right
+        return starts, [(cell[starts], self.residual - to_right), (cell[starts] + 1, to_right)]
+
+    @cached_property
+    def ties(self) -> tuple[Index, Index]:
+        """Where each run of ties begins and ends."""
         after = self.ends + 1
-        before = np.append(0, after[:-1]) if len(after) else after
-        # Where the run of ties of each decision begins and ends; None without ties.
-        has_ties = len(self.ends) < number
-        self.runs = [np.repeat(side, after - before) for side in (before, after)] if has_ties else None
-        # The wrong decisions, the first of each run of them, and where these runs begin and end.
-        self.wrong_at = np.flatnonzero(self.wrong)
-        run = np.searchsorted(self.ends, self.wrong_at)
-        self.wrong_first = np.flatnonzero(np.diff(run, prepend=-1))
-        self.error_start, self.error_end = before[run[self.wrong_first]], after[run[self.wrong_first]]
+        return (np.append(0, after[:-1]) if len(after) else after), after
+
+    @cached_property
+    def runs(self) -> list[Index] | None:
+        """Where the run of ties of each decision begins and ends; None without ties."""
+        if len(self.ends) == len(self.unit):
+            return None
+        before, after = self.ties
+        return [np.repeat(side, after - before) for side in (before, after)]
+
+    @cached_property
+    def errors(self) -> tuple[Index, Index, Index, Index]:
+        """The wrong decisions, the first of each run of them, and where these runs begin and end."""
+        wrong_at = np.flatnonzero(self.wrong)
+        run = np.searchsorted(self.ends, wrong_at)
+        first = np.flatnonzero(np.diff(run, prepend=-1))
+        before, after = self.ties
+        return wrong_at, first, before[run[first]], after[run[first]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,10 +316,10 @@ class _RunningSums:
     @cached_property
     def on_grid(self) -> Array:
         """Residuals as `spread_on_grid` gives them, with the other sign."""
-        grid, decisions = np.zeros((len(self.weight), SMOOTH_GRID)), self.decisions
-        for cells, share in ((decisions.cells, decisions.to_left), (decisions.cells + 1, decisions.to_right)):
+        grid, (starts, sides) = np.zeros((len(self.weight), SMOOTH_GRID)), self.decisions.grid
+        for cells, share in sides:
             for row, weighted in zip(grid, self._weighted(share), strict=True):  # as in `_running_sum`
-                row[cells] += np.add.reduceat(weighted, decisions.starts)
+                row[cells] += np.add.reduceat(weighted, starts)
         return grid
 
     def run_end(self, row: int, mass: Array) -> Array:
@@ -362,15 +379,16 @@ class _RunningSums:
 
     def error_steps(self, row: int) -> Array:
         """`Curve.error_steps` of one resample: errors are added where a decision is wrong and was drawn."""
-        decisions, reached = self.decisions, self.reached[row]
-        errors = self.drawn[row, decisions.wrong_at]
-        if len(decisions.wrong_first) < len(errors):
-            errors = np.add.reduceat(errors, decisions.wrong_first, dtype=np.float64)
+        reached = self.reached[row]
+        wrong_at, first, error_start, error_end = self.decisions.errors
+        errors = self.drawn[row, wrong_at]
+        if len(first) < len(errors):
+            errors = np.add.reduceat(errors, first, dtype=np.float64)
         drawn = np.flatnonzero(errors != 0)
         errors = errors[drawn]
         after = _running_sum(errors)
-        start = reached[decisions.error_start[drawn]]
-        end = start + errors if decisions.runs is None else reached[decisions.error_end[drawn]]
+        start = reached[error_start[drawn]]
+        end = start + errors if self.decisions.runs is None else reached[error_end[drawn]]
         return np.stack([start, end, after - errors, after])
 
     def _memory(self, name: str, shape: tuple[int, int]) -> Array:

@@ -13,6 +13,8 @@ from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.variants import recipe_from
 from surefoot.workers.jobs import Job
 
+LONGEST_NAME = 255  # bytes of a folder's name, on every usual file system
+
 
 @dataclass(frozen=True)
 class MethodPlan:
@@ -143,6 +145,8 @@ def plan_from(document: Mapping[str, Any]) -> Plan:
         texts = (document["task"], document["task_identity"], *document["class_names"], *document["skipped"])
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("text in the task, its classes or what is skipped")
+        if any(len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in document["task"].split("/")):
+            raise TypeError("name of the task, which is too long for a folder")
         check_class_names(document["class_names"])
 
         def spec(short: Mapping[str, Any]) -> Spec:
