@@ -47,13 +47,6 @@ ROWS = (
         "netcal_histogram",
         "numpy_histogram_least",
     ),
-    (
-        "histogram",
-        "surefoot_histogram",
-        "netcal HistogramBinning, equal numbers",
-        "netcal_histogram_equal",
-        "numpy_histogram_least",
-    ),
 )
 ALONE = "numpy_estimator_alone"
 ESTIMATORS = (
@@ -80,7 +73,7 @@ What the comparisons are:
 - probmetrics' Dirichlet calibration needs a package that is not installed: ours is compared with its matrix
   scaling, which has as many parameters.
 - Our histogram has bins of equal numbers of rows, for which the rows near their edges are sorted; netcal's
-  have equal widths, for which nothing is sorted, or equal numbers, as ours.
+  have equal widths, for which nothing is sorted.
 
 The limit is the peer's time over that of a part of the work, in plain numpy: who needs that part cannot be
 more times as fast.

@@ -112,11 +112,11 @@ def _sklearn_isotonic(p, y, new):
     return IsotonicRegression(out_of_bounds="clip").fit(p, y).predict(new)
 
 
-def _netcal(name, module, **options):
+def _netcal(name, module):
     def fit(p, y, new):
         import importlib
 
-        calibrator = getattr(importlib.import_module(f"netcal.{module}"), name)(**options)
+        calibrator = getattr(importlib.import_module(f"netcal.{module}"), name)()
         calibrator.fit(p, y.astype(np.int64))
         return np.asarray(calibrator.transform(new)).reshape(-1)
 
@@ -129,7 +129,6 @@ netcal_platt = _one_vs_rest(_netcal("LogisticCalibration", "scaling"))
 netcal_beta = _one_vs_rest(_netcal("BetaCalibration", "scaling"))
 netcal_isotonic = _one_vs_rest(_netcal("IsotonicRegression", "binning"))
 netcal_histogram = _one_vs_rest(_netcal("HistogramBinning", "binning"))
-netcal_histogram_equal = _one_vs_rest(_netcal("HistogramBinning", "binning", equal_intervals=False))
 
 
 def _softmax(logits, out):
