@@ -73,7 +73,8 @@ What the comparisons are:
 - probmetrics' Dirichlet calibration needs a package that is not installed: ours is compared with its matrix
   scaling, which has as many parameters.
 - Our histogram has bins of equal numbers of rows, for which the rows near their edges are sorted; netcal's
-  have equal widths, for which nothing is sorted. It does not implement equal numbers (`equal_intervals=False`).
+  have equal widths, for which nothing is sorted; it does not implement equal numbers
+  (`equal_intervals=False`).
 
 The limit is the peer's time over that of a part of the work, in plain numpy: who needs that part cannot be
 more times as fast.
