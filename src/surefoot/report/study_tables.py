@@ -27,7 +27,17 @@ from surefoot.predictions.parts import CLIP
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.choice import Choice
 from surefoot.report.comparison import TableContext, comparison_tables, headline_table
-from surefoot.report.tables import Column, Row, Section, Table, TableCell, to_html, to_latex, to_markdown
+from surefoot.report.tables import (
+    Column,
+    Row,
+    Section,
+    Table,
+    TableCell,
+    distinguishing,
+    to_html,
+    to_latex,
+    to_markdown,
+)
 from surefoot.text import interval_text, number_text
 
 LONGEST_NAME = 60  # letters
@@ -44,7 +54,7 @@ def table_context(part: PartStudy) -> TableContext:
 def headline_tables(comparison: Comparison, context: TableContext) -> list[Table]:
     """The table of the most important metrics; none where no network is in the store."""
     table = headline_table(comparison, context)
-    return [table] if comparison.sides and table.rows else []
+    return [distinguishing(table)] if comparison.sides and table.rows else []
 
 
 def part_names(study: Study) -> list[str]:
