@@ -5,7 +5,7 @@ from typing import Any
 from surefoot.evaluation.scores import SIDES, number
 from surefoot.experiments.changes import Change, ExperimentChange, TaskChange
 from surefoot.report.tables import Table
-from surefoot.text import csv_text, exact_text, number_text, signed_interval_text, signed_text
+from surefoot.text import count_of, csv_text, exact_text, number_text, signed_interval_text, signed_text
 
 HEADER = (
     "task",
@@ -35,7 +35,11 @@ def task_tables(change: ExperimentChange) -> list[Table]:
 
 
 def _task_table(task: TaskChange) -> Table:
-    header = ("method", "metric", "side", "before", "after", "difference", "95% interval", "runs")
+    header = ["method", "metric", "side", "before", "after", "difference", "95% interval", "runs"]
+    heading = f"{task.task}: F familiar, U unfamiliar"
+    runs = {each.runs for method in task.methods for each in method.changes}
+    if len(runs) == 1:  # a column of the same number would not fit 80 columns
+        header, heading = header[:-1], f"{heading}; {count_of(min(runs), 'run')}"
     rows = []
     for method in task.methods:
         order = list(dict.fromkeys(each.metric.name for each in method.changes))
@@ -48,8 +52,9 @@ def _task_table(task: TaskChange) -> Table:
                 signed_text(gap.value, undefined="undefined") + "*" * each.clear,
                 signed_interval_text(gap.low, gap.high),
             )
-            rows.append((method.title, each.metric.title, SHORT[each.side], *texts, str(each.runs)))
-    return Table.of_text(f"{task.task}: F familiar, U unfamiliar", header, rows)
+            row = (method.title, each.metric.title, SHORT[each.side], *texts, str(each.runs))
+            rows.append(row[: len(header)])
+    return Table.of_text(heading, header, rows)
 
 
 def change_notes(change: ExperimentChange) -> list[str]:
