@@ -177,15 +177,16 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
     true, highest, level = np.zeros((3, n))
     rest = torch.empty(n, dtype=torch.float64)
 
-    def add(part: slice, *, leveled: bool) -> None:
+    def rows_of(part: slice) -> Tensor:
+        return logits[part if rows is None else rows[part]]
+
+    def add(part: slice) -> None:
         """Add up the exponentials of all classes but the top one."""
-        chunk = logits[part if rows is None else rows[part]]
+        chunk = rows_of(part)
         wide, space = _scratch(2, len(chunk), classes, chunk.device)
         powers = space.view(-1).view(chunk.dtype)[: chunk.numel()].view(chunk.shape)
-        if leveled:
+        if level[part].any():
             chunk = torch.sub(chunk, torch.from_numpy(level[part]).to(chunk).unsqueeze(1), out=powers)
-        else:
-            chunk.numpy().argmax(axis=1, out=top[part])
         exp_into(powers, chunk).numpy()[np.arange(len(chunk)), top[part]] = 0
         torch.sum(powers if powers.dtype == wide.dtype else wide.copy_(powers), dim=1, out=rest[part])
 
@@ -195,7 +196,8 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
         parts = spans(block.stop, size, start=block.start)
         with np.errstate(over="ignore"):
             for part in parts:
-                add(part, leveled=False)
+                rows_of(part).numpy().argmax(axis=1, out=top[part])
+                add(part)
         values, row = (
             logits.numpy(),
             np.arange(block.start, block.stop) if rows is None else rows[block].numpy(),
@@ -205,7 +207,7 @@ def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tup
         if extreme.any():
             level[block] = np.where(extreme, highest[block], 0)
             for part in parts:
-                add(part, leveled=True)
+                add(part)
 
     in_parallel(read, _blocks(n, size), numbers=n * classes)
     others = rest.numpy() / np.exp(highest - level)
