@@ -82,7 +82,7 @@ def test_the_slope_is_zero_where_it_says(seed, classes, n, log_sharpness):
             other = predictions.with_logits(predictions.logits / (fitted.temperature * factor))
             assert nll_unclipped(other) >= best - 1e-13
         reading = scale.read(predictions, 1 / fitted.temperature)
-        newton_step = float(reading.row_slopes.sum()) / reading.second * fitted.temperature
+        newton_step = reading.slope / reading.second * fitted.temperature
         assert abs(newton_step) < 1e-6
 
 

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
     average_sigmoid,
     average_softmax,
     can_fuse,
     exp_into,
-    map_blocks,
     map_chunks,
 )
 from surefoot.predictions.predictions import Predictions
@@ -31,7 +32,6 @@ MANY_ROWS = 40_000
 LOOSE = 3e-3  # for many rows, which take long to read: one step less, with an error of about 1e-8
 ROUGH = 1e-2  # for a search on some of the rows, which only finds a start
 STEPS = 200
-MOMENTS = 5  # sums that a row's derivatives are computed from
 REACH = 1e3  # T is searched within this factor of 1 and of the size of the logits (typical and largest)
 
 
@@ -61,17 +61,21 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale; the first row by row as well."""
+    """Derivatives of the summed NLL at one scale; of the rows' slopes the squares' sum and the most."""
 
-    row_slopes: Tensor
+    scale: float
     slope: float
     second: float
     third: float
+    of_slopes: Callable[[], tuple[float, float]]
+
+    @property
+    def squared_slopes(self) -> float:
+        return self.of_slopes()[0]
 
     @property
     def largest_slope(self) -> float:
-        slopes = self.row_slopes
-        return float(slopes.numpy().max() if slopes.device.type == "cpu" else slopes.max())
+        return self.of_slopes()[1]
 
 
 def halley(slope: float, second: float, third: float) -> float:
@@ -193,8 +197,13 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) -> Reading:
-    """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
+def read(
+    rows: Predictions | Rows, scale: float, weights: Tensor | None = None, row_slopes: Tensor | None = None
+) -> Reading:
+    """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label.
+
+    `row_slopes`, a float64 for each row on the device of the logits, is filled with the first derivatives.
+    """
     logits, labels, kind = rows.logits, rows.labels, rows.kind
     softmax = kind is LabelKind.ONE_LABEL
     if softmax and can_fuse(logits):
@@ -202,9 +211,17 @@ def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) 
 
         derivatives = softmax_slopes(logits, labels, scale)
         weighted = derivatives if weights is None else derivatives * weights
+        if row_slopes is not None:
+            row_slopes.copy_(weighted[0])
         slope, second, third = weighted.sum(dim=1).tolist()
-        return Reading(weighted[0], slope, second, third)
-    slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
+        return Reading(scale, slope, second, third, partial(_of_slopes, weighted[0]))
+    if softmax and len(logits) == 1 and logits.device.type == "cpu" and kernels.fits(logits[0].numpy()):
+        weight, slopes_of = (None if each is None else each.numpy() for each in (weights, row_slopes))
+        found = kernels.softmax_slopes(logits[0].numpy(), labels.numpy(), scale, weight, slopes_of)
+        return Reading(scale, found.slope, found.second, found.third, lambda: (found.squared, found.largest))
+    slopes = row_slopes
+    if slopes is None:
+        slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
 
     def summed(of_rows: Tensor, part: slice) -> float:
         if weights is None:
@@ -212,25 +229,25 @@ def read(rows: Predictions | Rows, scale: float, weights: Tensor | None = None) 
         return float((of_rows.reshape(len(of_rows), -1).sum(dim=1) * weights[part]).sum())
 
     def read_chunk(part: slice, chunk: Tensor, buffer: Tensor) -> tuple[float, float]:
-        towards_truth = _signed_softmax if softmax else _signed_sigmoid
-        slopes[part], second, third = _read_signed(towards_truth(chunk, labels[part]), scale, buffer)
+        if softmax:
+            slopes[part], second, third = _read_softmax(chunk, labels[part], scale, buffer)
+        else:
+            slopes[part], second, third = _read_sigmoid(chunk, labels[part], scale, buffer)
         return summed(second, part), summed(third, part)
 
-    def add_chunk(part: slice, chunk: Tensor, buffer: Tensor, sums: Tensor) -> None:
-        _add_moments(chunk, labels[part], scale, buffer, sums)
+    found_in = map_chunks(logits, average_softmax if softmax else average_sigmoid, read_chunk)
+    seconds, thirds = zip(*found_in, strict=True)
+    if weights is not None:
+        slopes.mul_(weights)
+    slope = slopes.numpy().sum() if logits.device.type == "cpu" else slopes.sum()  # numpy: one thread
+    return Reading(scale, float(slope), sum(seconds), sum(thirds), partial(_of_slopes, slopes))
 
-    def read_block(block: slice, sums: Tensor) -> tuple[float, float]:
-        slopes[block], second, third = _cumulants(sums)
-        return summed(second, block), summed(third, block)
 
-    if softmax and logits.shape[2] > 2:
-        found = map_blocks(logits, average_softmax, MOMENTS, add_chunk, read_block)
-    else:
-        found = map_chunks(logits, average_softmax if softmax else average_sigmoid, read_chunk)
-    seconds, thirds = zip(*found, strict=True)
-    weighted = slopes if weights is None else slopes * weights
-    slope = weighted.numpy().sum() if logits.device.type == "cpu" else weighted.sum()  # numpy: one thread
-    return Reading(weighted, float(slope), sum(seconds), sum(thirds))
+def _of_slopes(slopes: Tensor) -> tuple[float, float]:
+    """The sum of the squares, and the largest."""
+    if slopes.device.type == "cpu":  # numpy: one thread
+        return float(np.square(slopes.numpy()).sum()), float(slopes.numpy().max())
+    return float(slopes.square().sum()), float(slopes.max())
 
 
 def search(
@@ -253,38 +270,25 @@ def search(
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
 
 
-def _add_moments(logits: Tensor, labels: Tensor, scale: float, buffer: Tensor, sums: Tensor) -> None:
-    """Of each row, with d = z - max z and w = exp(scale d): the sums of w, w d, w d^2, w d^3, and d_true."""
-    torch.amax(logits, dim=1, out=sums[0])
-    below_top = logits.sub_(sums[0].unsqueeze(1))
-    torch.gather(below_top, 1, labels.unsqueeze(1), out=sums[4].unsqueeze(1))
+def _read_softmax(
+    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
+    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
     torch.mul(below_top, scale, out=buffer)
     weights = exp_into(buffer, buffer)
-    torch.sum(weights, dim=1, out=sums[0])
-    for power in (1, 2, 3):
-        torch.sum(weights.mul_(below_top), dim=1, out=sums[power])
-
-
-def _cumulants(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """With p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
-    total, first, second, third, true = sums
-    mean, square, cube = first.div_(total), second.div_(total), third.div_(total)
+    total = weights.sum(dim=1)
+    mean, square, cube = (weights.mul_(below_top).sum(dim=1) / total for _ in range(3))
     squared_mean = mean.square()
     return mean - true, square - squared_mean, cube - mean * (3 * square - 2 * squared_mean)
 
 
-def _signed_softmax(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of two classes: a sigmoid of their difference is faster."""
-    return logits[:, 1:].sub_(logits[:, :1]).mul_((2 * labels - 1).unsqueeze(1))
-
-
-def _signed_sigmoid(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.mul_(torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0)))
-
-
-def _read_signed(towards_truth: Tensor, scale: float, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _read_sigmoid(
+    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    buffer = buffer[:, -towards_truth.shape[1] :]
+    towards_truth = logits.mul_(torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0)))
     wrong = torch.mul(towards_truth, -scale, out=buffer).sigmoid_().mul_(towards_truth)  # s w
     right = towards_truth.sub_(wrong)  # s (1 - w)
     variance = wrong * right

@@ -23,6 +23,7 @@ from surefoot.calibrators.search import (
     is_at_bound,
     is_flat,
     is_separable,
+    read,
     search_bounds,
 )
 from surefoot.errors import InputError
@@ -336,8 +337,10 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     found = _least_nll(labelled, rows)
     factor = math.inf
     if not found.at_bound:
-        reading = found.reading
-        factor = interval_factor(reading.row_slopes, reading.second, found.scale, labelled.groups)
+        if labelled.groups is None:
+            factor = factor_of(found.reading.squared_slopes, labelled.n, found.reading.second, found.scale)
+        else:
+            factor = _factor_of_groups(labelled, found, rows)
     return Temperature(
         temperature=1 / found.scale,
         low=1 / factor / found.scale,
@@ -361,6 +364,15 @@ class _Found(NamedTuple):
     reading: Reading
     at_bound: bool
     separable: bool
+
+
+def _factor_of_groups(labelled: Predictions, found: _Found, weights: Array | None) -> float:
+    """`interval_factor` from the slopes of the rows, which are not stored otherwise."""
+    device = labelled.logits.device
+    of_rows = None if weights is None else torch.from_numpy(weights).to(device)
+    slopes = torch.empty(labelled.n, dtype=torch.float64, device=device)
+    read(labelled, found.reading.scale, of_rows, slopes)
+    return interval_factor(slopes, found.reading.second, found.scale, labelled.groups)
 
 
 def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:

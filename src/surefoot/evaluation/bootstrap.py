@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, ece_of, ece_of_edges, edges_of, place_on_grid
@@ -62,8 +63,6 @@ def drawn_in_order(
 
     Each start is asked for once; a thread waits until all before it have drawn.
     """
-    import torch  # not above: streamed predictions are evaluated without it
-
     units = int(unit_of.max(initial=-1)) + 1
     turn, next_start = Condition(), 0
 
@@ -77,11 +76,13 @@ def drawn_in_order(
             finally:
                 next_start = start + step
                 turn.notify_all()
-        counts = torch.zeros(size, units, dtype=torch.uint8)
-        one = torch.ones(1, dtype=torch.uint8).expand(units)
+        counts = np.zeros((size, units), dtype=np.uint8)
         for row, of_row in zip(counts, drawn, strict=True):
-            row.scatter_add_(0, torch.from_numpy(of_row), one)  # `np.add.at` holds Python's lock
-        return counts.numpy()
+            if kernels.is_available():
+                kernels.count_numbers(of_row, row)
+            else:
+                np.add.at(row, of_row, 1)
+        return counts
 
     return counts_from
 
@@ -192,6 +193,8 @@ class Bootstrap:
 
 def _products(counts: Counts, sums: Array) -> Array:
     """counts @ sums.T, in blocks so small that BLAS does not divide them between threads."""
+    if kernels.is_available() and counts.dtype == np.uint8:
+        return kernels.products(np.ascontiguousarray(counts, dtype=np.uint8), sums)
     (size, units), width = counts.shape, len(sums)
     rows = max(1, BLAS_NUMBERS // max(width, size))
     step = rows * max(1, CONVERTED // (rows * max(1, size)))

@@ -11,7 +11,9 @@ from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.arguments import checked
 from surefoot.intervals import NAN
 from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
@@ -38,7 +40,6 @@ SMOOTH_EXACT = 1e-9
 SMOOTH_FAR = 39.0  # times the width: from here on the kernel is 0, as exp(-39^2 / 2) is
 SMOOTH_STEPS = 100  # usually five or six
 CELLS = 4096
-ROWS_AT_ONCE = 50_000  # counted in cells at a time
 
 
 @lru_cache(maxsize=4096)
@@ -203,6 +204,8 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
 
 def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
+    if kernels.is_available():
+        return kernels.spread_on_grid(confidence, residual, SMOOTH_GRID)
     cell, right = place_on_grid(confidence)
     left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
@@ -326,27 +329,26 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    cell = np.empty(len(correct), dtype=np.int16)
-    parts = [slice(start, start + ROWS_AT_ONCE) for start in range(0, max(1, len(correct)), ROWS_AT_ONCE)]
-
-    def count(part: slice) -> Array:
-        cell[part] = own = ((1 - confidence[part]) * CELLS).astype(np.int64)  # the most confident first
-        facts = (np.ones(len(own)), ~correct[part], confidence[part])
-        return np.stack([np.bincount(own, values, CELLS) for values in facts])
-
-    number, *others = np.sum(in_parallel(count, parts, numbers=len(correct)), axis=0)
+    cell, sums_of_cells = _count_in_cells(confidence, correct)
+    number, *others = sums_of_cells.T
     holds_edge = np.zeros(CELLS, dtype=bool)
     holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    found = in_parallel(
-        lambda part: part.start + np.flatnonzero(holds_edge[cell[part]]), parts, numbers=len(cell)
-    )
-    whole, apart = np.flatnonzero(number * ~holds_edge), np.concatenate(found)
+    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
     ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
     sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]
     for of_cell, values in zip(others, (~correct[apart], confidence[apart]), strict=True):
         sums.append(np.append(of_cell[whole], values))
     mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
     return Curve(mass, errors, summed_confidence)
+
+
+def _count_in_cells(confidence: Array, correct: Bools) -> tuple[NDArray[np.integer], Array]:
+    """The cell of each decision, the most confident first; of each cell number, errors and confidence."""
+    if kernels.is_available():
+        return kernels.count_in_cells(confidence, correct, CELLS)
+    cell = ((1 - confidence) * CELLS).astype(np.int64)
+    facts = (np.ones(len(cell)), ~correct, confidence)
+    return cell, np.stack([np.bincount(cell, values, CELLS) for values in facts], axis=1)
 
 
 def ece_range(cells: Cells, _curve: OfCurve) -> Range:

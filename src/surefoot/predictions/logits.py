@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.on_device import DeviceFacts, on_host, started_copy, summed
-from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Outcomes
+from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Index, Outcomes
 from surefoot.runtime import in_parallel
 
 
@@ -51,12 +52,9 @@ def average_members(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 NUMBERS_AT_ONCE = 300_000  # logits converted to float64 at a time, so that they stay in the cache
-NUMBERS_OF_LIKELIHOOD = 400_000  # the same where most of them stay float32
 NUMBERS_ON_A_GPU = 2**26  # the same on a GPU, where starting an operation takes longer than most chunks would
-ROWS_AT_ONCE = 4096  # whose facts are computed together: operations on fewer let no other thread run
 FEW_CLASSES = 32  # up to so many, logits are copied column by column: short sums along rows are slow
-MANY_CLASSES = 100  # above so many, searching the top class of each row takes little of the time
-LOWEST_TOP, HIGHEST_TOP = -20.0, 40.0  # of a row: e to its logits is in the range of float32
+MANY_CLASSES = 100  # above so many, torch's own softmax is as fast
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -66,11 +64,11 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
     labels = (labels if rows is None else labels[rows]).unsqueeze(1)
     softmax = _Softmax(logits, labels, rows)
     return Outcomes(
-        log_p_true=lambda: softmax.likelihood[0],
-        squared_error=lambda: softmax.error_and_entropy[0],
-        confidence=lambda: softmax.likelihood[1],
+        log_p_true=lambda: softmax.facts[0][0],
+        confidence=lambda: softmax.facts[0][1],
+        squared_error=lambda: softmax.facts[0][2],
+        entropy=lambda: softmax.facts[0][3],
         correct=lambda: softmax.correct,
-        entropy=lambda: softmax.error_and_entropy[1],
         row=partial(np.arange, len(labels)) if rows is None else rows.numpy(),
         blocks=(slice(0, len(labels)),),
     )
@@ -107,157 +105,51 @@ def _labelled(labels: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """Some labelled rows; their logits are read when a metric first needs a fact.
-
-    The facts of several members are computed together: averaging the members is most of the work, and the
-    average is not stored.
-    """
+    """Some labelled rows; their logits are read when a metric first needs a fact."""
 
     logits: Tensor  # (members, n, classes)
     labels: Tensor  # (rows, 1)
     rows: Tensor | None = None  # where the labels are; None is everywhere
 
     @cached_property
-    def likelihood(self) -> tuple[Array, Array]:
-        """Log p(true), and confidence."""
-        if len(self.logits) > 1:
-            return self.everything[0]
-        if self._has_many_classes:
-            log_p_true, confidence, correct = _read_likelihood(self.logits[0], self.labels, self.rows)
-            self.__dict__.setdefault("correct", correct)
-            return log_p_true, confidence
-        facts = torch.empty(2, len(self.labels), dtype=torch.float64)
-
-        def read(part: slice, logits: Tensor, _buffer: Tensor) -> None:
-            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-            true = below_top.gather(1, self.labels[part]).squeeze(1)
-            _set_likelihood(facts[:, part], true, exp_into(below_top, below_top).sum(dim=1))
-
-        map_chunks(self.logits, average_softmax, read, self.rows)
-        log_p_true, confidence = facts.numpy()
-        return log_p_true, confidence
+    def facts(self) -> tuple[Array, Bools]:
+        """(4, rows): log p(true), confidence, squared error, entropy; and what is correct."""
+        if self._for_kernels is not None:
+            return kernels.softmax_facts(*self._for_kernels)
+        facts, correct = _read_facts(self.logits, self.labels, self.rows)
+        return facts.numpy(), correct.numpy()
 
     @cached_property
     def correct(self) -> Bools:
-        """Whether a row's label is its top class."""
-        if len(self.logits) > 1:
-            return self.everything[2]
-        top = top_class(self.logits[0].numpy())
-        return np.asarray((top if self.rows is None else top[self.rows.numpy()]) == self.labels[:, 0].numpy())
-
-    @cached_property
-    def error_and_entropy(self) -> tuple[Array, Array]:
-        """Squared error, and entropy."""
-        if self._has_many_classes:
-            return _read_error_and_entropy(self.logits, self.labels, self.rows)
-        return self.everything[1]
-
-    @cached_property
-    def everything(self) -> tuple[tuple[Array, Array], tuple[Array, Array], Bools]:
-        """Likelihood; squared error and entropy; and for several members what is correct."""
-        facts, correct = _read_facts(self.logits, self.labels, self.rows, find_top=len(self.logits) > 1)
-        log_p_true, confidence, squared_error, entropy = facts.numpy()
-        likelihood = self.__dict__.setdefault("likelihood", (log_p_true, confidence))
-        return likelihood, (squared_error, entropy), correct.numpy()
+        """Whether a row's label is its top class, which takes less than all facts."""
+        if self._for_kernels is None or "facts" in self.__dict__:
+            return self.facts[1]
+        return kernels.top_is_label(*self._for_kernels)
 
     @property
-    def _has_many_classes(self) -> bool:
-        return len(self.logits) == 1 and self.logits.shape[2] > MANY_CLASSES
+    def _for_kernels(self) -> tuple[NDArray[np.floating], Index, Index | None] | None:
+        """Logits, labels and rows, if there is compiled code for them."""
+        logits = self.logits[0].numpy()
+        if len(self.logits) > 1 or not kernels.fits(logits):
+            return None
+        rows = None if self.rows is None else self.rows.numpy()
+        return logits, np.ascontiguousarray(self.labels[:, 0].numpy()), rows
 
 
-def _read_likelihood(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Array, Array, Bools]:
-    """Log p(true), confidence and what is correct, of many classes.
-
-    Exponentials are those of the logits' own type, added up in float64 without the top class: each fact of
-    float32 logits is exact to 1e-7, also where little is left for the other classes, and means to about 1e-9.
-    In float32, sums would depend on the order of the classes, and rows that tie would not.
-    """
-    n, classes = len(labels), logits.shape[1]
-    label, top = labels[:, 0].numpy(), np.empty(n, dtype=np.int64)
-    true, highest, level = np.zeros((3, n))
-    rest = torch.empty(n, dtype=torch.float64)
-
-    def rows_of(part: slice) -> Tensor:
-        return logits[part if rows is None else rows[part]]
-
-    def add(part: slice) -> None:
-        """Add up the exponentials of all classes but the top one."""
-        chunk = rows_of(part)
-        wide, space = _scratch(2, len(chunk), classes, chunk.device)
-        powers = space.view(-1).view(chunk.dtype)[: chunk.numel()].view(chunk.shape)
-        if level[part].any():
-            chunk = torch.sub(chunk, torch.from_numpy(level[part]).to(chunk).unsqueeze(1), out=powers)
-        exp_into(powers, chunk).numpy()[np.arange(len(chunk)), top[part]] = 0
-        torch.sum(powers if powers.dtype == wide.dtype else wide.copy_(powers), dim=1, out=rest[part])
-
-    size = 1 + NUMBERS_OF_LIKELIHOOD // classes
-
-    def read(block: slice) -> None:
-        parts = spans(block.stop, size, start=block.start)
-        with np.errstate(over="ignore"):
-            for part in parts:
-                rows_of(part).numpy().argmax(axis=1, out=top[part])
-                add(part)
-        values, row = (
-            logits.numpy(),
-            np.arange(block.start, block.stop) if rows is None else rows[block].numpy(),
-        )
-        true[block], highest[block] = values[row, label[block]], values[row, top[block]]
-        extreme = (highest[block] < LOWEST_TOP) | (highest[block] > HIGHEST_TOP)
-        if extreme.any():
-            level[block] = np.where(extreme, highest[block], 0)
-            for part in parts:
-                add(part)
-
-    in_parallel(read, _blocks(n, size), numbers=n * classes)
-    others = rest.numpy() / np.exp(highest - level)
-    return true - highest - np.log1p(others), (1 / (1 + others)).round(DECIMALS), top == label
-
-
-def _read_error_and_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Array, Array]:
-    """Squared error and entropy, of many classes, in float64; sums are without the top class, as above."""
-    label, top = labels[:, 0].numpy(), np.empty(len(labels), dtype=np.int64)
-    ratio, squares = np.empty((2, len(labels)))
-    sums = torch.empty(2, len(labels), dtype=torch.float64)
-
-    def read(part: slice, below_top: Tensor, unnormalised: Tensor) -> None:
-        ratios, row = unnormalised.numpy(), np.arange(len(unnormalised))
-        logits[0, part if rows is None else rows[part]].numpy().argmax(axis=1, out=top[part])
-        highest = torch.from_numpy(below_top.numpy()[row, top[part]])
-        exp_into(unnormalised, below_top.sub_(highest.unsqueeze(1)))
-        ratio[part], ratios[row, top[part]] = ratios[row, label[part]], 0
-        torch.sum(unnormalised, dim=1, out=sums[0, part])
-        squares[part] = np.matmul(ratios[:, None, :], ratios[:, :, None])[:, 0, 0]
-        # No other product by numpy: it lets no other thread run. This one is so fast that it pays.
-        torch.sum(below_top.mul_(unnormalised), dim=1, out=sums[1, part])
-
-    map_chunks(logits, average_softmax, read, rows)
-    rest, products = sums.numpy()
-    total, right = 1 + rest, top == label
-    others = np.where(right, rest, total - ratio)
-    squares += np.where(right, 0, 1 - ratio * ratio)
-    squared_error = (others * others + squares) / (total * total) / logits.shape[2]
-    return squared_error, np.log1p(rest) - products / total
-
-
-def _read_facts(
-    logits: Tensor, labels: Tensor, rows: Tensor | None, *, find_top: bool = True
-) -> tuple[Tensor, Tensor]:
-    """(4, rows): log p(true), confidence, squared error, entropy; and if asked for, what is correct.
-
-    The entropy is log(total) - sum p (z - top).
-    """
+def _read_facts(logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The facts of `_Softmax`, operation by operation; the entropy is log(total) - sum p (z - top)."""
     facts = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     correct = torch.empty(len(labels), dtype=torch.bool, device=logits.device)
 
     def read(part: slice, chunk: Tensor, unnormalised: Tensor) -> None:
         label = labels[part]
         below_top = chunk.sub_(chunk.amax(dim=1, keepdim=True))
-        if find_top:
-            correct[part] = below_top.argmax(dim=1) == label[:, 0]
+        correct[part] = below_top.argmax(dim=1) == label[:, 0]
         true = below_top.gather(1, label).squeeze(1)
         total = exp_into(unnormalised, below_top).sum(dim=1)
-        log_total = _set_likelihood(facts[:2, part], true, total)
+        log_total = total.log()
+        facts[0, part] = true - log_total
+        facts[1, part] = torch.round(1 / total, decimals=DECIMALS)
         facts[3, part] = log_total - below_top.mul_(unnormalised).sum(dim=1) / total
         # The true class is set to 0, so that 1 - p(true) is a sum and not a difference of near equals.
         others = unnormalised.scatter_(1, label, 0.0).sum(dim=1)
@@ -266,14 +158,6 @@ def _read_facts(
 
     map_chunks(logits, average_softmax, read, rows)
     return facts, correct
-
-
-def _set_likelihood(facts: Tensor, true: Tensor, total: Tensor) -> Tensor:
-    """Fills in log p(true) and confidence, and returns log(total)."""
-    log_total = total.log() if total.is_cuda else torch.from_numpy(np.log(total.numpy()))
-    torch.sub(true, log_total, out=facts[0])
-    torch.round(1 / total, decimals=DECIMALS, out=facts[1])
-    return log_total
 
 
 def can_fuse(logits: Tensor) -> bool:
@@ -299,28 +183,18 @@ def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float
     return known, ranges
 
 
+def extremes_of(logits: Tensor) -> tuple[float, float]:
+    """The lowest and the highest logit, in the memory of the host."""
+    if kernels.is_available() and logits.is_contiguous():
+        return kernels.extremes(logits.numpy())
+    parts = spans(logits.shape[1], max(1, NUMBERS_AT_ONCE // (len(logits) * logits.shape[2])))
+    ends = in_parallel(lambda part: torch.aminmax(logits[:, part]), parts, numbers=logits.numel())
+    return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+
+
 def lowest(labels: Tensor) -> int:
     """The lowest label, on one thread."""
     return int(labels.min() if labels.is_cuda else labels.numpy().min())
-
-
-def top_class(logits: NDArray[np.floating]) -> NDArray[np.integer]:
-    """The class with the highest logit of each row; the first of them where logits are equal."""
-    n, classes = logits.shape
-    if classes > FEW_CLASSES:
-        parts = spans(n, 1 + NUMBERS_AT_ONCE // classes)
-        found = in_parallel(lambda some: logits[some].argmax(axis=1), parts, numbers=logits.size)
-        return np.concatenate(found)
-    result = np.zeros(n, dtype=np.uint8)
-
-    def find(some: slice) -> None:
-        top, *others = np.array(logits[some].T, order="C")
-        for number, column in enumerate(others, start=1):
-            np.maximum(result[some], (column > top) * np.uint8(number), out=result[some])
-            np.maximum(top, column, out=top)
-
-    in_parallel(find, spans(n, NUMBERS_AT_ONCE // classes), numbers=logits.size)
-    return result
 
 
 def exp_into(result: Tensor, values: Tensor) -> Tensor:
@@ -442,36 +316,6 @@ def map_chunks(
     return in_parallel(load, parts, numbers=members * rows_in_all * classes)
 
 
-def map_blocks(
-    logits: Tensor,
-    average: Callable[[Tensor], Tensor],
-    sums: int,
-    work: Callable[[slice, Tensor, Tensor, Tensor], None],
-    finish: Callable[[slice, Tensor], Result],
-) -> list[Result]:
-    """`finish` of the sums of some thousand rows at a time, which `work` adds up as in `map_chunks`.
-
-    `work` also gets a place (sums, rows) for the sums of its rows. What is then computed from a number per
-    row would, for few rows, take less time than starting the operations, which hold Python's lock.
-    """
-    members, n, classes = logits.shape
-    size = _rows_at_once(logits)
-
-    def load(block: slice) -> Result:
-        found = _memory("sums", sums * (block.stop - block.start), logits.device).view(sums, -1)
-        for part in spans(block.stop, size, start=block.start):
-            space = _scratch(members + 1, part.stop - part.start, classes, logits.device)
-            space[:-1].copy_(logits[:, part])
-            place = slice(part.start - block.start, part.stop - block.start)
-            work(part, average(space[:-1]), space[-1], found[:, place])
-        return finish(block, found)
-
-    blocks = _blocks(n, size)
-    if logits.device.type != "cpu":
-        return [load(block) for block in blocks]
-    return in_parallel(load, blocks, numbers=logits.numel())
-
-
 def _rows_at_once(logits: Tensor) -> int:
     """The rows of a chunk; there are a multiple of four chunks, which two or four threads share evenly."""
     members, n, classes = logits.shape
@@ -486,33 +330,25 @@ def spans(n: int, rows: int, *, start: int = 0) -> list[slice]:
     return [slice(first, min(first + rows, n)) for first in range(start, n, rows)]
 
 
-def _blocks(n: int, size: int) -> list[slice]:
-    """0 to n in blocks of several chunks: of some thousand rows, but at least four blocks."""
-    return spans(n, size * max(1, min(-(-ROWS_AT_ONCE // size), n // (4 * size))))
-
-
 class _Space(local):
     """Memory of a thread, used again: the system clears what it gives, which for few classes took long."""
 
     def __init__(self) -> None:
-        self.numbers = {"chunks": torch.empty(0), "sums": torch.empty(0)}
+        self.numbers = torch.empty(0)
 
 
 _SPACE = _Space()
 
 
-def _memory(name: str, size: int, device: torch.device) -> Tensor:
-    """So many float64, which may hold anything; on the CPU those that this thread had last."""
-    if device.type != "cpu":
-        return torch.empty(size, dtype=torch.float64, device=device)
-    if len(_SPACE.numbers[name]) < size:
-        _SPACE.numbers[name] = torch.empty(size, dtype=torch.float64)
-    return _SPACE.numbers[name][:size]
-
-
 def _scratch(copies: int, rows: int, classes: int, device: torch.device) -> Tensor:
-    """(copies, rows, classes) in float64; of few classes, each is contiguous."""
-    numbers = _memory("chunks", copies * rows * classes, device)
+    """(copies, rows, classes) in float64, which may hold anything; of few classes, each is contiguous."""
+    size = copies * rows * classes
+    if device.type != "cpu":
+        numbers = torch.empty(size, dtype=torch.float64, device=device)
+    else:
+        if len(_SPACE.numbers) < size:
+            _SPACE.numbers = torch.empty(size, dtype=torch.float64)
+        numbers = _SPACE.numbers[:size]
     if classes > FEW_CLASSES:
         return numbers.view(copies, rows, classes)
     return numbers.view(copies, classes, rows).transpose(1, 2)

@@ -21,6 +21,7 @@ from surefoot.predictions.logits import (
     NUMBERS_AT_ONCE,
     average_members,
     can_fuse,
+    extremes_of,
     facts_on_device,
     fused_facts,
     lowest,
@@ -44,8 +45,6 @@ from surefoot.predictions.validate import (
     first_not_finite,
 )
 from surefoot.runtime import in_parallel
-
-ROWS_AT_ONCE = 50_000  # whose lowest and highest logit are searched at a time
 
 
 @checked
@@ -93,12 +92,7 @@ class Predictions:
         """The lowest and the highest logit."""
         if self.logits.device.type != "cpu":
             return self._ranges[:2]
-        found = in_parallel(
-            lambda part: torch.aminmax(self.logits[:, part]),
-            spans(self.n, ROWS_AT_ONCE),
-            numbers=self.logits.numel(),
-        )
-        return min(float(low) for low, _ in found), max(float(high) for _, high in found)
+        return extremes_of(self.logits)
 
     @cached_property
     def lowest_label(self) -> float:

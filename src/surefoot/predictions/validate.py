@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.errors import InputError
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -222,6 +223,8 @@ def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
 
 def _sum_of_squares(values: Floats) -> float:
     """Row by row of a matrix: BLAS divides long rows between threads, which then wait for each other."""
+    if kernels.is_available():
+        return kernels.sum_of_squares(values)
     end = len(values) // DOT_NUMBERS * DOT_NUMBERS
     matrix, rest = values[:end].reshape(-1, DOT_NUMBERS), values[end:]
     with np.errstate(over="ignore", invalid="ignore"):

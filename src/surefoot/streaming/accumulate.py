@@ -13,7 +13,7 @@ from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
 from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Batch, Rescaling, class_by_class, sigmoid_outcomes, softmax_outcomes
+from surefoot.streaming.outcomes import Batch, Rescaling, outcomes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,6 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     request, n = accumulator.request, len(batch.labels)
     shape = request.shape
     many = shape.kind is LabelKind.MANY_LABELS
-    outcomes_of = sigmoid_outcomes if many else softmax_outcomes
     doubts = np.empty((len(request.versions), shape.blocks, n))
     wrong = np.empty(doubts.shape, dtype=bool)
     scores = np.empty(doubts.shape) if many else None
@@ -242,12 +241,11 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
-        labels = batch.labels[rows].T
         facts = np.empty((request.facts, rows.stop - start))
-        facts[0] = (labels >= 0).sum(axis=0) if many else 1
+        facts[0] = (batch.labels[rows] >= 0).sum(axis=1) if many else 1
         places = iter(facts[1:])
         for version, scaling in enumerate(request.versions):
-            outcomes = outcomes_of(class_by_class(batch, rows, shape.kind, scaling), labels)
+            outcomes = outcomes_of(batch, rows, shape.kind, scaling)
             doubts[version, :, rows], wrong[version, :, rows] = outcomes.doubt, ~outcomes.correct
             if scores is not None:
                 scores[version, :, rows] = outcomes.score

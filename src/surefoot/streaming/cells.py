@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.outcomes import ONE, Array, Bools, Index
 
@@ -111,6 +112,10 @@ class Histogram:
 
     def add(self, block: int, doubts: Array, wrong: Bools) -> None:
         """Count some decisions of a block, in place."""
+        if kernels.is_available() and not self.grid.zooms:
+            into = [each[block] for each in (self.count, self.wrong, self.offset, self.doubt, self.mixed)]
+            kernels.count_doubts(doubts, wrong, self.grid.starts, self.grid.bits, EVEN, into)
+            return
         cell, size = self.grid.index(doubts), len(self.grid)
         self.count[block] += np.bincount(cell, minlength=size)
         self.wrong[block] += np.bincount(cell[wrong], minlength=size)

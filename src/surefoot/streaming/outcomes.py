@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools
 from surefoot.streaming.cells import Whole
@@ -62,21 +63,41 @@ class BatchOutcomes:
     known: Bools | None = None  # many labels: whether the label is
 
 
-def class_by_class(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling | None) -> Array:
-    """Averaged and scaled logits (classes, rows) in float64, to be overwritten."""
-    logits = batch.logits[:, rows]
+def outcomes_of(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling | None) -> BatchOutcomes:
+    """Facts of some rows of a batch, whose members are scaled and averaged."""
+    logits, labels = batch.logits[:, rows], batch.labels[rows]
     if isinstance(scaling, Applied):
         logits, scaling = scaling(logits, kind), None
     if scaling is not None and (len(logits) == 1 or not scaling.averaged_first):
         factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
         logits = logits / factors  # in the type of the file, as a calibration does it in memory
+    if kind is LabelKind.ONE_LABEL and len(logits) == 1 and kernels.fits(logits[0]):
+        return _compiled_outcomes(logits[0], labels)
+    averaged = _averaged(logits, kind)
+    if len(logits) > 1 and scaling is not None and scaling.averaged_first:
+        averaged /= scaling.temperatures[0]
+    return (softmax_outcomes if kind is LabelKind.ONE_LABEL else sigmoid_outcomes)(averaged, labels.T)
+
+
+def _averaged(logits: NDArray[np.floating], kind: LabelKind) -> Array:
+    """The mean of the members (classes, rows) in float64, to be overwritten."""
     if len(logits) == 1:
         return _double(logits[0])
     average = _average_softmax if kind is LabelKind.ONE_LABEL else _average_sigmoid
-    averaged = average(np.stack([_double(member) for member in logits]))
-    if scaling is not None and scaling.averaged_first:
-        averaged /= scaling.temperatures[0]
-    return averaged
+    return average(np.stack([_double(member) for member in logits]))
+
+
+def _compiled_outcomes(logits: NDArray[np.floating], labels: Whole) -> BatchOutcomes:
+    facts, correct = kernels.softmax_facts(logits, labels.astype(np.int64, copy=False), None)
+    log_p_true, confidence, squared_error, entropy = facts[:, None]
+    return BatchOutcomes(
+        log_p_true=log_p_true,
+        squared_error=squared_error,
+        confidence=confidence,
+        doubt=ONE - np.rint(confidence * ONE),
+        correct=correct[None],
+        entropy=entropy,
+    )
 
 
 def softmax_outcomes(logits: Array, labels: Whole) -> BatchOutcomes:

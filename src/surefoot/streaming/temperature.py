@@ -36,7 +36,7 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS
-from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, spans
+from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, extremes_of, spans
 from surefoot.predictions.predictions import Predictions, as_tensor
 from surefoot.progress import Watch, silently
 from surefoot.runtime import in_parallel, usable_cores
@@ -174,15 +174,16 @@ def _averaged(batch: Batch, shape: Shape) -> Tensor:
 def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:
     """Of some rows; whether they are flat or separable is asked only if all rows before were."""
     derivatives = read_rows(rows, scale)
-    slopes, ends = derivatives.row_slopes.numpy(), torch.aminmax(rows.logits)
+    low, high = extremes_of(rows.logits)
+    n = rows.logits.shape[1]
     return Reading(
-        rows=len(slopes),
+        rows=n,
         slope=derivatives.slope,
-        slope_squared=float(np.square(slopes).sum()),
+        slope_squared=derivatives.squared_slopes,
         second=derivatives.second,
         third=derivatives.third,
-        squares=mean_square(rows) * len(slopes),
-        largest=max(-float(ends.min), float(ends.max)),
+        squares=mean_square(rows) * n,
+        largest=max(-low, high),
         flat=before.flat and is_flat(rows),
         separable=before.separable and is_separable(rows),
     )

@@ -1,0 +1,519 @@
+// Facts and derivatives of softmax on a CPU, each in one reading of the logits.
+//
+// Python's lock is not held while these functions run, so that several threads can each compute some rows.
+// Up to FEW classes a vector holds one class of eight rows; above, it holds several classes of one row.
+// Exponentials and sums are float64, but above MANY classes the exponentials of float32 logits are float32: each
+// fact is then right to 1e-7. Their sums are float64, so that rows tie whatever the order of their classes.
+//
+// Logits must be finite. Without this library the same is computed with torch: `predictions/logits.py`,
+// `calibrators/search.py`.
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(ONE_CPU)
+#define ON_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ON_EACH_CPU
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int LANES = 8, ROWS = 64, GROUPS = ROWS / LANES, FEW = 32, MANY = 100;
+constexpr double NOTHING = -1e300;  // in the place of a logit that is not there: e to it, times any scale, is 0
+constexpr double DECIMALS = 1e12;  // confidences are rounded to so many parts, so that equal probabilities tie
+
+typedef double Doubles __attribute__((vector_size(64)));
+typedef int64_t Wholes __attribute__((vector_size(64)));
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef float EightFloats __attribute__((vector_size(32)));
+
+// e^x for x up to 0: 2^n times Taylor's polynomial of the rest, which is at most log(2) / 2 in size. Where the
+// result would be below the normal numbers it is 0.
+INLINE Doubles exponential(Doubles x) {
+  constexpr double round = 0x1.8p52;  // adding it rounds, and puts the whole number into the last bits
+  Doubles shifted = x * 0x1.71547652b82fep+0 + round, n = shifted - round;
+  Doubles r = x - n * 0x1.62e42fefa3800p-1 - n * 0x1.ef35793c76730p-45;
+  Doubles p = r * (1.0 / 479001600) + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  return (Doubles)(((Wholes)p + ((Wholes)shifted << 52)) & (x > -708.0));
+}
+
+INLINE Floats exponential(Floats x) {
+  constexpr float round = 0x1.8p23f;
+  Floats shifted = x * 0x1.715476p+0f + round, n = shifted - round;
+  Floats r = x - n * 0x1.62e400p-1f - n * 0x1.7f7d1cp-20f;
+  Floats p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 1.0f / 2;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return (Floats)(((Ints)p + ((Ints)shifted << 23)) & (x > -87.0f));
+}
+
+// log(1 + x) for x from 0: of 1 + x = 2^n m it is n log 2 + 2 atanh((m - 1) / (m + 1)), and what 1 + x rounds off.
+INLINE Doubles log_of_one_plus(Doubles x) {
+  constexpr int64_t root_of_half = 0x3fe6a09e667f3bcd;
+  Doubles total = 1.0 + x, lost = (x - (total - 1.0)) / total;
+  Wholes n = ((Wholes)total - root_of_half) >> 52;
+  Doubles whole = __builtin_convertvector(n, Doubles), m = (Doubles)((Wholes)total - (n << 52));
+  Doubles s = (m - 1.0) / (m + 1.0), t = s * s;
+  Doubles p = t * (1.0 / 21) + 1.0 / 19;
+  p = p * t + 1.0 / 17;
+  p = p * t + 1.0 / 15;
+  p = p * t + 1.0 / 13;
+  p = p * t + 1.0 / 11;
+  p = p * t + 1.0 / 9;
+  p = p * t + 1.0 / 7;
+  p = p * t + 1.0 / 5;
+  p = p * t + 1.0 / 3;
+  return whole * 0x1.62e42fefa3800p-1 + (2.0 * s + (2.0 * s * t * p + whole * 0x1.ef35793c76730p-45 + lost));
+}
+
+// GCC 12 computes some choices by ?: number by number.
+INLINE Doubles choose(Wholes mask, Doubles yes, Doubles no) {
+  return (Doubles)((mask & (Wholes)yes) | (~mask & (Wholes)no));
+}
+
+INLINE double sum(Doubles v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+INLINE EightFloats low(Floats v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
+INLINE EightFloats high(Floats v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15); }
+INLINE Doubles widen(EightFloats v) { return __builtin_convertvector(v, Doubles); }
+INLINE Doubles load(const double *from) { Doubles v; memcpy(&v, from, sizeof v); return v; }
+INLINE Doubles load(const float *from) { EightFloats v; memcpy(&v, from, sizeof v); return widen(v); }
+
+// `work(d, first)` of the logits of a row less its highest, in vectors, with the number of each one's first class.
+template <class T, class Work>
+INLINE void each_of_row(const T *row, int64_t classes, double highest, Work work) {
+  int64_t first = 0;
+  for (; first + LANES <= classes; first += LANES) work(load(row + first) - highest, first);
+  if (first == classes) return;
+  Doubles d = NOTHING - Doubles{};
+  for (int lane = 0; first + lane < classes; lane++) d[lane] = (double)row[first + lane] - highest;
+  work(d, first);
+}
+
+// The first class with the highest logit.
+template <class T> INLINE int64_t top_class(const T *row, int64_t classes) {
+  typedef T Vector __attribute__((vector_size(64)));
+  constexpr int WIDTH = 64 / sizeof(T), PARTS = 4;
+  T highest = row[0];
+  int64_t first = 0;
+  if (classes >= PARTS * WIDTH) {
+    Vector most[PARTS];
+    memcpy(most, row, sizeof most);
+    for (first = PARTS * WIDTH; first + PARTS * WIDTH <= classes; first += PARTS * WIDTH) {
+      Vector next[PARTS];
+      memcpy(next, row + first, sizeof next);
+      for (int part = 0; part < PARTS; part++) most[part] = next[part] > most[part] ? next[part] : most[part];
+    }
+    for (int part = 1; part < PARTS; part++) most[0] = most[part] > most[0] ? most[part] : most[0];
+    for (int lane = 0; lane < WIDTH; lane++) highest = most[0][lane] > highest ? most[0][lane] : highest;
+  }
+  for (; first < classes; first++) highest = row[first] > highest ? row[first] : highest;
+  int64_t top = 0;
+  for (; top + WIDTH <= classes; top += WIDTH) {
+    Vector here;
+    memcpy(&here, row + top, sizeof here);
+    auto equal = here == highest;
+    int64_t words[8], any = 0;
+    memcpy(words, &equal, sizeof words);
+    for (int word = 0; word < 8; word++) any |= words[word];
+    if (any) break;
+  }
+  while (row[top] != highest) top++;
+  return top;
+}
+
+// Of ROWS rows: the highest logit, the class it is of, the label and its logit, and sums over the classes.
+struct Block {
+  Doubles highest[GROUPS], of_label[GROUPS], sums[4][GROUPS];
+  Wholes top[GROUPS], label[GROUPS];
+};
+
+template <class T> struct Rows {
+  const T *logits;
+  int64_t classes, stride;      // from row to row, in numbers
+  const int64_t *chosen, *labels;  // the rows that are read; all where there is no list
+
+  INLINE const T *of(const Rows &rows, int64_t number) {
+    return rows.logits + rows.stride * (rows.chosen ? rows.chosen[number] : number);
+  }
+};
+
+// For few classes: ROWS rows, class by class, in float64; and the highest logits and their classes.
+template <class T> INLINE void turn(const Rows<T> &rows, int64_t start, int64_t count, Doubles columns[][GROUPS], Block &block) {
+  double *numbers = (double *)columns, *of_label = (double *)block.of_label;
+  int64_t *labels = (int64_t *)block.label;
+  for (int64_t number = 0; number < ROWS; number++) {
+    const T *row = Rows<T>::of(rows, start + (number < count ? number : 0));
+    int64_t label = rows.labels[start + (number < count ? number : 0)];
+    for (int64_t k = 0; k < rows.classes; k++) numbers[k * ROWS + number] = row[k];
+    labels[number] = label;
+    of_label[number] = row[label];
+  }
+  for (int group = 0; group < GROUPS; group++) {
+    Doubles highest = columns[0][group];
+    Wholes top = {};
+    for (int64_t k = 1; k < rows.classes; k++) {
+      auto higher = columns[k][group] > highest;
+      top = higher ? k - Wholes{} : top;
+      highest = higher ? columns[k][group] : highest;
+    }
+    block.highest[group] = highest;
+    block.top[group] = top;
+  }
+}
+
+template <class T> INLINE double find_top(const Rows<T> &rows, int64_t start, int64_t number, Block &block, const T *&row) {
+  row = Rows<T>::of(rows, start + number);
+  int64_t top = top_class(row, rows.classes), label = rows.labels[start + number];
+  ((int64_t *)block.top)[number] = top;
+  ((int64_t *)block.label)[number] = label;
+  ((double *)block.of_label)[number] = row[label];
+  return ((double *)block.highest)[number] = row[top];
+}
+
+// With d = z - highest: the sums of e^d, d e^d and e^2d over all classes but the top one.
+template <class T> INLINE void add_ratios(const Rows<T> &rows, int64_t start, int64_t count, Block &block) {
+  if (rows.classes <= FEW) {
+    Doubles columns[FEW][GROUPS];
+    turn(rows, start, count, columns, block);
+    for (int group = 0; group < GROUPS; group++) {
+      Doubles total = {}, products = {}, squares = {};
+      for (int64_t k = 0; k < rows.classes; k++) {
+        Doubles d = columns[k][group] - block.highest[group];
+        d = choose(block.top[group] == k, NOTHING - Doubles{}, d);
+        Doubles ratio = exponential(d);
+        total += ratio;
+        products += d * ratio;
+        squares += ratio * ratio;
+      }
+      block.sums[0][group] = total;
+      block.sums[1][group] = products;
+      block.sums[2][group] = squares;
+    }
+    return;
+  }
+  for (int64_t number = 0; number < count; number++) {
+    const T *row;
+    double highest = find_top(rows, start, number, block, row);
+    Doubles total = {}, products = {}, squares = {};
+    if (sizeof(T) == sizeof(float) && rows.classes > MANY) {
+      constexpr int WIDTH = 16;
+      const float *z = (const float *)row;
+      const float most = (float)highest;
+      int64_t top = ((int64_t *)block.top)[number];
+      for (int64_t first = 0; first < rows.classes; first += WIDTH) {
+        Floats d;
+        if (first + WIDTH <= rows.classes) {
+          memcpy(&d, z + first, sizeof d);
+          d -= most;
+        } else {
+          d = -1e30f - Floats{};
+          for (int lane = 0; first + lane < rows.classes; lane++) d[lane] = z[first + lane] - most;
+        }
+        Floats ratio = exponential(d);
+        if (top - first < WIDTH && top >= first) ratio[top - first] = 0;
+        Floats product = d * ratio, square = ratio * ratio;
+        total += widen(low(ratio)) + widen(high(ratio));
+        products += widen(low(product) + high(product));
+        squares += widen(low(square) + high(square));
+      }
+    } else {
+      const int64_t top = ((int64_t *)block.top)[number];
+      each_of_row(row, rows.classes, highest, [&](Doubles d, int64_t first) __attribute__((always_inline)) {
+        Doubles ratio = exponential(d);
+        if (top - first < LANES && top >= first) ratio[top - first] = 0;
+        total += ratio;
+        products += d * ratio;
+        squares += ratio * ratio;
+      });
+    }
+    ((double *)block.sums[0])[number] = sum(total);
+    ((double *)block.sums[1])[number] = sum(products);
+    ((double *)block.sums[2])[number] = sum(squares);
+  }
+}
+
+INLINE void store(double *into, Doubles v, int64_t count) {
+  if (count >= LANES) memcpy(into, &v, sizeof v);
+  else memcpy(into, &v, sizeof(double) * count);
+}
+
+template <class T>
+INLINE void softmax_facts(const Rows<T> &rows, int64_t n, double *log_p, double *confidence, double *squared_error,
+                          double *entropy, uint8_t *correct) {
+  Block block = {};
+  for (int64_t start = 0; start < n; start += ROWS) {
+    int64_t count = n - start < ROWS ? n - start : ROWS;
+    add_ratios(rows, start, count, block);
+    for (int group = 0; group * LANES < count; group++) {
+      int64_t at = start + group * LANES, left = count - group * LANES;
+      Doubles rest = block.sums[0][group], products = block.sums[1][group], squares = block.sums[2][group];
+      Doubles total = 1.0 + rest, share = 1.0 / total, log_total = log_of_one_plus(rest);
+      Doubles truth = block.of_label[group] - block.highest[group], ratio = exponential(truth);
+      Wholes right = block.top[group] == block.label[group];
+      // 1 - p(true) as a sum, not as a difference of near equals.
+      Doubles others = choose(right, rest, total - ratio);
+      squares = choose(right, squares, 1.0 + squares - ratio * ratio);
+      constexpr double round = 0x1.8p52;
+      store(log_p + at, truth - log_total, left);
+      store(confidence + at, ((share * DECIMALS + round) - round) / DECIMALS, left);
+      store(squared_error + at, (others * others + squares) * (share * share) / (double)rows.classes, left);
+      store(entropy + at, log_total - products * share, left);
+      for (int lane = 0; lane < LANES && lane < left; lane++) correct[at + lane] = right[lane] != 0;
+    }
+  }
+}
+
+// With d = z - highest and w = e^(scale d): the sums of w, w d, w d^2 and w d^3, and from them the derivatives.
+template <class T>
+INLINE void softmax_slopes(const Rows<T> &rows, int64_t n, double scale, const double *weights, double *slopes,
+                           double *totals) {
+  Block block = {};
+  Doubles all[4] = {}, largest = -1e300 - Doubles{};
+  for (int64_t start = 0; start < n; start += ROWS) {
+    int64_t count = n - start < ROWS ? n - start : ROWS;
+    if (rows.classes <= FEW) {
+      Doubles columns[FEW][GROUPS];
+      turn(rows, start, count, columns, block);
+      for (int group = 0; group < GROUPS; group++) {
+        Doubles sums[4] = {};
+        for (int64_t k = 0; k < rows.classes; k++) {
+          Doubles d = columns[k][group] - block.highest[group], weight = exponential(scale * d);
+          sums[0] += weight;
+          sums[1] += weight *= d;
+          sums[2] += weight *= d;
+          sums[3] += weight *= d;
+        }
+        for (int power = 0; power < 4; power++) block.sums[power][group] = sums[power];
+      }
+    } else {
+      for (int64_t number = 0; number < count; number++) {
+        const T *row;
+        double highest = find_top(rows, start, number, block, row);
+        Doubles sums[4] = {};
+        each_of_row(row, rows.classes, highest, [&](Doubles d, int64_t) __attribute__((always_inline)) {
+          Doubles weight = exponential(scale * d);
+          sums[0] += weight;
+          sums[1] += weight *= d;
+          sums[2] += weight *= d;
+          sums[3] += weight *= d;
+        });
+        for (int power = 0; power < 4; power++) ((double *)block.sums[power])[number] = sum(sums[power]);
+      }
+    }
+    for (int group = 0; group * LANES < count; group++) {
+      int64_t at = start + group * LANES, left = count - group * LANES;
+      Doubles share = 1.0 / block.sums[0][group], mean = block.sums[1][group] * share;
+      Doubles square = block.sums[2][group] * share, cube = block.sums[3][group] * share, counted = {};
+      Wholes there = {};  // not beyond the last row
+      for (int lane = 0; lane < LANES && lane < left; lane++) {
+        counted[lane] = weights ? weights[at + lane] : 1.0;
+        there[lane] = -1;
+      }
+      Doubles slope = counted * (mean - (block.of_label[group] - block.highest[group]));
+      Doubles second = square - mean * mean, third = cube - mean * (3.0 * square - 2.0 * mean * mean);
+      if (slopes) store(slopes + at, slope, left);
+      all[0] += there ? slope : Doubles{};
+      all[1] += there ? counted * second : Doubles{};
+      all[2] += there ? counted * third : Doubles{};
+      all[3] += there ? slope * slope : Doubles{};
+      largest = there & (slope > largest) ? slope : largest;
+    }
+  }
+  for (int power = 0; power < 4; power++) totals[power] = sum(all[power]);
+  totals[4] = largest[0];
+  for (int lane = 1; lane < LANES; lane++) totals[4] = largest[lane] > totals[4] ? largest[lane] : totals[4];
+}
+
+template <class T> INLINE void top_classes(const Rows<T> &rows, int64_t n, uint8_t *correct) {
+  if (rows.classes > FEW) {
+    for (int64_t number = 0; number < n; number++)
+      correct[number] = top_class(Rows<T>::of(rows, number), rows.classes) == rows.labels[number];
+    return;
+  }
+  for (int64_t number = 0; number < n; number++) {
+    const T *row = Rows<T>::of(rows, number);
+    int64_t top = 0;
+    T highest = row[0];
+    for (int64_t k = 1; k < rows.classes; k++) {
+      top = row[k] > highest ? k : top;
+      highest = row[k] > highest ? row[k] : highest;
+    }
+    correct[number] = top == rows.labels[number];
+  }
+}
+
+template <class T> INLINE double sum_of_squares(const T *values, int64_t n) {
+  constexpr int PARTS = 4, STEP = PARTS * LANES;
+  Doubles sums[PARTS] = {};
+  int64_t first = 0;
+  for (; first + STEP <= n; first += STEP)
+    for (int part = 0; part < PARTS; part++) {
+      Doubles v = load(values + first + part * LANES);
+      sums[part] += v * v;
+    }
+  double rest = 0;
+  for (; first < n; first++) rest += (double)values[first] * values[first];
+  return sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
+// The lowest and the highest.
+template <class T> INLINE void extremes(const T *values, int64_t n, double *result) {
+  typedef T Vector __attribute__((vector_size(64)));
+  constexpr int WIDTH = 64 / sizeof(T), PARTS = 4;
+  Vector low[PARTS], high[PARTS];
+  for (int part = 0; part < PARTS; part++) low[part] = high[part] = values[0] - Vector{};
+  int64_t first = 0;
+  for (; first + PARTS * WIDTH <= n; first += PARTS * WIDTH)
+    for (int part = 0; part < PARTS; part++) {
+      Vector v;
+      memcpy(&v, values + first + part * WIDTH, sizeof v);
+      low[part] = v < low[part] ? v : low[part];
+      high[part] = v > high[part] ? v : high[part];
+    }
+  T lowest = values[0], highest = values[0];
+  for (int part = 0; part < PARTS; part++)
+    for (int lane = 0; lane < WIDTH; lane++) {
+      lowest = low[part][lane] < lowest ? low[part][lane] : lowest;
+      highest = high[part][lane] > highest ? high[part][lane] : highest;
+    }
+  for (; first < n; first++) {
+    lowest = values[first] < lowest ? values[first] : lowest;
+    highest = values[first] > highest ? values[first] : highest;
+  }
+  result[0] = lowest;
+  result[1] = highest;
+}
+
+// counts (resamples, units) times values (sums, units), in blocks of units that stay in the cache.
+INLINE void add_products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums, int64_t units,
+                         double *result) {
+  constexpr int64_t BLOCK = 1024;
+  typedef uint8_t Bytes __attribute__((vector_size(8)));
+  for (int64_t start = 0; start < units; start += BLOCK) {
+    const int64_t end = units - start < BLOCK ? units : start + BLOCK, whole = start + (end - start) / LANES * LANES;
+    for (int64_t resample = 0; resample < resamples; resample++) {
+      const uint8_t *count = counts + resample * units;
+      Doubles weight[BLOCK / LANES];
+      for (int64_t unit = start; unit < whole; unit += LANES) {
+        Bytes bytes;
+        memcpy(&bytes, count + unit, sizeof bytes);
+        weight[(unit - start) / LANES] = __builtin_convertvector(bytes, Doubles);
+      }
+      for (int64_t number = 0; number < sums; number++) {
+        const double *value = values + number * units;
+        Doubles even = {}, odd = {};
+        int64_t unit = start;
+        for (; unit + 2 * LANES <= whole; unit += 2 * LANES) {
+          even += weight[(unit - start) / LANES] * load(value + unit);
+          odd += weight[(unit - start) / LANES + 1] * load(value + unit + LANES);
+        }
+        for (; unit < whole; unit += LANES) even += weight[(unit - start) / LANES] * load(value + unit);
+        double rest = 0;
+        for (; unit < end; unit++) rest += count[unit] * value[unit];
+        result[resample * sums + number] += sum(even + odd) + rest;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+#define EXPORT(name, T)                                                                                            \
+  extern "C" ON_EACH_CPU void softmax_facts_##name(const T *z, int64_t n, int64_t classes, int64_t stride,         \
+                                                   const int64_t *chosen, const int64_t *labels, double *log_p,    \
+                                                   double *confidence, double *squared_error, double *entropy,     \
+                                                   uint8_t *correct) {                                             \
+    softmax_facts<T>({z, classes, stride, chosen, labels}, n, log_p, confidence, squared_error, entropy, correct); \
+  }                                                                                                                \
+  extern "C" ON_EACH_CPU void softmax_slopes_##name(const T *z, int64_t n, int64_t classes, int64_t stride,        \
+                                                    const int64_t *labels, double scale, const double *weights,    \
+                                                    double *slopes, double *totals) {                              \
+    softmax_slopes<T>({z, classes, stride, nullptr, labels}, n, scale, weights, slopes, totals);                   \
+  }                                                                                                                \
+  extern "C" ON_EACH_CPU void top_is_label_##name(const T *z, int64_t n, int64_t classes, int64_t stride,          \
+                                                  const int64_t *chosen, const int64_t *labels,                    \
+                                                  uint8_t *correct) {                                              \
+    top_classes<T>({z, classes, stride, chosen, labels}, n, correct);                                              \
+  }                                                                                                                \
+  extern "C" ON_EACH_CPU void extremes_##name(const T *values, int64_t n, double *result) {                          \
+    extremes(values, n, result);                                                                                   \
+  }                                                                                                                \
+  extern "C" ON_EACH_CPU double sum_of_squares_##name(const T *values, int64_t n) { return sum_of_squares(values, n); }
+
+EXPORT(float32, float)
+EXPORT(float64, double)
+
+// How many confidences are in each cell of 1 / cells, the most confident first; their errors; and their sum.
+extern "C" void count_in_cells(const double *confidence, const uint8_t *correct, int64_t n, int64_t cells, int16_t *cell,
+                               double *sums) {
+  for (int64_t number = 0; number < n; number++) {
+    int64_t own = (int64_t)((1.0 - confidence[number]) * (double)cells);
+    cell[number] = (int16_t)own;
+    sums[3 * own] += 1.0;
+    sums[3 * own + 1] += 1.0 - correct[number];
+    sums[3 * own + 2] += confidence[number];
+  }
+}
+
+// Counts of doubts, which are whole numbers, in the cells of a grid without zooms: `Histogram.add` of streaming/cells.py.
+extern "C" void count_doubts(const double *doubts, const uint8_t *wrong, int64_t n, int64_t bits, int64_t even,
+                             const int64_t *starts, int64_t *count, int64_t *errors, int64_t *offset, int64_t *one,
+                             uint8_t *mixed) {
+  for (int64_t number = 0; number < n; number++) {
+    int64_t doubt = (int64_t)doubts[number], cell = doubt;
+    if (doubt >> even) {
+      cell = (doubt >> (even - bits)) + ((even - bits) << bits);
+    } else if (doubt >> bits) {
+      int64_t leading;
+      memcpy(&leading, doubts + number, sizeof leading);
+      cell = (leading >> (52 - bits)) - ((1022 + bits) << bits);
+    }
+    count[cell] += 1;
+    errors[cell] += wrong[number];
+    offset[cell] += doubt - starts[cell];
+    mixed[cell] |= one[cell] >= 0 && one[cell] != doubt;
+    one[cell] = doubt;
+  }
+}
+
+// Each residual, shared between the two cells that are nearest to its confidence: `spread_on_grid`.
+extern "C" void spread_on_grid(const double *confidence, const double *residual, int64_t n, int64_t cells, double *grid) {
+  for (int64_t number = 0; number < n; number++) {
+    double place = confidence[number] * (double)cells - 0.5, last = (double)(cells - 1);
+    place = place < 0 ? 0 : place > last ? last : place;
+    int64_t cell = (int64_t)place;
+    cell = cell < cells - 2 ? cell : cells - 2;
+    double to_right = residual[number] * (place - (double)cell);
+    grid[cell] += residual[number] - to_right;
+    grid[cell + 1] += to_right;
+  }
+}
+
+extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums,
+                                     int64_t units, double *result) {
+  add_products(counts, resamples, values, sums, units, result);
+}
+
+// How often each number occurs, modulo 256.
+extern "C" void count_numbers(const int64_t *numbers, int64_t n, uint8_t *counts) {
+  for (int64_t place = 0; place < n; place++) counts[numbers[place]]++;
+}

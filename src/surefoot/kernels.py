@@ -1,0 +1,223 @@
+"""Softmax facts and derivatives from compiled code (kernels.cpp), which several threads can run at once.
+
+Numpy only. Where `is_available` is False, because the package was installed without a C++ compiler, callers
+compute the same with torch or numpy, more slowly.
+"""
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.runtime import in_parallel
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+OFF = "SUREFOOT_NO_KERNELS"  # a variable of the environment
+NUMBERS_AT_ONCE = 2**18  # logits that a thread reads at a time
+ROWS_OF_BLOCK = 64  # in kernels.cpp
+CONFIDENCES_AT_ONCE = 2**16
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Floats = NDArray[np.floating]
+Result = TypeVar("Result")
+
+
+ADDRESS, NUMBER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+ROWS = (ADDRESS, NUMBER, NUMBER, NUMBER)  # logits, how many rows, their classes, from row to row
+Signature = tuple[tuple[type[Any], ...], type[Any] | None]  # arguments, and result
+OF_EACH_TYPE: dict[str, Signature] = {
+    "softmax_facts": ((*ROWS, *[ADDRESS] * 7), None),
+    "top_is_label": ((*ROWS, *[ADDRESS] * 3), None),
+    "softmax_slopes": ((*ROWS, ADDRESS, REAL, *[ADDRESS] * 3), None),
+    "sum_of_squares": ((ADDRESS, NUMBER), REAL),
+    "extremes": ((ADDRESS, NUMBER, ADDRESS), None),
+}
+OTHERS: dict[str, Signature] = {
+    "count_in_cells": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
+    "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
+    "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
+    "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
+    "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
+}
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    """The functions of the library of exactly this source; none without it."""
+    if os.environ.get(OFF):
+        return {}
+    try:
+        digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+        library = ctypes.CDLL(str(SOURCE.with_name(f"kernels-{digest}.native")))
+    except OSError:
+        return {}
+    typed = {f"{name}_{kind}": of for name, of in OF_EACH_TYPE.items() for kind in ("float32", "float64")}
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, (arguments, result) in (typed | OTHERS).items():
+        function = library[name]
+        function.argtypes, function.restype = arguments, result
+        functions[name] = function
+    return functions
+
+
+_FUNCTIONS = _functions()
+
+
+def is_available() -> bool:
+    """Whether there is a compiled library."""
+    return bool(_FUNCTIONS)
+
+
+def fits(logits: Floats) -> bool:
+    """Whether the functions below can read these logits (rows, classes)."""
+    return bool(_FUNCTIONS) and logits.strides[1] == logits.itemsize and logits.strides[0] >= 0
+
+
+def softmax_facts(logits: Floats, labels: Index, rows: Index | None) -> tuple[Array, Bools]:
+    """(4, n): log p(true), confidence, squared error, entropy; and whether the top class is the label.
+
+    Of the numbered rows, whose labels these are, or of all. Logits are finite and labels in range.
+    """
+    facts, correct = np.empty((4, len(labels))), np.empty(len(labels), dtype=np.bool_)
+    read = _FUNCTIONS[f"softmax_facts_{logits.dtype}"]
+
+    def compute(part: slice) -> None:
+        place, *others = _some(logits, labels, rows, part)
+        read(*place, *others, *map(_address, facts[:, part]), _address(correct[part]))
+
+    _in_parts(compute, len(labels), logits.shape[1])
+    return facts, correct
+
+
+def top_is_label(logits: Floats, labels: Index, rows: Index | None) -> Bools:
+    """Whether the first class with the highest logit is the label."""
+    correct = np.empty(len(labels), dtype=np.bool_)
+    read = _FUNCTIONS[f"top_is_label_{logits.dtype}"]
+
+    def compute(part: slice) -> None:
+        place, *others = _some(logits, labels, rows, part)
+        read(*place, *others, _address(correct[part]))
+
+    _in_parts(compute, len(labels), logits.shape[1])
+    return correct
+
+
+class Slopes(NamedTuple):
+    """Sums over rows of the NLL's derivatives in the scale that logits are multiplied by."""
+
+    slope: float
+    second: float
+    third: float
+    squared: float  # of the first
+    largest: float  # of any row's first
+
+
+def softmax_slopes(
+    logits: Floats, labels: Index, scale: float, weights: Array | None, of_rows: Array | None = None
+) -> Slopes:
+    """The derivatives, weighted if weights are given; `of_rows` is filled with the first of each row."""
+    read = _FUNCTIONS[f"softmax_slopes_{logits.dtype}"]
+
+    def compute(part: slice) -> Array:
+        totals = np.empty(len(Slopes._fields))
+        place, _, of_labels = _some(logits, labels, None, part)
+        sides = (None if array is None else _address(array[part]) for array in (weights, of_rows))
+        read(*place, of_labels, scale, *sides, _address(totals))
+        return totals
+
+    found = np.stack(_in_parts(compute, len(labels), logits.shape[1]))
+    slope, second, third, squared, _ = found.sum(axis=0).tolist()
+    return Slopes(slope, second, third, squared, float(found[:, 4].max()))
+
+
+def sum_of_squares(values: Floats) -> float:
+    """Of contiguous numbers, in float64."""
+    return float(_FUNCTIONS[f"sum_of_squares_{values.dtype}"](_address(values), values.size))
+
+
+def extremes(values: Floats) -> tuple[float, float]:
+    """The lowest and the highest of contiguous numbers."""
+    flat, find = values.reshape(-1), _FUNCTIONS[f"extremes_{values.dtype}"]
+
+    def compute(part: slice) -> Array:
+        ends = np.empty(2)
+        find(_address(flat[part]), part.stop - part.start, _address(ends))
+        return ends
+
+    low, high = np.stack(_in_parts(compute, flat.size, 1)).T
+    return float(low.min()), float(high.max())
+
+
+def products(counts: NDArray[np.uint8], values: Array) -> Array:
+    """counts @ values.T, of counts (resamples, units) and values (sums, units)."""
+    result = np.zeros((len(counts), len(values)))
+    arguments = (_address(counts), len(counts), _address(values), len(values), values.shape[1])
+    _FUNCTIONS["products"](*arguments, _address(result))
+    return result
+
+
+def count_numbers(numbers: Index, counts: NDArray[np.uint8]) -> None:
+    """Add to counts how often each number occurs."""
+    _FUNCTIONS["count_numbers"](_address(numbers), len(numbers), _address(counts))
+
+
+def count_in_cells(confidence: Array, correct: Bools, cells: int) -> tuple[NDArray[np.int16], Array]:
+    """The cell of 1 / `cells` that each confidence is in, the most confident first; and sums, (cells, 3).
+
+    Of each cell: the number, the errors, and the sum of the confidences.
+    """
+    count, cell = _FUNCTIONS["count_in_cells"], np.empty(len(correct), dtype=np.int16)
+
+    def compute(part: slice) -> Array:
+        sums, some, size = np.zeros((cells, 3)), confidence[part], part.stop - part.start
+        count(_address(some), _address(correct[part]), size, cells, _address(cell[part]), _address(sums))
+        return sums
+
+    return cell, np.sum(_in_parts(compute, len(correct), NUMBERS_AT_ONCE // CONFIDENCES_AT_ONCE), axis=0)
+
+
+def count_doubts(
+    doubts: Array, wrong: Bools, starts: Index, bits: int, even: int, into: Sequence[NDArray[Any]]
+) -> None:
+    """Count doubts in cells that begin at `starts`, in place: `Histogram.add` without zooms.
+
+    `into` are the numbers, errors, offsets, one doubt and whether there are others, of each cell.
+    """
+    cells = [_address(array) for array in (starts, *into)]
+    _FUNCTIONS["count_doubts"](_address(doubts), _address(wrong), len(doubts), bits, even, *cells)
+
+
+def spread_on_grid(confidence: Array, residual: Array, cells: int) -> Array:
+    """Each residual, shared between the two cells that are nearest to its confidence."""
+    grid = np.zeros(cells)
+    arrays = (np.ascontiguousarray(each, dtype=np.float64) for each in (confidence, residual))
+    _FUNCTIONS["spread_on_grid"](*map(_address, arrays), len(confidence), cells, _address(grid))
+    return grid
+
+
+def _address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous
+    return array.ctypes.data
+
+
+def _some(
+    logits: Floats, labels: Index, rows: Index | None, part: slice
+) -> tuple[tuple[int, ...], int | None, int]:
+    """The arguments for some of the labels: the logits' place, the rows' numbers, and the labels."""
+    labels = labels[part]
+    chosen = logits[part] if rows is None else logits
+    place = (chosen.ctypes.data, len(labels), logits.shape[1], logits.strides[0] // logits.itemsize)
+    return place, None if rows is None else _address(rows[part]), _address(labels)
+
+
+def _in_parts(compute: Callable[[slice], Result], n: int, numbers: int) -> list[Result]:
+    """`compute` of 0 to n, on several threads, where each row has so many numbers."""
+    size = ROWS_OF_BLOCK * max(1, NUMBERS_AT_ONCE // (ROWS_OF_BLOCK * numbers))
+    parts = [slice(start, min(start + size, n)) for start in range(0, max(1, n), size)]
+    return in_parallel(compute, parts, numbers=n * numbers)
