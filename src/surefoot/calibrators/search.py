@@ -102,7 +102,9 @@ def best_scale(
     fewest, more = (FEWEST_ROWS, MORE) if on_cpu else (FEWEST_ON_A_GPU, MORE_ON_A_GPU)
     stride = predictions.n // fewest
     while stride > 1:
-        labels = predictions.labels[::stride].contiguous()
+        labels = predictions.labels[::stride]
+        if on_cpu:  # numpy: torch would wake its threads, which then keep a core busy for a while
+            labels = torch.from_numpy(np.ascontiguousarray(labels.numpy()))
         every = Rows(predictions.logits[:, ::stride], labels, predictions.kind)
         some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
@@ -122,10 +124,10 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
 def mean_square(predictions: Predictions | Rows) -> float:
     """Of the (averaged) logits of some rows; for one label about the mean of each row."""
     rows = predictions.logits[0]
-    logits = rows[:: 1 + len(rows) // FEWEST_ROWS].to(torch.float64)
+    logits = rows[:: 1 + len(rows) // FEWEST_ROWS].cpu().numpy().astype(np.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
-        logits = logits - logits.mean(dim=1, keepdim=True)
-    return float(logits.square().mean())
+        logits -= logits.mean(axis=1, keepdims=True)
+    return float(np.square(logits).mean())
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:

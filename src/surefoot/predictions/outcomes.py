@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.predictions.labels import LabelKind
+from surefoot.runtime import in_parallel
 
 if TYPE_CHECKING:
     from surefoot.predictions.on_device import DeviceFacts
@@ -19,6 +20,7 @@ Bools = NDArray[np.bool_]
 
 Values = TypeVar("Values", Array, Bools, Index)
 
+DECISIONS_AT_ONCE = 2**16  # that are added up at a time
 DECIMALS = 12  # confidences are rounded to so many, so that equal probabilities tie
 ONE = 10**DECIMALS  # the doubt (1 - confidence, in units of the last decimal) of a confidence of 0
 
@@ -141,8 +143,17 @@ class Outcomes:
         """The sums over decisions of functions of their facts, which may be tensors on a GPU."""
         if self.weight is None and self.on_device is not None:
             return self.on_device.sums_of(*parts)
-        values = (part(self) for part in parts)
-        return [float(each.sum() if self.weight is None else each @ self.weight) for each in values]
+        if self.weight is not None:
+            return [float(part(self) @ self.weight) for part in parts]
+        n = self.blocks[-1].stop
+
+        def summed(start: int) -> list[float]:
+            some = _Some(self, slice(start, start + DECISIONS_AT_ONCE))
+            return [float(part(some).sum()) for part in parts]
+
+        first = summed(0)  # here, because it computes the facts, on all threads
+        others = in_parallel(summed, range(DECISIONS_AT_ONCE, n, DECISIONS_AT_ONCE), numbers=n)
+        return [sum(of_part) for of_part in zip(first, *others, strict=True)]
 
     def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
         """The mean over decisions; NaN where there are none."""
@@ -242,6 +253,34 @@ class Decisions(Protocol):
 
     @property
     def entropy(self) -> Array: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Some of the decisions of outcomes: few enough to stay in the cache."""
+
+    outcomes: Outcomes
+    part: slice
+
+    @property
+    def log_p_true(self) -> Array:
+        return self.outcomes.log_p_true[self.part]
+
+    @property
+    def squared_error(self) -> Array:
+        return self.outcomes.squared_error[self.part]
+
+    @property
+    def confidence(self) -> Array:
+        return self.outcomes.confidence[self.part]
+
+    @property
+    def correct(self) -> Bools:
+        return self.outcomes.correct[self.part]
+
+    @property
+    def entropy(self) -> Array:
+        return self.outcomes.entropy[self.part]
 
 
 class Curves(Protocol):
