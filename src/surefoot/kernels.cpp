@@ -514,6 +514,6 @@ extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, c
 }
 
 // How often each number occurs, modulo 256.
-extern "C" void count_numbers(const int64_t *numbers, int64_t n, uint8_t *counts) {
+extern "C" void count_numbers(const uint32_t *numbers, int64_t n, uint8_t *counts) {
   for (int64_t place = 0; place < n; place++) counts[numbers[place]]++;
 }

@@ -162,7 +162,7 @@ def products(counts: NDArray[np.uint8], values: Array) -> Array:
     return result
 
 
-def count_numbers(numbers: Index, counts: NDArray[np.uint8]) -> None:
+def count_numbers(numbers: NDArray[np.uint32], counts: NDArray[np.uint8]) -> None:
     """Add to counts how often each number occurs."""
     _FUNCTIONS["count_numbers"](_address(numbers), len(numbers), _address(counts))
 

@@ -8,7 +8,7 @@ from reweighted outcomes, one resample at a time.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Condition
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -61,27 +61,31 @@ def drawn_in_order(
 ) -> Callable[[int], Counts]:
     """A function from 0, step, ... to the counts of so many resamples, the same whichever thread is first.
 
-    Each start is asked for once; a thread waits until all before it have drawn.
+    Each start is asked for once. A thread draws for those before it, too, instead of waiting for others.
     """
     units = int(unit_of.max(initial=-1)) + 1
-    turn, next_start = Condition(), 0
+    drawing, next_start = Lock(), 0
+    pending: dict[int, NDArray[np.uint32]] = {}
+    unused: list[NDArray[np.uint32]] = []  # new memory would cost more than the draws
 
     def counts_from(start: int) -> Counts:
         nonlocal next_start
+        with drawing:
+            while start not in pending:
+                drawn = unused.pop() if unused else np.empty((step, units), dtype=np.uint32)
+                for row in drawn[: resamples - next_start]:
+                    row[:] = rng.integers(units, size=units, dtype=np.uint32)
+                pending[next_start] = drawn
+                next_start += step
+            drawn = pending.pop(start)
         size = min(step, resamples - start)
-        with turn:
-            turn.wait_for(lambda: next_start == start)
-            try:
-                drawn = [rng.integers(units, size=units) for _ in range(size)]
-            finally:
-                next_start = start + step
-                turn.notify_all()
         counts = np.zeros((size, units), dtype=np.uint8)
-        for row, of_row in zip(counts, drawn, strict=True):
+        for row, of_row in zip(counts, drawn, strict=False):
             if kernels.is_available():
                 kernels.count_numbers(of_row, row)
             else:
                 np.add.at(row, of_row, 1)
+        unused.append(drawn)
         return counts
 
     return counts_from
