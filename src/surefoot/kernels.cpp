@@ -474,6 +474,14 @@ extern "C" void count_in_cells(const double *confidence, const uint8_t *correct,
   }
 }
 
+// The numbers of the rows whose cell is chosen, from `first` on; how many they are is returned.
+extern "C" int64_t rows_in_cells(const int16_t *cell, int64_t first, int64_t n, const uint8_t *chosen, int64_t *rows) {
+  int64_t found = 0;
+  for (int64_t number = 0; number < n; number++)
+    if (chosen[cell[number]]) rows[found++] = first + number;
+  return found;
+}
+
 // Counts of doubts, which are whole numbers, in the cells of a grid without zooms: `Histogram.add` of streaming/cells.py.
 extern "C" void count_doubts(const double *doubts, const uint8_t *wrong, int64_t n, int64_t bits, int64_t even,
                              const int64_t *starts, int64_t *count, int64_t *errors, int64_t *offset, int64_t *one,

@@ -41,6 +41,7 @@ OF_EACH_TYPE: dict[str, Signature] = {
 }
 OTHERS: dict[str, Signature] = {
     "count_in_cells": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
+    "rows_in_cells": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), NUMBER),
     "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
@@ -180,6 +181,18 @@ def count_in_cells(confidence: Array, correct: Bools, cells: int) -> tuple[NDArr
         return sums
 
     return cell, np.sum(_in_parts(compute, len(correct), NUMBERS_AT_ONCE // CONFIDENCES_AT_ONCE), axis=0)
+
+
+def rows_in_cells(cell: NDArray[np.int16], chosen: Bools) -> Index:
+    """The numbers of the rows whose cell is chosen."""
+    find = _FUNCTIONS["rows_in_cells"]
+
+    def compute(part: slice) -> Index:
+        rows = np.empty(part.stop - part.start, dtype=np.int64)
+        found = find(_address(cell[part]), part.start, len(rows), _address(chosen), _address(rows))
+        return rows[:found]
+
+    return np.concatenate(_in_parts(compute, len(cell), NUMBERS_AT_ONCE // CONFIDENCES_AT_ONCE))
 
 
 def count_doubts(

@@ -105,12 +105,16 @@ def in_parallel(
                 return
             results[index] = work(part)
 
-    pool = _pool(workers, os.getpid(), "torch" in sys.modules)
-    futures = [pool.submit(work_off) for _ in range(min(workers, len(parts)))]
+    pool = _pool(workers - 1, os.getpid(), "torch" in sys.modules)
+    futures = [pool.submit(work_off) for _ in range(min(workers, len(parts)) - 1)]
+    _this_thread.is_worker = True
     try:
+        with one_thread() if "torch" in sys.modules else nullcontext():
+            work_off()
         for future in futures:
             future.result()
     finally:
+        _this_thread.is_worker = False
         left.clear()  # if one has failed or Ctrl-C was pressed, the others stop
     return [results[index] for index in range(len(parts))]
 

@@ -157,7 +157,7 @@ def test_billions_of_ties_and_no_table_as_long():
     """One tie of a billion decisions, a fifth wrong: the closed form, exactly."""
     n = 10.0**9
     cells = Cells(*(np.array([x]) for x in (n, n / 5, 0.0, 0.1 * 1e12, 1.0)), mixed=np.array([False]))
-    curve = cells.curve()
+    curve = cells.curve
     assert aurc_of(curve) == pytest.approx(0.2, rel=1e-9)
     assert ece_of(curve) == pytest.approx(0.1, rel=1e-9)
     assert ece_range(cells, ece_of) == pytest.approx((0.1, 0.1), rel=1e-9)

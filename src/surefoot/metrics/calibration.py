@@ -6,12 +6,12 @@ least confident. A decision in a run of equal confidences counts with the mean a
 value depends on the order of rows.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot import kernels
 from surefoot.arguments import checked
@@ -329,11 +329,11 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    cell, sums_of_cells = _count_in_cells(confidence, correct)
+    sums_of_cells, rows_in = _count_in_cells(confidence, correct)
     number, *others = sums_of_cells.T
     holds_edge = np.zeros(CELLS, dtype=bool)
     holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
+    whole, apart = np.flatnonzero(number * ~holds_edge), rows_in(holds_edge)
     ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
     sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]
     for of_cell, values in zip(others, (~correct[apart], confidence[apart]), strict=True):
@@ -342,13 +342,18 @@ def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     return Curve(mass, errors, summed_confidence)
 
 
-def _count_in_cells(confidence: Array, correct: Bools) -> tuple[NDArray[np.integer], Array]:
-    """The cell of each decision, the most confident first; of each cell number, errors and confidence."""
+def _count_in_cells(confidence: Array, correct: Bools) -> tuple[Array, Callable[[Bools], Index]]:
+    """Number, errors and confidence of each cell (cells, 3), the most confident first.
+
+    And a function from the chosen cells to the decisions that are in them.
+    """
     if kernels.is_available():
-        return kernels.count_in_cells(confidence, correct, CELLS)
-    cell = ((1 - confidence) * CELLS).astype(np.int64)
-    facts = (np.ones(len(cell)), ~correct, confidence)
-    return cell, np.stack([np.bincount(cell, values, CELLS) for values in facts], axis=1)
+        cell, sums = kernels.count_in_cells(confidence, correct, CELLS)
+        return sums, partial(kernels.rows_in_cells, cell)
+    own = ((1 - confidence) * CELLS).astype(np.int64)
+    facts = (np.ones(len(own)), ~correct, confidence)
+    sums = np.stack([np.bincount(own, values, CELLS) for values in facts], axis=1)
+    return sums, lambda chosen: np.flatnonzero(chosen[own])
 
 
 def ece_range(cells: Cells, _curve: OfCurve) -> Range:
@@ -365,7 +370,7 @@ def ece_range(cells: Cells, _curve: OfCurve) -> Range:
 
 def known_at_bin_edges(cells: Cells, curve: OfCurve) -> Range:
     """Of a metric that reads where bins end only: its value unless an edge is within a mixed cell."""
-    known = cells.curve()
+    known = cells.curve
     edges = bin_edges(known.total)
     cell = np.searchsorted(known.mass, edges, side="left")
     inside = known.mass[np.minimum(cell, len(known.mass) - 1)] != edges
@@ -375,7 +380,7 @@ def known_at_bin_edges(cells: Cells, curve: OfCurve) -> Range:
 
 def _residual_range(cells: Cells, edges: Array) -> tuple[Array, Array]:
     """Confidence less correctness, summed over the most confident up to each edge: least and largest."""
-    curve = cells.curve()
+    curve = cells.curve
     cell = np.clip(np.searchsorted(curve.mass, edges, side="left") - 1, 0, len(cells.count) - 1)
     taken = edges - curve.mass[cell]
     count, wrong, confidence = cells.count[cell], cells.wrong[cell], cells.confidence[cell]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ class Cells:
         """The sum of the confidences in each cell."""
         return np.asarray(self.count - (self.count * self.start + self.offset) / ONE)
 
+    @cached_property
     def curve(self) -> Curve:
         """As if each cell were a tie: exact wherever a cell ends."""
         sums = (self.count, self.wrong, self.confidence)
@@ -134,7 +136,7 @@ ROOT = Transform(_root, _root_slope)
 
 def known_without_mixed_cells(cells: Cells, curve: OfCurve) -> Range:
     """The range of any metric: its value where every cell is one tie, else unknown."""
-    value = NAN if cells.mixed.any() else curve(cells.curve())
+    value = NAN if cells.mixed.any() else curve(cells.curve)
     return value, value
 
 
@@ -268,7 +270,7 @@ class Metric:
         ranges = [
             self.cells_range(cells, self.curve)
             for cells in blocks
-            if len(cells.count) and np.isfinite(self.curve(cells.curve()))
+            if len(cells.count) and np.isfinite(self.curve(cells.curve))
         ]
         low, high = np.mean(ranges, axis=0) if ranges else (NAN, NAN)
         value, low, high = self.transform.values(np.array([value, low, high])).tolist()

@@ -228,7 +228,7 @@ def grows_with_errors(cells: Cells, curve: OfCurve) -> Range:
 
 def coverage_range(cells: Cells, _curve: OfCurve, *, risk: float) -> Range:
     """The least and the largest coverage that a threshold can reach at this risk, from cells."""
-    known = cells.curve()
+    known = cells.curve
     ends = known.mass[known.errors <= risk * known.mass + 1e-12]
     before, errors = known.mass[:-1], known.errors[:-1]
     right = np.where(cells.mixed, cells.count - cells.wrong, 0.0)

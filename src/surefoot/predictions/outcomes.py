@@ -152,7 +152,7 @@ class Outcomes:
             return [float(part(some).sum()) for part in parts]
 
         first = summed(0)  # here, because it computes the facts, on all threads
-        others = in_parallel(summed, range(DECISIONS_AT_ONCE, n, DECISIONS_AT_ONCE), numbers=n)
+        others = in_parallel(summed, range(DECISIONS_AT_ONCE, n, DECISIONS_AT_ONCE), numbers=2 * n)
         return [sum(of_part) for of_part in zip(first, *others, strict=True)]
 
     def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:

@@ -172,11 +172,11 @@ class Version:
 
     @cached_property
     def block_curves(self) -> tuple[Curve, ...]:
-        return tuple(cells.curve() for cells in self.cells)
+        return tuple(cells.curve for cells in self.cells)
 
     @cached_property
     def pooled_curve(self) -> Curve:
-        return self.pooled_cells.curve()
+        return self.pooled_cells.curve
 
     @property
     def residuals(self) -> Array:
