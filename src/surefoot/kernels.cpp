@@ -435,6 +435,27 @@ INLINE void add_products(const uint8_t *counts, int64_t resamples, const double 
   }
 }
 
+// How often each decision is drawn with its unit; and before each block of decisions, and after the last, how many
+// were drawn, and the sum of their residuals.
+INLINE void draw_decisions(const uint8_t *counts, const int64_t *unit, const double *residual, int64_t blocks, int64_t size,
+                           uint8_t *drawn, double *mass, double *residuals) {
+  typedef uint8_t Bytes __attribute__((vector_size(8)));
+  mass[0] = residuals[0] = 0;
+  for (int64_t block = 0; block < blocks; block++, unit += size, residual += size, drawn += size) {
+    for (int64_t number = 0; number < size; number++) drawn[number] = counts[unit[number]];
+    Doubles number = {}, summed = {};
+    for (int64_t first = 0; first < size; first += LANES) {
+      Bytes bytes;
+      memcpy(&bytes, drawn + first, sizeof bytes);
+      Doubles weight = __builtin_convertvector(bytes, Doubles);
+      number += weight;
+      summed += weight * load(residual + first);
+    }
+    mass[block + 1] = mass[block] + sum(number);
+    residuals[block + 1] = residuals[block] + sum(summed);
+  }
+}
+
 }  // namespace
 
 #define EXPORT(name, T)                                                                                            \
@@ -524,4 +545,11 @@ extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, c
 // How often each number occurs, modulo 256.
 extern "C" void count_numbers(const uint32_t *numbers, int64_t n, uint8_t *counts) {
   for (int64_t place = 0; place < n; place++) counts[numbers[place]]++;
+}
+
+// `size` is a multiple of LANES.
+extern "C" ON_EACH_CPU void drawn_decisions(const uint8_t *counts, const int64_t *unit, const double *residual,
+                                            int64_t blocks, int64_t size, uint8_t *drawn, double *mass,
+                                            double *residuals) {
+  draw_decisions(counts, unit, residual, blocks, size, drawn, mass, residuals);
 }

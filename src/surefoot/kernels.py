@@ -45,6 +45,7 @@ OTHERS: dict[str, Signature] = {
     "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
+    "drawn_decisions": ((*[ADDRESS] * 3, NUMBER, NUMBER, *[ADDRESS] * 3), None),
     "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
 }
 
@@ -161,6 +162,20 @@ def products(counts: NDArray[np.uint8], values: Array) -> Array:
     arguments = (_address(counts), len(counts), _address(values), len(values), values.shape[1])
     _FUNCTIONS["products"](*arguments, _address(result))
     return result
+
+
+def drawn_decisions(
+    counts: NDArray[np.uint8], unit: Index, residual: Array
+) -> tuple[NDArray[np.uint8], Array]:
+    """(resamples, decisions): how often each is drawn with its unit; and (2, resamples, blocks + 1): before
+    each block and after the last, how many were, and the sum of their residuals (blocks, a multiple of 8)."""
+    (blocks, size), find = residual.shape, _FUNCTIONS["drawn_decisions"]
+    drawn = np.empty((len(counts), len(unit)), dtype=np.uint8)
+    sums = np.empty((2, len(counts), blocks + 1))
+    for count, into, mass, residuals in zip(counts, drawn, *sums, strict=True):
+        of_unit = (_address(count), _address(unit), _address(residual))
+        find(*of_unit, blocks, size, _address(into), _address(mass), _address(residuals))
+    return drawn, sums
 
 
 def count_numbers(numbers: NDArray[np.uint32], counts: NDArray[np.uint8]) -> None:

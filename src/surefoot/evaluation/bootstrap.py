@@ -274,8 +274,18 @@ class _RunningSums:
     @cached_property
     def drawn(self) -> Counts:
         """(resamples, decisions): how often each was drawn, in all blocks."""
+        if self._compiled is not None:
+            return self._compiled[0]
         counts: Array = self.counts  # type: ignore[assignment] # of either type; numpy's stubs lose it
         return np.take(counts, self.decisions.block_unit, axis=1, mode="clip")
+
+    @cached_property
+    def _compiled(self) -> tuple[NDArray[np.uint8], Array] | None:
+        """`drawn` and `_block_sums` by compiled code."""
+        if not kernels.is_available() or self.counts.dtype != np.uint8:
+            return None
+        counts = np.ascontiguousarray(self.counts, dtype=np.uint8)
+        return kernels.drawn_decisions(counts, self.decisions.block_unit, self.decisions.blocks)
 
     @cached_property
     def block_weight(self) -> Array:
@@ -289,6 +299,8 @@ class _RunningSums:
 
     @cached_property
     def totals(self) -> Array:
+        if self._compiled is not None:
+            return np.asarray(self.drawn[:, : len(self.decisions.unit)].sum(axis=1), dtype=np.float64)
         return np.asarray(self.weight.sum(axis=1))
 
     @cached_property
@@ -371,12 +383,15 @@ class _RunningSums:
 
     def _in_block(self, block: Index, rows: slice) -> tuple[Array, Array]:
         """The weights and residuals of the decisions in some blocks of each resample."""
-        weight = self.block_weight[rows]
-        return weight[np.arange(len(weight))[:, None], block], self.decisions.blocks[block]
+        drawn = self.drawn[rows].reshape(-1, *self.decisions.blocks.shape)
+        weight = drawn[np.arange(len(drawn))[:, None], block].astype(np.float64)
+        return weight, self.decisions.blocks[block]
 
     @cached_property
     def _block_sums(self) -> Array:
         """(2, resamples, blocks + 1): the mass and the residual of all decisions before each block."""
+        if self._compiled is not None:
+            return self._compiled[1]
         weight, residual = self.block_weight, self.decisions.blocks
         sums = np.zeros((2, len(weight), len(residual) + 1))
         of_blocks = np.einsum("rbd->rb", weight), np.einsum("rbd,bd->rb", weight, residual)

@@ -33,7 +33,7 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import in_parallel
 
 ANYWHERE = (-np.inf, np.inf)
-DRAWN_AT_ONCE = 2**22  # rows times resamples: what is drawn at a time does not take much memory
+DRAWN_AT_ONCE = 2**23  # rows times resamples: what is drawn at a time does not take much memory
 MOST_AT_ONCE = 25  # resamples, so that several threads have work
 
 Tick = Callable[[int], None]
@@ -138,7 +138,8 @@ def replicates(
         _ = bootstrap.outcomes.entropy  # all facts, in one reading of the logits
         bootstrap.prepare()
     values = [np.empty((len(metrics), resamples)) for _ in versions]
-    step = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))
+    most = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))
+    step = -(-resamples // (4 * -(-resamples // (4 * most)))) if resamples > most else most  # shared evenly
     draws = drawn_in_order(unit_of, resamples=resamples, step=step, rng=rng)
 
     def score(start: int) -> None:
