@@ -159,6 +159,27 @@ def test_products_are_numpy_s(units, resamples, sums, seed):
 
 
 @compiled
+@given(st.integers(1, 1500), st.integers(1, 9), st.integers(0, 10**6))
+def test_squares_are_numpy_s(n, count, seed):
+    facts = np.random.default_rng(seed).normal(size=(count, n))
+    np.testing.assert_allclose(kernels.squares(facts), facts @ facts.T, 1e-11, 1e-11)
+
+
+@compiled
+@given(st.integers(1, 500), st.integers(1, 6), st.sampled_from([16, 64]), st.integers(0, 10**6))
+def test_drawn_decisions_are_numpy_s(blocks, resamples, size, seed):
+    rng = np.random.default_rng(seed)
+    counts, unit = rng.integers(6, size=(resamples, 50), dtype=np.uint8), rng.integers(50, size=blocks * size)
+    residual = rng.normal(size=(blocks, size))
+    drawn, (mass, residuals) = kernels.drawn_decisions(counts, unit, residual)
+    np.testing.assert_array_equal(drawn, counts[:, unit])
+    weight = drawn.reshape(resamples, blocks, size).astype(float)
+    np.testing.assert_array_equal(mass, np.pad(weight.sum(axis=2).cumsum(axis=1), ((0, 0), (1, 0))))
+    expected = np.pad((weight * residual).sum(axis=2).cumsum(axis=1), ((0, 0), (1, 0)))
+    np.testing.assert_allclose(residuals, expected, 1e-9, 1e-9)
+
+
+@compiled
 def test_draws_are_the_same_without_compiled_code(without_kernels):
     def draws():
         rng = np.random.default_rng(0)

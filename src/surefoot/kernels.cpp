@@ -456,6 +456,28 @@ INLINE void draw_decisions(const uint8_t *counts, const int64_t *unit, const dou
   }
 }
 
+// facts (count, n) times their transpose: all sums of products of two of them, the lower half and its mirror image.
+INLINE void add_squares(const double *facts, int64_t count, int64_t n, double *result) {
+  constexpr int64_t BLOCK = 512;
+  for (int64_t start = 0; start < n; start += BLOCK) {
+    const int64_t end = n - start < BLOCK ? n : start + BLOCK, whole = start + (end - start) / (2 * LANES) * (2 * LANES);
+    for (int64_t one = 0; one < count; one++)
+      for (int64_t other = 0; other <= one; other++) {
+        const double *left = facts + one * n, *right = facts + other * n;
+        Doubles even = {}, odd = {};
+        for (int64_t row = start; row < whole; row += 2 * LANES) {
+          even += load(left + row) * load(right + row);
+          odd += load(left + row + LANES) * load(right + row + LANES);
+        }
+        double rest = 0;
+        for (int64_t row = whole; row < end; row++) rest += left[row] * right[row];
+        result[one * count + other] += sum(even + odd) + rest;
+      }
+  }
+  for (int64_t one = 0; one < count; one++)
+    for (int64_t other = 0; other < one; other++) result[other * count + one] = result[one * count + other];
+}
+
 }  // namespace
 
 #define EXPORT(name, T)                                                                                            \
@@ -540,6 +562,10 @@ extern "C" void spread_on_grid(const double *confidence, const double *residual,
 extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums,
                                      int64_t units, double *result) {
   add_products(counts, resamples, values, sums, units, result);
+}
+
+extern "C" ON_EACH_CPU void squares(const double *facts, int64_t count, int64_t n, double *result) {
+  add_squares(facts, count, n, result);
 }
 
 // How often each number occurs, modulo 256.

@@ -46,6 +46,7 @@ OTHERS: dict[str, Signature] = {
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "drawn_decisions": ((*[ADDRESS] * 3, NUMBER, NUMBER, *[ADDRESS] * 3), None),
+    "squares": ((ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
 }
 
@@ -161,6 +162,13 @@ def products(counts: NDArray[np.uint8], values: Array) -> Array:
     result = np.zeros((len(counts), len(values)))
     arguments = (_address(counts), len(counts), _address(values), len(values), values.shape[1])
     _FUNCTIONS["products"](*arguments, _address(result))
+    return result
+
+
+def squares(facts: Array) -> Array:
+    """facts @ facts.T."""
+    result = np.zeros((len(facts), len(facts)))
+    _FUNCTIONS["squares"](_address(facts), *facts.shape, _address(result))
     return result
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from surefoot import kernels
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
@@ -31,7 +32,8 @@ class Sums:
     @staticmethod
     def of(facts: Array) -> "Sums":
         """Of facts (facts, rows)."""
-        return Sums(facts.sum(axis=1), np.zeros(len(facts)), facts @ facts.T)
+        products = kernels.squares(facts) if kernels.is_available() else facts @ facts.T
+        return Sums(facts.sum(axis=1), np.zeros(len(facts)), products)
 
     @property
     def total(self) -> Array:
@@ -46,6 +48,7 @@ class Sums:
 
 
 NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
+NUMBERS_COMPILED = 400_000  # the same where they are not converted
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,8 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     wrong = np.empty(doubts.shape, dtype=bool)
     scores = np.empty(doubts.shape) if many else None
     sums = accumulator.sums
-    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
+    is_compiled = kernels.is_available() and not many and shape.members == 1
+    step = max(1, (NUMBERS_COMPILED if is_compiled else NUMBERS_AT_ONCE) // (shape.members * shape.classes))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         facts = np.empty((request.facts, rows.stop - start))
