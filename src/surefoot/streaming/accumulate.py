@@ -130,6 +130,11 @@ class Accumulator:
             odds=tuple(LogOdds.empty(shape.classes) for _ in range(versions)) if many else (),
         )
 
+    @cached_property
+    def scored(self) -> "tuple[Version, ...]":
+        """The versions as metrics read them, when all rows have been added."""
+        return tuple(Version(self, number) for number in range(len(self.request.versions)))
+
     def merged(self, other: "Accumulator") -> "Accumulator":
         """Over the rows of both: whole numbers exactly, sums to the last digits of a float64."""
         pairs = zip(self.histograms, other.histograms, strict=True)

@@ -58,7 +58,7 @@ def evaluation_of(
         scored = []
         for version in range(len(accumulator.request.versions)):
             rng = np.random.default_rng([seed, index])
-            scored.append(_set_scores(Version(accumulator, version), metrics, resamples, rng, tick))
+            scored.append(_set_scores(accumulator.scored[version], metrics, resamples, rng, tick))
         sides[side] = scored[0]
         if len(scored) > 1:
             uncalibrated[side] = scored[1]
@@ -177,7 +177,7 @@ def _change(accumulator: Accumulator, metric: Metric, scored: Sequence[SetScores
         return _gap(after, before)
     metric = metric.of_kind(accumulator.request.shape.kind)
     if metric.numerator is not None:
-        gradients = [Version(accumulator, number).gradient(metric) for number in (0, 1)]
+        gradients = [accumulator.scored[number].gradient(metric) for number in (0, 1)]
         half = _half_width(accumulator, gradients[0] - gradients[1])
         return Score(value, value - half, value + half) if np.isfinite(half) else Score(value)
     bound = None if after.bound is None else after.bound + (before.bound or 0.0)
@@ -279,7 +279,7 @@ def accumulate_source(
             result = engine(source.parts, source.shape, partial(accumulate, request=request), tick)
         grids = list(request.grids)
         for version, histogram in enumerate(result.histograms):
-            if worst_bound(Version(result, version), request.metrics) > TOLERANCE:
+            if worst_bound(result.scored[version], request.metrics) > TOLERANCE:
                 grids[version] = histogram.refined() or grids[version]
         if grids == list(request.grids):
             break

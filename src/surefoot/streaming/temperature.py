@@ -40,7 +40,7 @@ from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, extrem
 from surefoot.predictions.predictions import Predictions, as_tensor
 from surefoot.progress import Watch, silently
 from surefoot.runtime import in_parallel, usable_cores
-from surefoot.streaming.accumulate import Shape, Version, labelled
+from surefoot.streaming.accumulate import Shape, labelled
 from surefoot.streaming.engines import Engine, Threads
 from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source
 from surefoot.streaming.outcomes import Batch, Scaling
@@ -98,7 +98,7 @@ def fit_files(
         fitted = at_least_one(fitted)
     nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
     accumulator = accumulate_source(source, (nll, ece), Scaling((fitted.temperature,)), engine, watch)
-    before, after = (Version(accumulator, number) for number in (1, 0))
+    before, after = accumulator.scored[::-1]
     nlls = (version.ratio(nll) for version in (before, after))
     eces = (ece.from_cells(version)[0] for version in (before, after))
     return replace(fitted, evidence=Evidence(*nlls, *eces))
