@@ -335,7 +335,7 @@ INLINE void softmax_slopes(const Rows<T> &rows, int64_t n, double scale, const d
       all[1] += there ? counted * second : Doubles{};
       all[2] += there ? counted * third : Doubles{};
       all[3] += there ? slope * slope : Doubles{};
-      largest = there & (slope > largest) ? slope : largest;
+      largest = (there & (slope > largest)) ? slope : largest;
     }
   }
   for (int power = 0; power < 4; power++) totals[power] = sum(all[power]);
