@@ -3,6 +3,7 @@
 Without a C++ compiler the package has no compiled library, and computes the same with torch and numpy.
 """
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -20,7 +21,7 @@ except ImportError:  # run as a script
 SOURCE = Path(__file__).parent / "src" / "surefoot" / "kernels.cpp"
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti")
 FLAGS += ("-Wno-psabi", "-shared", "-fPIC")
-VARIANTS: tuple[tuple[str, ...], ...] = ((), ("-DONE_CPU",))  # an old compiler knows no code for several CPUs
+VARIANTS: tuple[tuple[str, ...], ...] = ((), ("-DONE_CPU",))  # not every compiler has code for several CPUs
 
 
 def compile_kernels() -> Path | None:
@@ -35,11 +36,20 @@ def compile_kernels() -> Path | None:
     partial = library.with_suffix(f".native.{os.getpid()}")
     for variant in VARIANTS:
         command = [compiler, *FLAGS, *variant, "-o", str(partial), str(SOURCE)]
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0 and _is_whole(partial):
             for old in SOURCE.parent.glob("kernels-*.native"):
                 old.unlink()
             return partial.replace(library)
+    partial.unlink(missing_ok=True)
     return None
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether it can be loaded and has what is asked for: clang 14 leaves functions for several CPUs out."""
+    try:
+        return hasattr(ctypes.CDLL(str(library)), "softmax_facts_float32")
+    except OSError:
+        return False
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc, valid-type]

@@ -58,7 +58,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     try:
         digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
         library = ctypes.CDLL(str(SOURCE.with_name(f"kernels-{digest}.native")))
-    except OSError:
+    except OSError:  # it was not compiled, or not for this machine
         return {}
     typed = {f"{name}_{kind}": of for name, of in OF_EACH_TYPE.items() for kind in ("float32", "float64")}
     functions: dict[str, Callable[..., Any]] = {}
