@@ -33,14 +33,15 @@ def compile_kernels() -> Path | None:
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None or sys.platform == "win32":
         return None
-    partial = library.with_suffix(f".native.{os.getpid()}")
-    for variant in VARIANTS:
+    for number, variant in enumerate(VARIANTS):
+        partial = library.with_suffix(f".native.{os.getpid()}-{number}")
         command = [compiler, *FLAGS, *variant, "-o", str(partial), str(SOURCE)]
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0 and _is_whole(partial):
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode == 0 and _is_whole(partial):
             for old in SOURCE.parent.glob("kernels-*.native"):
                 old.unlink()
             return partial.replace(library)
-    partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return None
 
 
