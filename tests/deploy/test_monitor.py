@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
+from surefoot.deploy.accuracy import DIFFERENCE, SCALED
 from surefoot.deploy.detectors import (
     Detector,
     Role,
@@ -26,8 +27,6 @@ from surefoot.deploy.detectors import (
 )
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
-    DIFFERENCE,
-    SCALED,
     AlphaBudget,
     check_shift,
     fingerprint,
@@ -80,6 +79,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
     assert look.alarm
     assert look.estimator == SCALED
+    assert "; difference of confidences, a fall counted three times)" in monitor_verdict(look)[-1]
     right = reference.outcomes.correct
     assert look.drop.value == pytest.approx(3 * (a.mean() - b.mean()))
     assert look.accuracy.value == pytest.approx(right.mean() - look.drop.value)

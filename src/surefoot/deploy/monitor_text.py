@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check, Finding
+from surefoot.deploy.accuracy import DIFFERENCE, SCALED
+from surefoot.deploy.monitor import FEW_ROWS, POWER, Check, Finding
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
