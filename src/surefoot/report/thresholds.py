@@ -88,18 +88,21 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
         return [*_of_parts(chosen), *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
     guarantee = chosen.guarantee
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
-    reject = f"; reject them below {chosen.reject:.6g}" if chosen.reject else ""
+    others = "; a person reviews the others."
+    if chosen.reject:
+        meet = chosen.reject == chosen.accept
+        others = "; reject the others." if meet else f"; reject them below {chosen.reject:.6g}{others}"
     sentences = [
-        f"Accept predictions{whose} at a confidence of {chosen.accept:.6g} or more{reject}; a person reviews "
-        "the others.",
+        f"Accept predictions{whose} at a confidence of {chosen.accept:.6g} or more{others}",
         f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows: on "
         f"familiar data at most {rounded_up(chosen.bound)} of the accepted predictions are wrong.",
     ]
-    if not chosen.reject:
-        sentences.append(
-            "Nothing is rejected: no confidence is so low that the error below it is shown to be "
-            f"{guarantee.reject_error:.3g} or more."
-        )
+    sentences.append(
+        f"With the same probability, {guarantee.reject_error:.3g} or more of the rejected ones are wrong."
+        if chosen.reject
+        else "Nothing is rejected: no confidence is so low that the error below it is shown to be "
+        f"{guarantee.reject_error:.3g} or more."
+    )
     return [*sentences, *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
 
 
