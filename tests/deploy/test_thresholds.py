@@ -162,7 +162,7 @@ def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
     assert together == f"Accept predictions at a confidence of {found.accept:.6g} or more; reject the others."
     everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Guarantee())
     assert (everything.accept, everything.reject) == (0, 0)
-    assert thresholds_verdict(everything, {})[0].endswith("0 or more; a person reviews the others.")
+    assert thresholds_verdict(everything, {})[0] == "Accept all predictions."
     assert everything.zones["accept"].share.value == 1
 
 
