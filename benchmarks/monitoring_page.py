@@ -418,7 +418,8 @@ Mean over tasks. Peers: {study.peers}. Frouros on the confidence; its MMD on the
 ## The monitor itself
 
 `check_shift` with its permutations and T of val; exact 95% intervals. *familiar*: false alarms. *and
-matters*: it also says that the estimated accuracy has fallen.
+matters*: it also says that the estimated accuracy has fallen. The rates above have other critical values,
+from the same few splits, so both differ by chance, too: `check_shift_steps.py` draws them again.
 
 {product_table(study)}
 

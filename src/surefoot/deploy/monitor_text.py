@@ -53,7 +53,7 @@ TYPICAL_ERROR = {
     (SCALED, True, True): 10,
     (SCALED, True, False): 12,
     (SCALED, False, True): 10,
-    (SCALED, False, False): 14,
+    (SCALED, False, False): 13,
     (DIFFERENCE, True, True): 1,
     (DIFFERENCE, True, False): 1,
     (DIFFERENCE, False, True): 1,
