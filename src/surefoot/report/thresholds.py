@@ -102,7 +102,7 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     others = "; a person reviews the others."
     if chosen.reject:
-        meet = chosen.reject == chosen.accept
+        meet = f"{chosen.reject:.6g}" == f"{chosen.accept:.6g}"  # as shown
         others = "; reject the others." if meet else f"; reject them below {chosen.reject:.6g}{others}"
     which = f"predictions{whose} at a confidence of {_accepted(chosen.accept)}{others}"
     sentences = [
