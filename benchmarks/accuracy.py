@@ -12,6 +12,7 @@ from detectors import TASKS, Network, load, numbers, recipes, windows
 
 from surefoot import Predictions, fit_calibration, fit_temperature
 from surefoot.deploy.accuracy import (
+    DIFFERENCE,
     ESTIMATORS,
     Reference,
     scaled_difference,
@@ -24,11 +25,11 @@ SIZES = (25, 100, 500)
 KINDS = ("familiar", "other mix", "30%", "100%")
 EACH = 5  # windows of a kind and size for each network
 CBPE = "CBPE (NannyML)"
-AVERAGE, DIFFERENCE = "average confidence", "difference of confidences"
-UNLABELLED = "mean confidence, falls times 3"  # for references without labels
+AVERAGE = "average confidence"
+UNLABELLED = "mean confidence, a fall counted three times"  # for references without labels
 BY_CONFIDENCE: dict[str, Callable[[Reference, Array], float]] = {
     **ESTIMATORS,
-    "difference of confidences, falls times 2": partial(scaled_difference, factor=2.0),
+    f"{DIFFERENCE}, a fall counted twice": partial(scaled_difference, factor=2.0),
     UNLABELLED: lambda reference, confidence: scaled_difference(
         Reference(reference.confidence, reference.confidence), confidence
     ),

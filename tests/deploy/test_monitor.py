@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
+from surefoot.deploy.accuracy import DIFFERENCE, SCALED
 from surefoot.deploy.detectors import (
     Detector,
     Role,
@@ -26,8 +27,6 @@ from surefoot.deploy.detectors import (
 )
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import (
-    DIFFERENCE,
-    SCALED,
     AlphaBudget,
     check_shift,
     fingerprint,
@@ -80,6 +79,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert coverage.change.value == pytest.approx(taken[1] / 150 - taken[0] / 700)
     assert look.alarm
     assert look.estimator == SCALED
+    assert "; difference of confidences, a fall counted three times)" in monitor_verdict(look)[-1]
     right = reference.outcomes.correct
     assert look.drop.value == pytest.approx(3 * (a.mean() - b.mean()))
     assert look.accuracy.value == pytest.approx(right.mean() - look.drop.value)
@@ -539,3 +539,24 @@ def test_as_many_rows_as_wanted_are_drawn_also_where_random_numbers_tie():
         np.put_along_axis(expected, values.argpartition(n - 1, axis=1)[:, :n], True, axis=1)
         assert np.array_equal(chosen, expected)
         assert (chosen.sum(axis=1) == n).all()
+
+
+def test_a_group_that_has_changed_is_named_where_no_shift_is_detected():
+    rng = np.random.default_rng(5)
+    logits, groups = 3 * rng.standard_normal((4000, 3)), np.repeat(np.arange(40).astype(str), 100)
+    current = 3 * rng.standard_normal((2000, 3))
+    of_current = np.repeat(np.arange(40).astype(str), 50)
+    then = scores_of(Predictions.from_logits(logits, None, kind=LabelKind.ONE_LABEL, groups=groups))
+
+    def verdict(factor):
+        scaled = current * np.where(of_current == "7", factor, 1.0)[:, None]
+        now = Predictions.from_logits(scaled, None, kind=LabelKind.ONE_LABEL, groups=of_current)
+        look = check_shift(then, scores_of(now), budget=ONLY)
+        assert not look.significant
+        return " ".join(monitor_verdict(look))
+
+    changed = verdict(0.2)
+    assert "No shift detected." in changed
+    assert "But confidence has changed in: group '7' (smallest p = " in changed
+    assert "corrected for 43 classes and groups)" in changed
+    assert "confidence has changed" not in verdict(1.0)

@@ -21,6 +21,7 @@ from surefoot.deploy.thresholds import (
     save_thresholds,
     split_rows,
 )
+from surefoot.report.thresholds import thresholds_verdict
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -154,8 +155,14 @@ def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
     assert zones["reject"].error.low > 0.5
     assert sum(zone.share.k for zone in zones.values()) == 4000
     assert zones["review"].share.k == 4000 - zones["accept"].share.k - zones["reject"].share.k
+    first, _, third, *_ = thresholds_verdict(replace(found, reject=0.6), {})
+    assert first.endswith(" or more; reject them below 0.6; a person reviews the others.")
+    assert third == "With the same probability, 0.5 or more of the rejected ones are wrong."
+    together = thresholds_verdict(replace(found, reject=np.nextafter(found.accept, 0)), {})[0]
+    assert together == f"Accept predictions at a confidence of {found.accept:.6g} or more; reject the others."
     everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Guarantee())
     assert (everything.accept, everything.reject) == (0, 0)
+    assert thresholds_verdict(everything, {})[0] == "Accept all predictions."
     assert everything.zones["accept"].share.value == 1
 
 

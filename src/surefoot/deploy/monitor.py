@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
-from surefoot.deploy.accuracy import FALL_FACTOR, Reference, scaled_fall
+from surefoot.deploy.accuracy import DIFFERENCE, FALL_FACTOR, SCALED, Reference, scaled_fall
 from surefoot.deploy.detectors import (
     LEAST_RANGE,
     Detector,
@@ -51,9 +51,6 @@ NORMAL_CURVE = NormalDist()
 FIRST_SHARE = 6 / np.pi**2  # of alpha, for the first check of a history: 1 / k^2, normalised
 ORDER = ("confidence", "energy", "energy tail", "novelty", "novelty tail", "coverage", "features",
          "class cosine", "outputs", "together")  # fmt: skip
-
-DIFFERENCE = "difference of confidences"
-SCALED = f"{DIFFERENCE}, falls times {FALL_FACTOR:g}"
 
 
 @dataclass(frozen=True, eq=False)

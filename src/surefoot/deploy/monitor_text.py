@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check, Finding
+from surefoot.deploy.accuracy import DIFFERENCE, SCALED
+from surefoot.deploy.monitor import FEW_ROWS, POWER, Check, Finding
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
@@ -39,6 +40,8 @@ DEFINITIONS = {
     "stranger": "the probability that a current row is more novel than a reference row; 0.5 without shift",
     "accuracy": "estimated: the reference's accuracy (its mean confidence, if it has no labels) less the "
     "fall of the mean confidence; for one label a fall counts three times, as measured on unfamiliar data",
+    "typical_error": "of the estimated accuracy: its mean absolute error on unfamiliar data, as measured in "
+    "benchmarks/results/monitor.md",
     "smallest_drop": "of the estimated accuracy, that would have been detected with probability 0.8",
     "matters": "the data has shifted, and the 95% interval of the estimated drop is above 0",
     "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
@@ -50,7 +53,7 @@ TYPICAL_ERROR = {
     (SCALED, True, True): 10,
     (SCALED, True, False): 12,
     (SCALED, False, True): 10,
-    (SCALED, False, False): 14,
+    (SCALED, False, False): 13,
     (DIFFERENCE, True, True): 1,
     (DIFFERENCE, True, False): 1,
     (DIFFERENCE, False, True): 1,
@@ -84,15 +87,20 @@ def monitor_verdict(check: Check) -> list[str]:
             f"{-100 * drop.low:+.1f})."
         )
     sentences += [_evidence(each) for each in significant if each.name not in SUMMARISED]
-    parts = sorted((each for each in check.parts if each.adjusted <= check.budget.level), key=lambda x: x.p)
+    parts = _changed_parts(check)
     if parts:
-        names = ", ".join(f"{each.kind} {each.name!r}" for each in parts[:PARTS_SHOWN])
-        more = f" and {len(parts) - PARTS_SHOWN} more" if len(parts) > PARTS_SHOWN else ""
-        sentences.append(f"Confidence has changed most in: {names}{more}.")
+        sentences.append(f"Confidence has changed most in: {parts}.")
     sentences.append(_estimated(check))
     if drop.value < 0:
         sentences.append("The classifier is more confident than before; it is not necessarily more accurate.")
     return sentences
+
+
+def _changed_parts(check: Check) -> str:
+    """The classes and groups whose confidence has changed significantly, the clearest first."""
+    parts = sorted((each for each in check.parts if each.adjusted <= check.budget.level), key=lambda x: x.p)
+    names = ", ".join(f"{each.kind} {each.name!r}" for each in parts[:PARTS_SHOWN])
+    return names + (f" and {len(parts) - PARTS_SHOWN} more" if len(parts) > PARTS_SHOWN else "")
 
 
 def _not_detected(check: Check) -> list[str]:
@@ -115,6 +123,14 @@ def _not_detected(check: Check) -> list[str]:
         sentences.append(
             f"The 95% interval of the change in {names} excludes 0, but after correction for "
             f"{len(check.findings)} comparisons and repeated checks this is not evidence of a shift."
+        )
+    parts = _changed_parts(check)
+    if parts:
+        smallest = min(each.adjusted for each in check.parts)
+        sentences.append(
+            f"But confidence has changed in: {parts} (smallest p = {p_text(smallest)}, corrected for "
+            f"{len(check.parts)} classes and groups). Look at these rows; single classes and groups raise no "
+            "alarm."
         )
     if check.n_current < FEW_ROWS:
         sentences.append(f"Only {count_of(check.n_current, 'row')}: only a large shift would be detected.")
@@ -139,13 +155,18 @@ def _evidence(finding: Finding) -> str:
 def _estimated(check: Check) -> str:
     then, now = check.reference_accuracy, check.accuracy
     how = "measured" if check.labelled else "its mean confidence, because it has no labels"
-    typical = TYPICAL_ERROR[check.estimator, check.labelled, check.calibrated]
+    typical = _typical_error(check)
     return (
         f"Estimated accuracy {now.value:.1%} ({percent_range(now.low, now.high)}; {check.estimator}); "
         f"accuracy of the reference {then.value:.1%} ({percent_range(then.low, then.high)}; {how}). On "
         f"unfamiliar data the estimate was wrong by {count_of(typical, 'point')} on average in our "
         "measurements."
     )
+
+
+def _typical_error(check: Check) -> int:
+    """In points."""
+    return TYPICAL_ERROR[check.estimator, check.labelled, check.calibrated]
 
 
 def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
@@ -167,6 +188,7 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
             "estimated": _interval(check.accuracy),
             "drop": _interval(check.drop),
             "estimator": check.estimator,
+            "typical_error": _typical_error(check) / 100,
             "smallest_drop": number(check.smallest_drop),
         },
         "findings": [

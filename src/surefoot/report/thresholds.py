@@ -43,7 +43,8 @@ def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
             if zone != "reject" or any_rejected:
                 rows.append((name, zone, proportion_text(rows_in.share), proportion_text(rows_in.error)))
     below = f", reject below {chosen.reject:.6g}" if chosen.reject else ""
-    title = f"Accept at {chosen.accept:.6g} or more{below}" if chosen.per is None else f"Per {_part(chosen)}"
+    at = "at " if chosen.accept > 0 else ""
+    title = f"Accept {at}{_accepted(chosen.accept)}{below}" if chosen.per is None else f"Per {_part(chosen)}"
     return Table.of_text(
         f"{title}; exact 95% intervals",
         ("data", "decision", "share of the rows", "wrong among them"),
@@ -56,13 +57,24 @@ def _part(chosen: Thresholds) -> str:
     return "group" if chosen.per == "groups" else str(chosen.per)
 
 
+def _accepted(threshold: float) -> str:
+    """The confidences that a threshold accepts.
+
+    >>> [_accepted(each) for each in (0.0, 0.75, math.inf)]
+    ['everything', '0.75 or more', 'nothing']
+    """
+    if threshold <= 0:
+        return "everything"
+    return f"{threshold:.6g} or more" if threshold < math.inf else "nothing"
+
+
 def parts_table(chosen: Thresholds) -> Table:
     """The thresholds of each class or group."""
     rows = [
         (
             name,
             f"{part.n:,}",
-            f"{part.accept:.6g} or more" if part.accept < math.inf else "nothing",
+            _accepted(part.accept),
             f"below {part.reject:.6g}" if part.reject else "nothing",
         )
         for name, part in chosen.parts.items()
@@ -88,18 +100,22 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
         return [*_of_parts(chosen), *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
     guarantee = chosen.guarantee
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
-    reject = f"; reject them below {chosen.reject:.6g}" if chosen.reject else ""
+    others = "; a person reviews the others."
+    if chosen.reject:
+        meet = f"{chosen.reject:.6g}" == f"{chosen.accept:.6g}"  # as shown
+        others = "; reject the others." if meet else f"; reject them below {chosen.reject:.6g}{others}"
+    which = f"predictions{whose} at a confidence of {_accepted(chosen.accept)}{others}"
     sentences = [
-        f"Accept predictions{whose} at a confidence of {chosen.accept:.6g} or more{reject}; a person reviews "
-        "the others.",
+        f"Accept {which}" if chosen.accept > 0 else f"Accept all predictions{whose}.",
         f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows: on "
         f"familiar data at most {rounded_up(chosen.bound)} of the accepted predictions are wrong.",
     ]
-    if not chosen.reject:
-        sentences.append(
-            "Nothing is rejected: no confidence is so low that the error below it is shown to be "
-            f"{guarantee.reject_error:.3g} or more."
-        )
+    sentences.append(
+        f"With the same probability, {guarantee.reject_error:.3g} or more of the rejected ones are wrong."
+        if chosen.reject
+        else "Nothing is rejected: no confidence is so low that the error below it is shown to be "
+        f"{guarantee.reject_error:.3g} or more."
+    )
     return [*sentences, *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
 
 
