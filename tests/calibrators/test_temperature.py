@@ -86,6 +86,15 @@ def test_the_slope_is_zero_where_it_says(seed, classes, n, log_sharpness):
         assert abs(newton_step) < 1e-6
 
 
+def test_weights_of_large_data_count_rows_that_often():
+    """Above FEWEST_ROWS the search starts on some rows and their weights."""
+    predictions = draw_one_label(3_000, 5, sharpness=3, seed=4)
+    weights = np.random.default_rng(5).integers(0, 4, size=3_000)
+    repeated = predictions.take(np.repeat(np.arange(3_000), weights))
+    weighted = fit_temperature(predictions, weights=weights)
+    assert weighted.temperature == pytest.approx(fit_temperature(repeated).temperature, rel=1e-6)
+
+
 def test_large_data_is_read_once_and_still_exact():
     """Above FEWEST_ROWS the search starts on some rows: the same T as the search on all of them."""
     predictions = draw_one_label(90_000, 3, sharpness=4, seed=2, dtype=np.float32)

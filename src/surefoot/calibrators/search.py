@@ -61,21 +61,30 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale; of the rows' slopes the squares' sum and the most."""
+    """Derivatives of the summed NLL at one scale; the first row by row as well."""
 
     scale: float
     slope: float
     second: float
     third: float
-    of_slopes: Callable[[], tuple[float, float]]
+    row_slopes: "Tensor | kernels.Slopes"  # or what compiled code has found of them
 
     @property
     def squared_slopes(self) -> float:
-        return self.of_slopes()[0]
+        """The sum of the squares of the rows' slopes."""
+        slopes = self.row_slopes
+        if isinstance(slopes, kernels.Slopes):
+            return slopes.squared
+        return float(
+            np.square(slopes.numpy()).sum() if slopes.device.type == "cpu" else slopes.square().sum()
+        )
 
     @property
     def largest_slope(self) -> float:
-        return self.of_slopes()[1]
+        slopes = self.row_slopes
+        if isinstance(slopes, kernels.Slopes):
+            return slopes.largest
+        return float(slopes.numpy().max() if slopes.device.type == "cpu" else slopes.max())
 
 
 def halley(slope: float, second: float, third: float) -> float:
@@ -102,17 +111,24 @@ def best_scale(
     fewest, more = (FEWEST_ROWS, MORE) if on_cpu else (FEWEST_ON_A_GPU, MORE_ON_A_GPU)
     stride = predictions.n // fewest
     while stride > 1:
-        labels = predictions.labels[::stride]
-        if on_cpu:  # numpy: torch would wake its threads, which then keep a core busy for a while
-            labels = torch.from_numpy(np.ascontiguousarray(labels.numpy()))
-        every = Rows(predictions.logits[:, ::stride], labels, predictions.kind)
-        some = None if weights is None else weights[::stride]
+        every = Rows(
+            predictions.logits[:, ::stride], _contiguous(predictions.labels[::stride]), predictions.kind
+        )
+        some = None if weights is None else _contiguous(weights[::stride])
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
         if is_at_bound(scale, lowest, highest):  # with few rows, all predictions may be correct
             scale = start
         stride //= more
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
     return search(partial(read, predictions, weights=weights), scale, lowest, highest, tolerance)
+
+
+def _contiguous(values: Tensor) -> Tensor:
+    """A copy without gaps; by numpy on the host, where torch would wake its threads, which then keep a core
+    busy for a while."""
+    if values.device.type != "cpu":
+        return values.contiguous()
+    return torch.from_numpy(np.ascontiguousarray(values.numpy()))
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
@@ -124,10 +140,12 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
 def mean_square(predictions: Predictions | Rows) -> float:
     """Of the (averaged) logits of some rows; for one label about the mean of each row."""
     rows = predictions.logits[0]
-    logits = rows[:: 1 + len(rows) // FEWEST_ROWS].cpu().numpy().astype(np.float64)
+    some = rows[:: 1 + len(rows) // FEWEST_ROWS]
+    # numpy on the host, as in `_contiguous`
+    logits = some.numpy().astype(np.float64) if some.device.type == "cpu" else some.to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
-        logits -= logits.mean(axis=1, keepdims=True)
-    return float(np.square(logits).mean())
+        logits = logits - logits.mean(1)[:, None]
+    return float((logits * logits).mean())
 
 
 def bounds_for(largest: float, size: float) -> tuple[float, float]:
@@ -216,11 +234,11 @@ def read(
         if row_slopes is not None:
             row_slopes.copy_(weighted[0])
         slope, second, third = weighted.sum(dim=1).tolist()
-        return Reading(scale, slope, second, third, partial(_of_slopes, weighted[0]))
+        return Reading(scale, slope, second, third, weighted[0])
     if softmax and len(logits) == 1 and logits.device.type == "cpu" and kernels.fits(logits[0].numpy()):
         weight, slopes_of = (None if each is None else each.numpy() for each in (weights, row_slopes))
         found = kernels.softmax_slopes(logits[0].numpy(), labels.numpy(), scale, weight, slopes_of)
-        return Reading(scale, found.slope, found.second, found.third, lambda: (found.squared, found.largest))
+        return Reading(scale, found.slope, found.second, found.third, found)
     slopes = row_slopes
     if slopes is None:
         slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
@@ -242,14 +260,7 @@ def read(
     if weights is not None:
         slopes.mul_(weights)
     slope = slopes.numpy().sum() if logits.device.type == "cpu" else slopes.sum()  # numpy: one thread
-    return Reading(scale, float(slope), sum(seconds), sum(thirds), partial(_of_slopes, slopes))
-
-
-def _of_slopes(slopes: Tensor) -> tuple[float, float]:
-    """The sum of the squares, and the largest."""
-    if slopes.device.type == "cpu":  # numpy: one thread
-        return float(np.square(slopes.numpy()).sum()), float(slopes.numpy().max())
-    return float(slopes.square().sum()), float(slopes.max())
+    return Reading(scale, float(slope), sum(seconds), sum(thirds), slopes)
 
 
 def search(
