@@ -72,6 +72,20 @@ def test_round_trips_of_any_numbers_are_exact(suffix, tmp_path, data):
     assert_equal(read_predictions(tmp_path / f"p{suffix}"), predictions)
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_arrays_in_another_byte_order_are_read_and_written(suffix, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"logits": rng.normal(size=(6, 3)).astype(">f4"), "labels": np.arange(6, dtype=">i8") % 3}
+    arrays |= {"groups": np.arange(6, dtype=">i4"), "ids": np.array(list("abcdef")).astype(">U1")}
+    np.savez(tmp_path / "swapped.npz", **arrays, novelty=rng.random(6).astype(">f8"))
+    read = read_predictions(tmp_path / "swapped.npz")
+    np.testing.assert_array_equal(read.logits[0], arrays["logits"].astype("=f4"))
+    write_predictions(read, tmp_path / f"again{suffix}")
+    again = read_predictions(tmp_path / f"again{suffix}")
+    assert again.groups.tolist() == list(range(6))
+    assert again.ids.tolist() == list("abcdef")
+
+
 @pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
 def test_csv_keeps_the_numbers(draw, tmp_path):
     predictions = everything(draw)

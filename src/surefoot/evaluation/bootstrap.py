@@ -19,6 +19,7 @@ from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, ece_of, ece_of_edges, edges_of, place_on_grid
 from surefoot.predictions.outcomes import Array, Curve, Index, Outcomes, Ranking
+from surefoot.runtime import in_parallel
 
 Counts = NDArray[np.uint8] | Array  # how often units are drawn: never 256 times; fewer bytes stay in cache
 
@@ -127,14 +128,16 @@ class Bootstrap:
         return values
 
     def prepare(self) -> None:
-        """Compute what all resamples share, before several threads ask for it."""
+        """Compute what all resamples share, before several threads ask for it; the ranking meanwhile."""
         ratios, on_curves, _ = self._by_method
-        if ratios:
-            _ = self._unit_sums
+        needed: list[Callable[[], object]] = []
         if any(metric.pooled or len(self.outcomes.blocks) == 1 for metric in on_curves.values()):
-            _ = self._pooled
+            needed.append(lambda: self._pooled)
         elif on_curves:
-            _ = self._blocks
+            needed.append(lambda: self._blocks)
+        if ratios:
+            needed.append(lambda: self._unit_sums)
+        in_parallel(lambda compute: compute(), needed, numbers=len(needed) * len(self.outcomes.row))
 
     @cached_property
     def _by_method(self) -> tuple[dict[int, Metric], dict[int, Metric], dict[int, Metric]]:

@@ -88,7 +88,7 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
         raise InputError(
             f"{name} have type {keys.dtype} and shape {keys.shape}; allowed: a list of text or whole numbers"
         )
-    return keys
+    return keys.astype(keys.dtype.newbyteorder("="), copy=False)  # Arrow takes no other byte order
 
 
 def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
