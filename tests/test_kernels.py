@@ -260,3 +260,21 @@ def test_an_outdated_library_is_not_loaded(tmp_path, monkeypatch):
     (tmp_path / "kernels-0000000000000000.native").write_bytes(b"")
     monkeypatch.setattr(kernels, "SOURCE", source)
     assert kernels._functions() == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_with_the_precision_it_has(dtype):
+    logits, labels = draw(40, 5)
+    half = torch.from_numpy(logits).to(dtype)
+    predictions = Predictions.from_logits(half, labels)
+    expected = Predictions.from_logits(half.float(), labels)
+    assert predictions.outcomes.log_p_true.tolist() == expected.outcomes.log_p_true.tolist()
+    assert predictions.extremes == expected.extremes
+
+
+@compiled
+def test_logits_of_other_types_are_left_to_numpy():
+    assert not kernels.reads(np.ones(3, dtype=np.float16))
+    assert not kernels.reads(np.ones(3, dtype=np.longdouble))
+    assert not kernels.fits(np.ones((3, 4), dtype=np.float32)[:, ::2])
+    assert kernels.fits(np.ones((3, 4), dtype=np.float32)[::2])

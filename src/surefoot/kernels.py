@@ -77,9 +77,15 @@ def is_available() -> bool:
     return bool(_FUNCTIONS)
 
 
+def reads(values: Floats) -> bool:
+    """Whether there are functions for numbers of this type."""
+    return bool(_FUNCTIONS) and values.dtype in (np.float32, np.float64)
+
+
 def fits(logits: Floats) -> bool:
     """Whether the functions below can read these logits (rows, classes)."""
-    return bool(_FUNCTIONS) and logits.strides[1] == logits.itemsize and logits.strides[0] >= 0
+    rows, classes = logits.strides
+    return reads(logits) and classes == logits.itemsize and rows >= 0 and rows % classes == 0
 
 
 def softmax_facts(logits: Floats, labels: Index, rows: Index | None) -> tuple[Array, Bools]:
@@ -232,12 +238,13 @@ def count_doubts(
 def spread_on_grid(confidence: Array, residual: Array, cells: int) -> Array:
     """Each residual, shared between the two cells that are nearest to its confidence."""
     grid = np.zeros(cells)
-    arrays = (np.ascontiguousarray(each, dtype=np.float64) for each in (confidence, residual))
-    _FUNCTIONS["spread_on_grid"](*map(_address, arrays), len(confidence), cells, _address(grid))
+    x, y = (np.ascontiguousarray(each, dtype=np.float64) for each in (confidence, residual))
+    _FUNCTIONS["spread_on_grid"](_address(x), _address(y), len(x), cells, _address(grid))
     return grid
 
 
 def _address(array: NDArray[Any]) -> int:
+    """Of an array that somebody else holds on to until the function has returned."""
     assert array.flags.c_contiguous
     return array.ctypes.data
 
@@ -246,6 +253,7 @@ def _some(
     logits: Floats, labels: Index, rows: Index | None, part: slice
 ) -> tuple[tuple[int, ...], int | None, int]:
     """The arguments for some of the labels: the logits' place, the rows' numbers, and the labels."""
+    assert labels.dtype == np.int64
     labels = labels[part]
     chosen = logits[part] if rows is None else logits
     place = (chosen.ctypes.data, len(labels), logits.shape[1], logits.strides[0] // logits.itemsize)

@@ -124,10 +124,8 @@ def _is_worth_sharing(numbers: int) -> bool:
     if numbers < NUMBERS_TO_SHARE or numbers >= NUMBERS_TO_WAIT:
         return numbers >= NUMBERS_TO_SHARE
     try:
-        with open(RUNNING, "rb") as file:  # noqa: PTH123 # it takes 10 microseconds, a Path twice as many
-            running = int(
-                file.read().split()[3].split(b"/")[0]
-            )  # threads of all processes, this one included
+        with open(RUNNING, "rb") as file:  # noqa: PTH123 # a Path takes longer
+            running = int(file.read().split()[3].split(b"/")[0])  # of all processes, this thread included
     except (OSError, ValueError, IndexError):  # not on Linux
         return True
     return running < usable_cores()

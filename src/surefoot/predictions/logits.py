@@ -185,7 +185,7 @@ def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float
 
 def extremes_of(logits: Tensor) -> tuple[float, float]:
     """The lowest and the highest logit, in the memory of the host."""
-    if kernels.is_available() and logits.is_contiguous():
+    if logits.is_contiguous() and kernels.reads(logits.numpy()):
         return kernels.extremes(logits.numpy())
     parts = spans(logits.shape[1], max(1, NUMBERS_AT_ONCE // (len(logits) * logits.shape[2])))
     ends = in_parallel(lambda part: torch.aminmax(logits[:, part]), parts, numbers=logits.numel())

@@ -223,7 +223,7 @@ def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
 
 def _sum_of_squares(values: Floats) -> float:
     """Row by row of a matrix: BLAS divides long rows between threads, which then wait for each other."""
-    if kernels.is_available():
+    if kernels.reads(values):
         return kernels.sum_of_squares(values)
     end = len(values) // DOT_NUMBERS * DOT_NUMBERS
     matrix, rest = values[:end].reshape(-1, DOT_NUMBERS), values[end:]
