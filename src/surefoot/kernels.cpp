@@ -89,6 +89,10 @@ INLINE Doubles choose(Wholes mask, Doubles yes, Doubles no) {
   return (Doubles)((mask & (Wholes)yes) | (~mask & (Wholes)no));
 }
 
+INLINE Floats choose(Ints mask, Floats yes, Floats no) {
+  return (Floats)((mask & (Ints)yes) | (~mask & (Ints)no));
+}
+
 INLINE double sum(Doubles v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 INLINE EightFloats low(Floats v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
@@ -127,10 +131,11 @@ template <class T> INLINE int64_t top_class(const T *row, int64_t classes) {
   }
   for (; first < classes; first++) highest = row[first] > highest ? row[first] : highest;
   int64_t top = 0;
-  for (; top + WIDTH <= classes; top += WIDTH) {
-    Vector here;
-    memcpy(&here, row + top, sizeof here);
-    auto equal = here == highest;
+  for (; top + PARTS * WIDTH <= classes; top += PARTS * WIDTH) {
+    Vector here[PARTS];
+    memcpy(here, row + top, sizeof here);
+    auto equal = here[0] == highest;
+    for (int part = 1; part < PARTS; part++) equal |= here[part] == highest;
     int64_t words[8], any = 0;
     memcpy(words, &equal, sizeof words);
     for (int word = 0; word < 8; word++) any |= words[word];
@@ -215,9 +220,11 @@ template <class T> INLINE void add_ratios(const Rows<T> &rows, int64_t start, in
     double highest = find_top(rows, start, number, block, row);
     Doubles total = {}, products = {}, squares = {};
     if (sizeof(T) == sizeof(float) && rows.classes > MANY) {
-      constexpr int WIDTH = 16;
+      constexpr int WIDTH = 16, IN_FLOAT = 8;  // vectors whose products are added up in float32
+      Floats some_products = {}, some_squares = {};
       const float *z = (const float *)row;
       const float most = (float)highest;
+      const Ints numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
       int64_t top = ((int64_t *)block.top)[number];
       for (int64_t first = 0; first < rows.classes; first += WIDTH) {
         Floats d;
@@ -228,18 +235,25 @@ template <class T> INLINE void add_ratios(const Rows<T> &rows, int64_t start, in
           d = -1e30f - Floats{};
           for (int lane = 0; first + lane < rows.classes; lane++) d[lane] = z[first + lane] - most;
         }
+        d = choose(numbers == (int32_t)(top - first), -1e30f - Floats{}, d);
         Floats ratio = exponential(d);
-        if (top - first < WIDTH && top >= first) ratio[top - first] = 0;
-        Floats product = d * ratio, square = ratio * ratio;
         total += widen(low(ratio)) + widen(high(ratio));
-        products += widen(low(product) + high(product));
-        squares += widen(low(square) + high(square));
+        some_products += d * ratio;
+        some_squares += ratio * ratio;
+        if (first % (WIDTH * IN_FLOAT) == 0) {
+          products += widen(low(some_products) + high(some_products));
+          squares += widen(low(some_squares) + high(some_squares));
+          some_products = some_squares = Floats{};
+        }
       }
+      products += widen(low(some_products) + high(some_products));
+      squares += widen(low(some_squares) + high(some_squares));
     } else {
       const int64_t top = ((int64_t *)block.top)[number];
+      const Wholes numbers = {0, 1, 2, 3, 4, 5, 6, 7};
       each_of_row(row, rows.classes, highest, [&](Doubles d, int64_t first) __attribute__((always_inline)) {
+        d = choose(numbers == top - first, NOTHING - Doubles{}, d);
         Doubles ratio = exponential(d);
-        if (top - first < LANES && top >= first) ratio[top - first] = 0;
         total += ratio;
         products += d * ratio;
         squares += ratio * ratio;
