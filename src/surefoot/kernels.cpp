@@ -131,11 +131,10 @@ template <class T> INLINE int64_t top_class(const T *row, int64_t classes) {
   }
   for (; first < classes; first++) highest = row[first] > highest ? row[first] : highest;
   int64_t top = 0;
-  for (; top + PARTS * WIDTH <= classes; top += PARTS * WIDTH) {
-    Vector here[PARTS];
-    memcpy(here, row + top, sizeof here);
-    auto equal = here[0] == highest;
-    for (int part = 1; part < PARTS; part++) equal |= here[part] == highest;
+  for (; top + WIDTH <= classes; top += WIDTH) {
+    Vector here;
+    memcpy(&here, row + top, sizeof here);
+    auto equal = here == highest;
     int64_t words[8], any = 0;
     memcpy(words, &equal, sizeof words);
     for (int word = 0; word < 8; word++) any |= words[word];
