@@ -148,12 +148,24 @@ class Outcomes:
         n = self.blocks[-1].stop
 
         def summed(start: int) -> list[float]:
-            some = _Some(self, slice(start, start + DECISIONS_AT_ONCE))
+            some = self._some(slice(start, min(start + DECISIONS_AT_ONCE, n)))
             return [float(part(some).sum()) for part in parts]
 
         first = summed(0)  # here, because it computes the facts, on all threads
         others = in_parallel(summed, range(DECISIONS_AT_ONCE, n, DECISIONS_AT_ONCE), numbers=2 * n)
         return [sum(of_part) for of_part in zip(first, *others, strict=True)]
+
+    def _some(self, part: slice) -> "Outcomes":
+        """Some decisions as one block, of which a fact is read when a function needs it."""
+        return Outcomes(
+            log_p_true=lambda: self.log_p_true[part],
+            squared_error=lambda: self.squared_error[part],
+            confidence=lambda: self.confidence[part],
+            correct=lambda: self.correct[part],
+            entropy=lambda: self.entropy[part],
+            row=lambda: self.row[part],
+            blocks=(slice(0, part.stop - part.start),),
+        )
 
     def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
         """The mean over decisions; NaN where there are none."""
@@ -253,34 +265,6 @@ class Decisions(Protocol):
 
     @property
     def entropy(self) -> Array: ...
-
-
-@dataclass(frozen=True, eq=False)
-class _Some:
-    """Some of the decisions of outcomes: few enough to stay in the cache."""
-
-    outcomes: Outcomes
-    part: slice
-
-    @property
-    def log_p_true(self) -> Array:
-        return self.outcomes.log_p_true[self.part]
-
-    @property
-    def squared_error(self) -> Array:
-        return self.outcomes.squared_error[self.part]
-
-    @property
-    def confidence(self) -> Array:
-        return self.outcomes.confidence[self.part]
-
-    @property
-    def correct(self) -> Bools:
-        return self.outcomes.correct[self.part]
-
-    @property
-    def entropy(self) -> Array:
-        return self.outcomes.entropy[self.part]
 
 
 class Curves(Protocol):
