@@ -124,7 +124,7 @@ def _kernels() -> Finding:
         return Finding("compiled code", OK, "metrics and fits use it")
     remedy = "with a C++ compiler (c++, g++ or clang++), install Surefoot again"
     return Finding(
-        "compiled code", MISSING, "metrics and fits of large files are 3 to 8 times slower", remedy
+        "compiled code", MISSING, "metrics and fits of large files are 1.5 to 8 times slower", remedy
     )
 
 

@@ -85,7 +85,7 @@ def drawn_in_order(
             if kernels.is_available():
                 kernels.count_numbers(of_row, row)
             else:
-                np.add.at(row, of_row, 1)
+                row[:] = np.bincount(of_row, minlength=units)
         unused.append(drawn)
         return counts
 
