@@ -57,7 +57,7 @@ def without_kernels(monkeypatch):
 def test_facts_are_those_of_the_definition(classes, dtype):
     for size in (0.01, 3.0, 12.0):
         logits, labels = draw(203, classes, size=size, dtype=dtype)
-        facts, correct = kernels.softmax_facts(logits, labels, None)
+        facts, correct, _ = kernels.softmax_facts(logits, labels, None)
         expected, right = exact_facts(logits, labels)
         tolerance = 2e-7 if dtype == np.float32 and classes > 100 else 1e-13
         np.testing.assert_allclose(facts[[0, 2, 3]], expected[[0, 2, 3]], tolerance, 1e-18)
@@ -67,16 +67,29 @@ def test_facts_are_those_of_the_definition(classes, dtype):
 
 
 @compiled
+@pytest.mark.parametrize("rows", [1, 7, 8, 64, 203, 70_000])
+def test_sums_are_those_of_the_facts(rows):
+    logits, labels = draw(rows, 20, size=4.0)
+    limits = (np.log(0.01), np.log(0.9), 0.95)
+    facts, correct, sums = kernels.softmax_facts(logits, labels, None, limits)
+    log_p, confidence, squared_error, entropy = facts
+    sure = confidence > limits[2]
+    counts = [(~correct).sum(), sure.sum(), (sure & ~correct).sum()]
+    expected = [-log_p.sum(), -log_p.clip(*limits[:2]).sum(), squared_error.sum(), entropy.sum(), *counts]
+    np.testing.assert_allclose(sums, expected, 1e-12)
+
+
+@compiled
 @pytest.mark.parametrize("classes", [2, 10, 33, 150])
 def test_facts_of_chosen_rows_and_of_rows_with_gaps_are_those_of_their_rows(classes):
     logits, labels = draw(300, classes)
-    facts, correct = kernels.softmax_facts(logits, labels, None)
+    facts, correct, _ = kernels.softmax_facts(logits, labels, None)
     rows = np.array([299, 7, 7, 64, 0])
-    some, right = kernels.softmax_facts(logits, labels[rows], rows)
+    some, right, _ = kernels.softmax_facts(logits, labels[rows], rows)
     np.testing.assert_array_equal(some, facts[:, rows])
     np.testing.assert_array_equal(right, correct[rows])
     np.testing.assert_array_equal(kernels.top_is_label(logits, labels[rows], rows), right)
-    every, _ = kernels.softmax_facts(logits[::7], np.ascontiguousarray(labels[::7]), None)
+    every, *_ = kernels.softmax_facts(logits[::7], np.ascontiguousarray(labels[::7]), None)
     np.testing.assert_array_equal(every, facts[:, ::7])
 
 
@@ -90,7 +103,7 @@ def test_the_first_of_equal_logits_is_predicted_and_equal_rows_tie(classes):
     first = logits.argmax(axis=1)
     assert kernels.softmax_facts(logits, first, None)[1].all()
     last = classes - 1 - logits[:, ::-1].argmax(axis=1)
-    facts, correct = kernels.softmax_facts(logits, last, None)
+    facts, correct, _ = kernels.softmax_facts(logits, last, None)
     np.testing.assert_array_equal(correct, first == last)
     assert len(set(facts[1])) == 1
 
@@ -102,7 +115,7 @@ def test_extreme_logits_give_what_the_definition_gives(classes, largest):
     logits = np.zeros((4, classes))
     logits[1, 1], logits[2, 0], logits[3] = largest, -largest, largest
     labels = np.array([0, 1, 0, 1])
-    (log_p, confidence, squared_error, entropy), correct = kernels.softmax_facts(logits, labels, None)
+    (log_p, confidence, squared_error, entropy), correct, _ = kernels.softmax_facts(logits, labels, None)
     others = classes - 1
     np.testing.assert_allclose(log_p, [-np.log(classes), 0, -largest - np.log(others), -np.log(classes)])
     np.testing.assert_allclose(confidence, [1 / classes, 1, 1 / others, 1 / classes], atol=1e-12)

@@ -28,6 +28,7 @@ typedef double Doubles __attribute__((vector_size(64)));
 typedef int64_t Wholes __attribute__((vector_size(64)));
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint64_t Bits __attribute__((vector_size(64)));
 typedef float EightFloats __attribute__((vector_size(32)));
 
 // e^x for x up to 0: 2^n times Taylor's polynomial of the rest, which is at most log(2) / 2 in size. Where the
@@ -85,12 +86,8 @@ INLINE Doubles log_of_one_plus(Doubles x) {
 }
 
 // GCC 12 computes some choices by ?: number by number.
-INLINE Doubles choose(Wholes mask, Doubles yes, Doubles no) {
-  return (Doubles)((mask & (Wholes)yes) | (~mask & (Wholes)no));
-}
-
-INLINE Floats choose(Ints mask, Floats yes, Floats no) {
-  return (Floats)((mask & (Ints)yes) | (~mask & (Ints)no));
+template <class Mask, class Vector> INLINE Vector choose(Mask mask, Vector yes, Vector no) {
+  return (Vector)((mask & (Mask)yes) | (~mask & (Mask)no));
 }
 
 INLINE double sum(Doubles v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
@@ -112,35 +109,44 @@ INLINE void each_of_row(const T *row, int64_t classes, double highest, Work work
   work(d, first);
 }
 
-// The first class with the highest logit.
+// The first class with the highest logit, of FEW or more. Without branches that depend on the logits, the
+// processor works on several rows at once.
 template <class T> INLINE int64_t top_class(const T *row, int64_t classes) {
   typedef T Vector __attribute__((vector_size(64)));
+  typedef T Unaligned __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
+  typedef decltype(Vector{} > Vector{}) Places;
+  typedef decltype(Places{}[0] + 0) Number;
   constexpr int WIDTH = 64 / sizeof(T), PARTS = 4;
+  Places lanes;
+  for (int lane = 0; lane < WIDTH; lane++) lanes[lane] = lane;
+  Vector most[PARTS];
+  Places place[PARTS];
+  for (int part = 0; part < PARTS; part++) {
+    most[part] = *(const Unaligned *)row;
+    place[part] = lanes;
+  }
+  auto look = [&](int part, int64_t first) __attribute__((always_inline)) {
+    Vector next = *(const Unaligned *)(row + first);
+    place[part] = choose(next > most[part], lanes + (Number)first, place[part]);
+    most[part] = next > most[part] ? next : most[part];
+  };
+  int64_t first = WIDTH;
+  for (; first + PARTS * WIDTH <= classes; first += PARTS * WIDTH)
+    for (int part = 0; part < PARTS; part++) look(part, first + part * WIDTH);
+  for (; first + WIDTH <= classes; first += WIDTH) look(0, first);
+  look(1, classes - WIDTH);  // again, but for the last few
   T highest = row[0];
-  int64_t first = 0;
-  if (classes >= PARTS * WIDTH) {
-    Vector most[PARTS];
-    memcpy(most, row, sizeof most);
-    for (first = PARTS * WIDTH; first + PARTS * WIDTH <= classes; first += PARTS * WIDTH) {
-      Vector next[PARTS];
-      memcpy(next, row + first, sizeof next);
-      for (int part = 0; part < PARTS; part++) most[part] = next[part] > most[part] ? next[part] : most[part];
-    }
-    for (int part = 1; part < PARTS; part++) most[0] = most[part] > most[0] ? most[part] : most[0];
-    for (int lane = 0; lane < WIDTH; lane++) highest = most[0][lane] > highest ? most[0][lane] : highest;
+  Vector best = most[0];
+  for (int part = 1; part < PARTS; part++) best = most[part] > best ? most[part] : best;
+  for (int lane = 0; lane < WIDTH; lane++) highest = best[lane] > highest ? best[lane] : highest;
+  const Places nowhere = (Number)classes - Places{};
+  Places lowest = nowhere;
+  for (int part = 0; part < PARTS; part++) {
+    Places candidate = choose(most[part] == highest, place[part], nowhere);
+    lowest = candidate < lowest ? candidate : lowest;
   }
-  for (; first < classes; first++) highest = row[first] > highest ? row[first] : highest;
-  int64_t top = 0;
-  for (; top + WIDTH <= classes; top += WIDTH) {
-    Vector here;
-    memcpy(&here, row + top, sizeof here);
-    auto equal = here == highest;
-    int64_t words[8], any = 0;
-    memcpy(words, &equal, sizeof words);
-    for (int word = 0; word < 8; word++) any |= words[word];
-    if (any) break;
-  }
-  while (row[top] != highest) top++;
+  int64_t top = classes;
+  for (int lane = 0; lane < WIDTH; lane++) top = lowest[lane] < top ? lowest[lane] : top;
   return top;
 }
 
@@ -219,32 +225,50 @@ template <class T> INLINE void add_ratios(const Rows<T> &rows, int64_t start, in
     double highest = find_top(rows, start, number, block, row);
     Doubles total = {}, products = {}, squares = {};
     if (sizeof(T) == sizeof(float) && rows.classes > MANY) {
-      constexpr int WIDTH = 16, IN_FLOAT = 8;  // vectors whose products are added up in float32
+      constexpr int WIDTH = 16;
+      constexpr float ABSENT = -1e30f;  // e to it is 0
+      const float *z = (const float *)row, most = (float)highest;
+      const int64_t top = ((int64_t *)block.top)[number], of_top = top - top % WIDTH, whole = rows.classes - rows.classes % WIDTH;
       Floats some_products = {}, some_squares = {};
-      const float *z = (const float *)row;
-      const float most = (float)highest;
-      const Ints numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-      int64_t top = ((int64_t *)block.top)[number];
-      for (int64_t first = 0; first < rows.classes; first += WIDTH) {
-        Floats d;
-        if (first + WIDTH <= rows.classes) {
-          memcpy(&d, z + first, sizeof d);
-          d -= most;
-        } else {
-          d = -1e30f - Floats{};
-          for (int lane = 0; first + lane < rows.classes; lane++) d[lane] = z[first + lane] - most;
-        }
-        d = choose(numbers == (int32_t)(top - first), -1e30f - Floats{}, d);
+      // The bits of a float32 from 0, put into those of a float64, are the same number times 2^-896: two shifts
+      // instead of a conversion.
+      Doubles even = {}, odd = {};
+      auto add = [&](Floats d) __attribute__((always_inline)) {
         Floats ratio = exponential(d);
-        total += widen(low(ratio)) + widen(high(ratio));
+        even += (Doubles)((Bits)ratio << 32 >> 3);
+        odd += (Doubles)((Bits)ratio >> 32 << 29);
         some_products += d * ratio;
         some_squares += ratio * ratio;
-        if (first % (WIDTH * IN_FLOAT) == 0) {
-          products += widen(low(some_products) + high(some_products));
-          squares += widen(low(some_squares) + high(some_squares));
-          some_products = some_squares = Floats{};
+      };
+      auto add_whole = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
+        for (int64_t first = from; first < to; first += WIDTH) {
+          Floats d;
+          memcpy(&d, z + first, sizeof d);
+          add(d - most);
         }
+      };
+      auto add_some = [&](int64_t first) __attribute__((always_inline)) {
+        Floats d = ABSENT - Floats{};
+        for (int lane = 0; lane < WIDTH && first + lane < rows.classes; lane++)
+          if (first + lane != top) d[lane] = z[first + lane] - most;
+        add(d);
+      };
+      constexpr int64_t IN_FLOAT = 8 * WIDTH;  // classes whose products are added up in float32
+      for (int64_t first = 0; first < whole; first += IN_FLOAT) {
+        const int64_t end = first + IN_FLOAT < whole ? first + IN_FLOAT : whole;
+        if (first <= top && top < end) {
+          add_whole(first, of_top);
+          add_some(of_top);
+          add_whole(of_top + WIDTH, end);
+        } else {
+          add_whole(first, end);
+        }
+        products += widen(low(some_products) + high(some_products));
+        squares += widen(low(some_squares) + high(some_squares));
+        some_products = some_squares = Floats{};
       }
+      if (whole < rows.classes) add_some(whole);
+      total = (even + odd) * 0x1p896;
       products += widen(low(some_products) + high(some_products));
       squares += widen(low(some_squares) + high(some_squares));
     } else {
@@ -269,10 +293,43 @@ INLINE void store(double *into, Doubles v, int64_t count) {
   else memcpy(into, &v, sizeof(double) * count);
 }
 
+// To the sums over rows: -log p(true), the same with p(true) clipped, squared error, entropy, errors, the confident
+// predictions, and the errors among them.
+INLINE void add_totals(int64_t n, const double *limits, const double *log_p, const double *confidence,
+                       const double *squared_error, const double *entropy, const uint8_t *correct, double *totals) {
+  const double low = limits[0], high = limits[1], sure = limits[2];
+  Doubles sums[4] = {};
+  auto add = [&](Doubles log, Doubles error, Doubles spread) __attribute__((always_inline)) {
+    Doubles raised = choose(log < low, low - Doubles{}, log);
+    sums[0] -= log;
+    sums[1] -= choose(raised > high, high - Doubles{}, raised);
+    sums[2] += error;
+    sums[3] += spread;
+  };
+  int64_t row = 0, errors = 0, above = 0, errors_above = 0;
+  for (; row + LANES <= n; row += LANES) add(load(log_p + row), load(squared_error + row), load(entropy + row));
+  for (int number = 0; number < 4; number++) totals[number] += sum(sums[number]);
+  for (; row < n; row++) {
+    totals[0] -= log_p[row];
+    totals[1] -= log_p[row] < low ? low : log_p[row] > high ? high : log_p[row];
+    totals[2] += squared_error[row];
+    totals[3] += entropy[row];
+  }
+  for (row = 0; row < n; row++) {
+    errors += !correct[row];
+    above += confidence[row] > sure;
+    errors_above += !correct[row] & (confidence[row] > sure);
+  }
+  totals[4] += (double)errors;
+  totals[5] += (double)above;
+  totals[6] += (double)errors_above;
+}
+
 template <class T>
-INLINE void softmax_facts(const Rows<T> &rows, int64_t n, double *log_p, double *confidence, double *squared_error,
-                          double *entropy, uint8_t *correct) {
+INLINE void softmax_facts(const Rows<T> &rows, int64_t n, const double *limits, double *log_p, double *confidence,
+                          double *squared_error, double *entropy, uint8_t *correct, double *totals) {
   Block block = {};
+  for (int number = 0; number < 7; number++) totals[number] = 0;
   for (int64_t start = 0; start < n; start += ROWS) {
     int64_t count = n - start < ROWS ? n - start : ROWS;
     add_ratios(rows, start, count, block);
@@ -286,12 +343,16 @@ INLINE void softmax_facts(const Rows<T> &rows, int64_t n, double *log_p, double 
       Doubles others = choose(right, rest, total - ratio);
       squares = choose(right, squares, 1.0 + squares - ratio * ratio);
       constexpr double round = 0x1.8p52;
-      store(log_p + at, truth - log_total, left);
-      store(confidence + at, ((share * DECIMALS + round) - round) / DECIMALS, left);
-      store(squared_error + at, (others * others + squares) * (share * share) / (double)rows.classes, left);
-      store(entropy + at, log_total - products * share, left);
+      const Doubles log_of_label = truth - log_total, sure_of = ((share * DECIMALS + round) - round) / DECIMALS;
+      const Doubles error = (others * others + squares) * (share * share) / (double)rows.classes;
+      const Doubles spread = log_total - products * share;
+      store(log_p + at, log_of_label, left);
+      store(confidence + at, sure_of, left);
+      store(squared_error + at, error, left);
+      store(entropy + at, spread, left);
       for (int lane = 0; lane < LANES && lane < left; lane++) correct[at + lane] = right[lane] != 0;
     }
+    add_totals(count, limits, log_p + start, confidence + start, squared_error + start, entropy + start, correct + start, totals);
   }
 }
 
@@ -495,10 +556,12 @@ INLINE void add_squares(const double *facts, int64_t count, int64_t n, double *r
 
 #define EXPORT(name, T)                                                                                            \
   extern "C" ON_EACH_CPU void softmax_facts_##name(const T *z, int64_t n, int64_t classes, int64_t stride,         \
-                                                   const int64_t *chosen, const int64_t *labels, double *log_p,    \
-                                                   double *confidence, double *squared_error, double *entropy,     \
-                                                   uint8_t *correct) {                                             \
-    softmax_facts<T>({z, classes, stride, chosen, labels}, n, log_p, confidence, squared_error, entropy, correct); \
+                                                   const int64_t *chosen, const int64_t *labels,                    \
+                                                   const double *limits, double *log_p, double *confidence,        \
+                                                   double *squared_error, double *entropy, uint8_t *correct,       \
+                                                   double *totals) {                                               \
+    softmax_facts<T>({z, classes, stride, chosen, labels}, n, limits, log_p, confidence, squared_error, entropy,   \
+                     correct, totals);                                                                             \
   }                                                                                                                \
   extern "C" ON_EACH_CPU void softmax_slopes_##name(const T *z, int64_t n, int64_t classes, int64_t stride,        \
                                                     const int64_t *labels, double scale, const double *weights,    \

@@ -18,7 +18,7 @@ from surefoot.runtime import in_parallel
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 OFF = "SUREFOOT_NO_KERNELS"  # a variable of the environment
-NUMBERS_AT_ONCE = 2**18  # logits that a thread reads at a time
+NUMBERS_AT_ONCE = 2**20  # logits that a thread reads at a time
 ROWS_OF_BLOCK = 64  # in kernels.cpp
 CONFIDENCES_AT_ONCE = 2**16
 
@@ -33,7 +33,7 @@ ADDRESS, NUMBER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 ROWS = (ADDRESS, NUMBER, NUMBER, NUMBER)  # logits, how many rows, their classes, from row to row
 Signature = tuple[tuple[type[Any], ...], type[Any] | None]  # arguments, and result
 OF_EACH_TYPE: dict[str, Signature] = {
-    "softmax_facts": ((*ROWS, *[ADDRESS] * 7), None),
+    "softmax_facts": ((*ROWS, *[ADDRESS] * 9), None),
     "top_is_label": ((*ROWS, *[ADDRESS] * 3), None),
     "softmax_slopes": ((*ROWS, ADDRESS, REAL, *[ADDRESS] * 3), None),
     "sum_of_squares": ((ADDRESS, NUMBER), REAL),
@@ -88,20 +88,40 @@ def fits(logits: Floats) -> bool:
     return reads(logits) and classes == logits.itemsize and rows >= 0 and rows % classes == 0
 
 
-def softmax_facts(logits: Floats, labels: Index, rows: Index | None) -> tuple[Array, Bools]:
-    """(4, n): log p(true), confidence, squared error, entropy; and whether the top class is the label.
+class Facts(NamedTuple):
+    """Of each row, and sums over rows."""
 
-    Of the numbered rows, whose labels these are, or of all. Logits are finite and labels in range.
+    facts: Array  # (4, n): log p(true), confidence, squared error, entropy
+    correct: Bools  # whether the top class is the label
+    sums: Array  # of `parts.SUMMED`
+
+
+def softmax_facts(
+    logits: Floats, labels: Index, rows: Index | None, limits: tuple[float, float, float] = (0.0, 0.0, 0.0)
+) -> Facts:
+    """Of the numbered rows, whose labels these are, or of all. Logits are finite and labels in range.
+
+    The `limits` are those that sums depend on: the lowest and highest log p(true), and the confidence above
+    which predictions are counted.
     """
     facts, correct = np.empty((4, len(labels))), np.empty(len(labels), dtype=np.bool_)
-    read = _FUNCTIONS[f"softmax_facts_{logits.dtype}"]
+    read, bounds = _FUNCTIONS[f"softmax_facts_{logits.dtype}"], np.array(limits)
 
-    def compute(part: slice) -> None:
+    def compute(part: slice) -> Array:
         place, *others = _some(logits, labels, rows, part)
-        read(*place, *others, *map(_address, facts[:, part]), _address(correct[part]))
+        sums = np.empty(7)
+        read(
+            *place,
+            *others,
+            _address(bounds),
+            *map(_address, facts[:, part]),
+            _address(correct[part]),
+            _address(sums),
+        )
+        return sums
 
-    _in_parts(compute, len(labels), logits.shape[1])
-    return facts, correct
+    of_parts = _in_parts(compute, len(labels), logits.shape[1])
+    return Facts(facts, correct, np.sum(of_parts, axis=0))
 
 
 def top_is_label(logits: Floats, labels: Index, rows: Index | None) -> Bools:
@@ -261,7 +281,12 @@ def _some(
 
 
 def _in_parts(compute: Callable[[slice], Result], n: int, numbers: int) -> list[Result]:
-    """`compute` of 0 to n, on several threads, where each row has so many numbers."""
-    size = ROWS_OF_BLOCK * max(1, NUMBERS_AT_ONCE // (ROWS_OF_BLOCK * numbers))
-    parts = [slice(start, min(start + size, n)) for start in range(0, max(1, n), size)]
-    return in_parallel(compute, parts, numbers=n * numbers)
+    """`compute` of 0 to n, on several threads, where each row has so many numbers.
+
+    There are a multiple of four parts, which two or four threads share evenly.
+    """
+    parts = -(-n * numbers // NUMBERS_AT_ONCE)
+    parts = parts if parts <= 1 else 4 * -(-parts // 4)
+    size = ROWS_OF_BLOCK * max(1, -(-n // (ROWS_OF_BLOCK * max(1, parts))))
+    slices = [slice(start, min(start + size, n)) for start in range(0, max(1, n), size)]
+    return in_parallel(compute, slices, numbers=n * numbers)

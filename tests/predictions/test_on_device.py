@@ -9,7 +9,8 @@ from surefoot.calibrators import search
 from surefoot.metrics import METRICS
 from surefoot.predictions import fused
 from surefoot.predictions.logits import facts_on_device, fused_facts, outcomes_on_device
-from surefoot.predictions.on_device import SUMMED, DeviceFacts, _sums_below
+from surefoot.predictions.on_device import DeviceFacts, _sums_below
+from surefoot.predictions.parts import SUMMED
 
 
 def drawn(rows, classes, *, members=1, dtype=torch.float64, size=3.0):

@@ -58,7 +58,7 @@ def softmax_facts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tenso
 def totals(facts: Tensor, correct: Tensor, extremes: Tensor, labels: Tensor) -> Tensor:
     """(RANGES + SUMS, parts), each of some rows: lowest logit and label (or 0), highest, and sums.
 
-    The sums are those of `SUMMED` in `on_device`, in that order.
+    The sums are those of `parts.SUMMED`, in that order.
     """
     n = len(labels)
     parts = max(1, triton.cdiv(n, ROWS_PER_PROGRAM))

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.on_device import DeviceFacts, on_host, started_copy, summed
+from surefoot.predictions.on_device import DeviceFacts, on_host, started_copy
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Index, Outcomes
+from surefoot.predictions.parts import LOG_CLIP, SURE, Part, by_name, name_of, wrong
 from surefoot.runtime import in_parallel
 
 
@@ -71,6 +72,7 @@ def one_label_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
         correct=lambda: softmax.correct,
         row=partial(np.arange, len(labels)) if rows is None else rows.numpy(),
         blocks=(slice(0, len(labels)),),
+        known_sums=softmax.sums_of,
     )
 
 
@@ -90,6 +92,7 @@ def outcomes_on_device(facts: DeviceFacts, labels: Tensor | None) -> Outcomes:
         row=partial(np.arange, len(facts.correct)) if rows is None else on_host(rows),
         blocks=(slice(0, len(known.correct)),),
         on_device=known if len(known.correct) else None,
+        known_sums=known.sums_of if len(known.correct) else None,
     )
 
 
@@ -112,12 +115,21 @@ class _Softmax:
     rows: Tensor | None = None  # where the labels are; None is everywhere
 
     @cached_property
-    def facts(self) -> tuple[Array, Bools]:
-        """(4, rows): log p(true), confidence, squared error, entropy; and what is correct."""
+    def facts(self) -> tuple[Array, Bools, dict[object, float]]:
+        """(4, rows): log p(true), confidence, squared error, entropy; what is correct; and known sums."""
         if self._for_kernels is not None:
-            return kernels.softmax_facts(*self._for_kernels)
-        facts, correct = _read_facts(self.logits, self.labels, self.rows)
-        return facts.numpy(), correct.numpy()
+            facts, correct, sums = kernels.softmax_facts(*self._for_kernels, (*LOG_CLIP, SURE))
+            return facts, correct, by_name(sums)
+        of_rows, is_correct = _read_facts(self.logits, self.labels, self.rows)
+        return of_rows.numpy(), is_correct.numpy(), {}
+
+    def sums_of(self, *parts: Part) -> list[float] | None:
+        """Sums over rows of functions of the facts, where known; errors alone take less than all facts."""
+        names = [name_of(part) for part in parts]
+        if self._for_kernels is None or (names == [wrong] and "facts" not in self.__dict__):
+            return None
+        known = self.facts[2]
+        return [known[name] for name in names] if known.keys() >= set(names) else None
 
     @cached_property
     def correct(self) -> Bools:
@@ -179,7 +191,7 @@ def fused_facts(logits: Tensor, labels: Tensor) -> tuple[DeviceFacts, list[float
     _ = known.ranked  # started now, it takes none of the host's time: the host would be waiting
     parts = copied()
     ranges = [*parts[:2].min(axis=1).tolist(), *parts[2:4].max(axis=1).tolist()]
-    known.sums.update(summed(parts[4:].sum(axis=1)))
+    known.sums.update(by_name(parts[4:].sum(axis=1)))
     return known, ranges
 
 

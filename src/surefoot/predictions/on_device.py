@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surefoot.predictions.outcomes import ONE, Array, Curve, Ranking
-from surefoot.predictions.parts import (
-    SURE,
-    clipped_loss,
-    entropy_of,
-    is_above,
-    is_wrong_above,
-    loss,
-    squared_error,
-    wrong,
-)
-
-Part = Callable[[Any], Any]  # what is added up, of `parts` or of a metric of one's own
-
-SUMMED: tuple[Part, ...] = (
-    loss,
-    clipped_loss,
-    squared_error,
-    entropy_of,
-    wrong,
-    partial(is_above, threshold=SURE),
-    partial(is_wrong_above, threshold=SURE),
-)
+from surefoot.predictions.parts import Part, name_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +50,7 @@ class DeviceFacts:
 
     def sums_of(self, *parts: Part) -> list[float]:
         """The sums of functions of the facts over all decisions."""
-        names = [_name(part) for part in parts]
+        names = [name_of(part) for part in parts]
         if self.sums.keys() >= set(names):
             return [self.sums[name] for name in names]
         sums: list[float] = torch.stack([part(self).sum(dtype=torch.float64) for part in parts]).tolist()
@@ -115,16 +94,6 @@ def _sums_below(keys: Tensor, places: Tensor) -> Tensor:
     # Of one dimension at a time: a GPU adds up each row of a matrix in a single block.
     sums = (keys & 1).cumsum(0), (keys >> 1).cumsum(0, dtype=torch.float64)
     return torch.stack([knots, *(torch.where(knots > 0, each[before], 0) for each in sums)])
-
-
-def summed(totals: Array) -> dict[object, float]:
-    """The sums of SUMMED, by the names that `sums_of` looks for."""
-    return dict(zip(map(_name, SUMMED), totals.tolist(), strict=True))
-
-
-def _name(part: Part) -> object:
-    """The same for the same function with the same arguments."""
-    return (part.func, *part.keywords.items()) if isinstance(part, partial) else part
 
 
 def on_host(values: Tensor) -> NDArray[Any]:

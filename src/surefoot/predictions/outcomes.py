@@ -126,6 +126,7 @@ class Outcomes:
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
     on_device: "DeviceFacts | None" = None  # the same decisions in the memory of a GPU
+    known_sums: Callable[..., list[float] | None] | None = None  # `sums_of` where every decision counts once
 
     @property
     def outcomes(self) -> "Outcomes":
@@ -141,10 +142,11 @@ class Outcomes:
 
     def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]:
         """The sums over decisions of functions of their facts, which may be tensors on a GPU."""
-        if self.weight is None and self.on_device is not None:
-            return self.on_device.sums_of(*parts)
         if self.weight is not None:
             return [float(part(self) @ self.weight) for part in parts]
+        known = None if self.known_sums is None else self.known_sums(*parts)
+        if known is not None:
+            return known
         n = self.blocks[-1].stop
 
         def summed(start: int) -> list[float]:

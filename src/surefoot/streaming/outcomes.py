@@ -88,7 +88,7 @@ def _averaged(logits: NDArray[np.floating], kind: LabelKind) -> Array:
 
 
 def _compiled_outcomes(logits: NDArray[np.floating], labels: Whole) -> BatchOutcomes:
-    facts, correct = kernels.softmax_facts(logits, labels.astype(np.int64, copy=False), None)
+    facts, correct, _ = kernels.softmax_facts(logits, labels.astype(np.int64, copy=False), None)
     log_p_true, confidence, squared_error, entropy = facts[:, None]
     return BatchOutcomes(
         log_p_true=log_p_true,
