@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 import torch
 from growth_figure import growth_picture
-from operations import ARGSORT, ROWS, Operation, Work, operations
+from operations import ARGSORT, GROUPED_ROWS, MATRICES, ROWS, Operation, Work, operations
 from PIL import Image
 from scipy.stats import linregress
 from scipy.stats import t as student
@@ -36,7 +36,7 @@ LEAST_SHOWN = 8.0  # MiB: below, the allocator dominates the measurement
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of glibc's mallopt
 ON_WHITE = '<svg style="background:#fff;color:#1c2126" '
-AXES = ("rows", "classes", "columns", "members", "runs", "methods")
+AXES = ("rows", "classes", "columns", "members", "groups", "resamples", "runs", "methods")
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,8 @@ def table(found: Sequence[Measured], sorting: Exponent | None) -> list[str]:
 def _flag(each: Measured, sorting: Exponent | None) -> str:
     if not each.too_steep:
         return ""
+    if each.operation.name in MATRICES and each.operation.axis == "classes":
+        return f"above {LIMIT}, a matrix"
     as_sorting = each.operation.sorts and sorting is not None and each.exponent.low <= sorting.high
     return f"above {LIMIT}, as for sorting" if as_sorting else f"**above {LIMIT}**"
 
@@ -195,7 +197,8 @@ quadratic growth at small sizes. Memory has an exponent if all of the upper half
 
 **Flagged** operations have the whole interval above {LIMIT}. n log n has a slope of 1 + 1 / ln n; reading
 data larger than the processor's caches in sorted order adds to it. *As for sorting*: the
-operation sorts, and its interval overlaps that of numpy's argsort.
+operation sorts, and its interval overlaps that of numpy's argsort. *A matrix*: it has classes x classes
+parameters, so that the cost of reading the logits once is quadratic in the classes.
 
 ![CPU seconds and memory by size](growth.svg)"""
 
@@ -210,6 +213,8 @@ depend on the number of classes.""",
     "columns": """Files of 20 rows, as the commands read them: a column for each class, or two classes
 and columns that are no scores. `evaluate` has all metrics and no resamples.""",
     "members": "20,000 rows of 10 classes.",
+    "groups": f"{GROUPED_ROWS:,} rows of 10 classes in so many groups, 10 resamples.",
+    "resamples": f"{GROUPED_ROWS:,} rows of 10 classes, all metrics.",
     "runs": "Three methods, 1,000 rows in groups of 10, 200 resamples.",
     "methods": "Three runs each, otherwise the same.",
 }

@@ -49,6 +49,10 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 COLUMN_ROWS = 20
 COLUMN_COUNTS = tuple(20_000 // 2**half for half in range(7, -1, -1))  # 156 to 20,000
 CLASS_COUNTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+MATRICES = ("fit matrix", "fit dirichlet")  # with classes x classes parameters, all fitted to all logits
+MOST_OF_MATRICES = 200  # classes; more take minutes
+GROUPED_ROWS = 50_000
+RESAMPLE_COUNTS = (25, 50, 100, 200, 400, 800, 1600, 3200)
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,7 @@ def operations(most: int) -> list[Operation]:
         *against_columns(),
         *_against_members(),
         *_against_runs(),
+        *_against_groups_and_resamples(),
     ]
 
 
@@ -299,11 +304,30 @@ def _against_classes() -> list[Operation]:
         "monitor: scores": partial(_scores, by_classes),
         "evaluate": partial(_evaluate, by_classes, None),
     }
-    found = [Operation(name, "classes", CLASS_COUNTS, each) for name, each in work.items()]
+    found = [Operation(name, "classes", _class_counts(name), each) for name, each in work.items()]
     for metric in METRICS:
         sizes = tuple(size for size in CLASS_COUNTS if size <= 50 or metric.name not in FLOORS)
         found.append(Operation(metric.name, "classes", sizes, partial(_metric, metric, block_outcomes)))
     return found
+
+
+def _class_counts(name: str) -> tuple[int, ...]:
+    return tuple(size for size in CLASS_COUNTS if size <= MOST_OF_MATRICES or name not in MATRICES)
+
+
+def _against_groups_and_resamples() -> list[Operation]:
+    data = partial(by_rows, GROUPED_ROWS)
+
+    def grouped(groups: int) -> Work:
+        return _evaluate(data, GROUPED_ROWS // groups, GROUPED_ROWS)
+
+    def resampled(resamples: int) -> Work:
+        return partial(evaluate, data(GROUPED_ROWS), resamples=resamples)
+
+    return [
+        Operation("evaluate", "groups", tuple(size for size in ROWS if size < GROUPED_ROWS), grouped),
+        Operation("evaluate", "resamples", RESAMPLE_COUNTS, resampled),
+    ]
 
 
 def against_columns() -> list[Operation]:

@@ -184,7 +184,10 @@ def test_drawn_decisions_are_numpy_s(blocks, resamples, size, seed):
     rng = np.random.default_rng(seed)
     counts, unit = rng.integers(6, size=(resamples, 50), dtype=np.uint8), rng.integers(50, size=blocks * size)
     residual = rng.normal(size=(blocks, size))
-    drawn, (mass, residuals) = kernels.drawn_decisions(counts, unit, residual)
+    drawn, (mass, residuals) = (
+        kernels.drawn_decisions(counts, unit),
+        kernels.block_sums(counts, unit, residual),
+    )
     np.testing.assert_array_equal(drawn, counts[:, unit])
     weight = drawn.reshape(resamples, blocks, size).astype(float)
     np.testing.assert_array_equal(mass, np.pad(weight.sum(axis=2).cumsum(axis=1), ((0, 0), (1, 0))))

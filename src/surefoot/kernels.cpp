@@ -509,24 +509,49 @@ INLINE void add_products(const uint8_t *counts, int64_t resamples, const double 
   }
 }
 
-// How often each decision is drawn with its unit; and before each block of decisions, and after the last, how many
-// were drawn, and the sum of their residuals.
-INLINE void draw_decisions(const uint8_t *counts, const int64_t *unit, const double *residual, int64_t blocks, int64_t size,
-                           uint8_t *drawn, double *mass, double *residuals) {
+// Bytes (8, n), less than 8 rows with zeros: the bytes of each column together.
+INLINE void transpose(const uint8_t *rows, int64_t count, int64_t n, uint8_t *columns) {
+  int64_t first = 0;
+  for (; first + LANES <= n; first += LANES) {
+    uint64_t x[8] = {};
+    for (int64_t row = 0; row < count; row++) memcpy(x + row, rows + row * n + first, sizeof *x);
+    uint64_t mask = 0x00000000ffffffff;
+    for (int half = 4; half; half >>= 1, mask ^= mask << 8 * half)
+      for (int k = 0; k < 8; k = ((k | half) + 1) & ~half) {
+        uint64_t swapped = (x[k] >> 8 * half ^ x[k | half]) & mask;
+        x[k | half] ^= swapped;
+        x[k] ^= swapped << 8 * half;
+      }
+    memcpy(columns + 8 * first, x, sizeof x);
+  }
+  for (; first < n; first++)
+    for (int64_t row = 0; row < 8; row++) columns[8 * first + row] = row < count ? rows[row * n + first] : 0;
+}
+
+// Of up to 8 resamples: before each block of decisions, and after the last, how many were drawn, and the sum of their
+// residuals. `space` is for 8 bytes of each unit: with the counts of all resamples in one place, a unit is read once.
+INLINE void add_blocks(const uint8_t *counts, int64_t resamples, int64_t units, const int64_t *unit, const double *residual,
+                       int64_t blocks, int64_t size, uint8_t *space, double *mass, double *residuals) {
   typedef uint8_t Bytes __attribute__((vector_size(8)));
-  mass[0] = residuals[0] = 0;
-  for (int64_t block = 0; block < blocks; block++, unit += size, residual += size, drawn += size) {
-    for (int64_t number = 0; number < size; number++) drawn[number] = counts[unit[number]];
-    Doubles number = {}, summed = {};
-    for (int64_t first = 0; first < size; first += LANES) {
-      Bytes bytes;
-      memcpy(&bytes, drawn + first, sizeof bytes);
-      Doubles weight = __builtin_convertvector(bytes, Doubles);
-      number += weight;
-      summed += weight * load(residual + first);
+  transpose(counts, resamples, units, space);
+  Doubles reached = {}, summed = {};
+  for (int64_t block = 0; block <= blocks; block++) {
+    for (int64_t resample = 0; resample < resamples; resample++) {
+      mass[resample * (blocks + 1) + block] = reached[resample];
+      residuals[resample * (blocks + 1) + block] = summed[resample];
     }
-    mass[block + 1] = mass[block] + sum(number);
-    residuals[block + 1] = residuals[block] + sum(summed);
+    if (block == blocks) return;
+    Doubles number[2] = {}, total[2] = {};
+    for (int64_t first = 0; first < size; first += 2, unit += 2, residual += 2)
+      for (int side = 0; side < 2; side++) {
+        Bytes bytes;
+        memcpy(&bytes, space + 8 * unit[side], sizeof bytes);
+        Doubles weight = __builtin_convertvector(bytes, Doubles);
+        number[side] += weight;
+        total[side] += weight * residual[side];
+      }
+    reached += number[0] + number[1];
+    summed += total[0] + total[1];
   }
 }
 
@@ -649,9 +674,14 @@ extern "C" void count_numbers(const uint32_t *numbers, int64_t n, uint8_t *count
   for (int64_t place = 0; place < n; place++) counts[numbers[place]]++;
 }
 
-// `size` is a multiple of LANES.
-extern "C" ON_EACH_CPU void drawn_decisions(const uint8_t *counts, const int64_t *unit, const double *residual,
-                                            int64_t blocks, int64_t size, uint8_t *drawn, double *mass,
-                                            double *residuals) {
-  draw_decisions(counts, unit, residual, blocks, size, drawn, mass, residuals);
+// How often each decision is drawn with its unit.
+extern "C" void drawn_decisions(const uint8_t *counts, const int64_t *unit, int64_t n, uint8_t *drawn) {
+  for (int64_t number = 0; number < n; number++) drawn[number] = counts[unit[number]];
+}
+
+// `size` is even.
+extern "C" ON_EACH_CPU void block_sums(const uint8_t *counts, int64_t resamples, int64_t units, const int64_t *unit,
+                                       const double *residual, int64_t blocks, int64_t size, uint8_t *space,
+                                       double *mass, double *residuals) {
+  add_blocks(counts, resamples, units, unit, residual, blocks, size, space, mass, residuals);
 }

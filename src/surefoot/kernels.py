@@ -21,9 +21,11 @@ OFF = "SUREFOOT_NO_KERNELS"  # a variable of the environment
 NUMBERS_AT_ONCE = 2**20  # logits that a thread reads at a time
 ROWS_OF_BLOCK = 64  # in kernels.cpp
 CONFIDENCES_AT_ONCE = 2**16
+AT_ONCE = 8  # resamples, in kernels.cpp
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Counts = NDArray[np.uint8]
 Index = NDArray[np.int64]
 Floats = NDArray[np.floating]
 Result = TypeVar("Result")
@@ -45,7 +47,8 @@ OTHERS: dict[str, Signature] = {
     "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
-    "drawn_decisions": ((*[ADDRESS] * 3, NUMBER, NUMBER, *[ADDRESS] * 3), None),
+    "drawn_decisions": ((ADDRESS, ADDRESS, NUMBER, ADDRESS), None),
+    "block_sums": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS, NUMBER, NUMBER, *[ADDRESS] * 3), None),
     "squares": ((ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
 }
@@ -183,7 +186,7 @@ def extremes(values: Floats) -> tuple[float, float]:
     return float(low.min()), float(high.max())
 
 
-def products(counts: NDArray[np.uint8], values: Array) -> Array:
+def products(counts: Counts, values: Array) -> Array:
     """counts @ values.T, of counts (resamples, units) and values (sums, units)."""
     result = np.zeros((len(counts), len(values)))
     arguments = (_address(counts), len(counts), _address(values), len(values), values.shape[1])
@@ -198,21 +201,28 @@ def squares(facts: Array) -> Array:
     return result
 
 
-def drawn_decisions(
-    counts: NDArray[np.uint8], unit: Index, residual: Array
-) -> tuple[NDArray[np.uint8], Array]:
-    """(resamples, decisions): how often each is drawn with its unit; and (2, resamples, blocks + 1): before
-    each block and after the last, how many were, and the sum of their residuals (blocks, a multiple of 8)."""
-    (blocks, size), find = residual.shape, _FUNCTIONS["drawn_decisions"]
+def drawn_decisions(counts: Counts, unit: Index) -> Counts:
+    """(resamples, decisions): how often each is drawn with its unit."""
     drawn = np.empty((len(counts), len(unit)), dtype=np.uint8)
-    sums = np.empty((2, len(counts), blocks + 1))
-    for count, into, mass, residuals in zip(counts, drawn, *sums, strict=True):
-        of_unit = (_address(count), _address(unit), _address(residual))
-        find(*of_unit, blocks, size, _address(into), _address(mass), _address(residuals))
-    return drawn, sums
+    for count, into in zip(counts, drawn, strict=True):
+        _FUNCTIONS["drawn_decisions"](_address(count), _address(unit), len(unit), _address(into))
+    return drawn
 
 
-def count_numbers(numbers: NDArray[np.uint32], counts: NDArray[np.uint8]) -> None:
+def block_sums(counts: Counts, unit: Index, residual: Array) -> Array:
+    """(2, resamples, blocks + 1): before each block of decisions and after the last, how many were drawn with
+    their units, and the sum of their residuals (blocks, an even number)."""
+    (resamples, units), (blocks, size) = counts.shape, residual.shape
+    sums, space = np.empty((2, resamples, blocks + 1)), np.empty((units, AT_ONCE), dtype=np.uint8)
+    for first in range(0, resamples, AT_ONCE):
+        some, (mass, residuals) = counts[first : first + AT_ONCE], sums[:, first : first + AT_ONCE]
+        of_decisions = (_address(unit), _address(residual), blocks, size)
+        into = (_address(space), _address(mass), _address(residuals))
+        _FUNCTIONS["block_sums"](_address(some), len(some), units, *of_decisions, *into)
+    return sums
+
+
+def count_numbers(numbers: NDArray[np.uint32], counts: Counts) -> None:
     """Add to counts how often each number occurs."""
     _FUNCTIONS["count_numbers"](_address(numbers), len(numbers), _address(counts))
 

@@ -198,10 +198,19 @@ class Bootstrap:
         return [_RankedDecisions(self.outcomes, *pair, self.unit_of) for pair in pairs]
 
 
+def _is_compiled(counts: Counts) -> bool:
+    """Whether there is compiled code for them."""
+    return kernels.is_available() and counts.dtype == np.uint8
+
+
+def _bytes(counts: Counts) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(counts, dtype=np.uint8)
+
+
 def _products(counts: Counts, sums: Array) -> Array:
     """counts @ sums.T, in blocks so small that BLAS does not divide them between threads."""
-    if kernels.is_available() and counts.dtype == np.uint8:
-        return kernels.products(np.ascontiguousarray(counts, dtype=np.uint8), sums)
+    if _is_compiled(counts):
+        return kernels.products(_bytes(counts), sums)
     (size, units), width = counts.shape, len(sums)
     rows = max(1, BLAS_NUMBERS // max(width, size))
     step = rows * max(1, CONVERTED // (rows * max(1, size)))
@@ -273,22 +282,15 @@ class _RunningSums:
     decisions: _RankedDecisions
     counts: Counts
     memory: dict[str, Array]
+    compiled: Array | None  # `_block_sums` by compiled code
 
     @cached_property
     def drawn(self) -> Counts:
         """(resamples, decisions): how often each was drawn, in all blocks."""
-        if self._compiled is not None:
-            return self._compiled[0]
+        if _is_compiled(self.counts):
+            return kernels.drawn_decisions(_bytes(self.counts), self.decisions.block_unit)
         counts: Array = self.counts  # type: ignore[assignment] # of either type; numpy's stubs lose it
         return np.take(counts, self.decisions.block_unit, axis=1, mode="clip")
-
-    @cached_property
-    def _compiled(self) -> tuple[NDArray[np.uint8], Array] | None:
-        """`drawn` and `_block_sums` by compiled code."""
-        if not kernels.is_available() or self.counts.dtype != np.uint8:
-            return None
-        counts = np.ascontiguousarray(self.counts, dtype=np.uint8)
-        return kernels.drawn_decisions(counts, self.decisions.block_unit, self.decisions.blocks)
 
     @cached_property
     def block_weight(self) -> Array:
@@ -302,9 +304,10 @@ class _RunningSums:
 
     @cached_property
     def totals(self) -> Array:
-        if self._compiled is not None:
-            return np.asarray(self.drawn[:, : len(self.decisions.unit)].sum(axis=1), dtype=np.float64)
-        return np.asarray(self.weight.sum(axis=1))
+        if self.compiled is None:
+            return np.asarray(self.weight.sum(axis=1))
+        filled_up = self.decisions.blocks.size - len(self.decisions.unit)  # with the first unit
+        return np.asarray(self.compiled[0, :, -1] - filled_up * self.counts[:, 0].astype(np.float64))
 
     @cached_property
     def reached(self) -> Array:
@@ -386,15 +389,16 @@ class _RunningSums:
 
     def _in_block(self, block: Index, rows: slice) -> tuple[Array, Array]:
         """The weights and residuals of the decisions in some blocks of each resample."""
-        drawn = self.drawn[rows].reshape(-1, *self.decisions.blocks.shape)
-        weight = drawn[np.arange(len(drawn))[:, None], block].astype(np.float64)
+        unit = self.decisions.block_unit.reshape(self.decisions.blocks.shape)[block]
+        counts = self.counts[rows]
+        weight = counts[np.arange(len(counts))[:, None, None], unit].astype(np.float64)
         return weight, self.decisions.blocks[block]
 
     @cached_property
     def _block_sums(self) -> Array:
         """(2, resamples, blocks + 1): the mass and the residual of all decisions before each block."""
-        if self._compiled is not None:
-            return self._compiled[1]
+        if self.compiled is not None:
+            return self.compiled
         weight, residual = self.block_weight, self.decisions.blocks
         sums = np.zeros((2, len(weight), len(residual) + 1))
         of_blocks = np.einsum("rbd->rb", weight), np.einsum("rbd,bd->rb", weight, residual)
@@ -515,8 +519,14 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Co
     grids, totals = np.zeros((len(counts), SMOOTH_GRID if on_grids else 0)), np.zeros(len(counts))
     step = max(1, AT_ONCE // max(1, len(decisions.unit)))
     memory: dict[str, Array] = {}
+    of_blocks: Array | None = None
+    if _is_compiled(counts) and len(decisions.unit):
+        of_blocks = kernels.block_sums(_bytes(counts), decisions.block_unit, decisions.blocks)
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
-        sums = _RunningSums(decisions, counts[start : start + step], memory)
+        some = slice(start, start + step)
+        sums = _RunningSums(
+            decisions, counts[some], memory, None if of_blocks is None else of_blocks[:, some]
+        )
         totals[start : start + step] = total = sums.totals
         curves: list[_ResampledCurve] = []
         if on_grids:

@@ -156,7 +156,8 @@ class Histogram:
         result = []
         for block, count in enumerate(self.count):
             filled = np.flatnonzero(count)
-            filled = filled[np.argsort(self.grid.starts[filled], kind="stable")]
+            if self.grid.zooms:  # the parts of a cell come after all others
+                filled = filled[np.argsort(self.grid.starts[filled], kind="stable")]
             cells = Cells(
                 count=count[filled].astype(np.float64),
                 wrong=self.wrong[block, filled].astype(np.float64),
