@@ -17,6 +17,7 @@ from surefoot.evaluation.bootstrap import _products, drawn_in_order
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import extremes_of
+from surefoot.predictions.outcomes import Ranking
 from surefoot.streaming.cells import Grid, Histogram
 
 compiled = pytest.mark.skipif(not kernels.is_available(), reason="no C++ compiler compiled the kernels")
@@ -179,20 +180,35 @@ def test_squares_are_numpy_s(n, count, seed):
 
 
 @compiled
-@given(st.integers(1, 500), st.integers(1, 6), st.sampled_from([16, 64]), st.integers(0, 10**6))
-def test_drawn_decisions_are_numpy_s(blocks, resamples, size, seed):
+@given(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 18), st.integers(0, 10**6))
+def test_drawn_decisions_and_sums_of_their_blocks_are_numpy_s(n, blocks, resamples, seed):
     rng = np.random.default_rng(seed)
-    counts, unit = rng.integers(6, size=(resamples, 50), dtype=np.uint8), rng.integers(50, size=blocks * size)
-    residual = rng.normal(size=(blocks, size))
-    drawn, (mass, residuals) = (
-        kernels.drawn_decisions(counts, unit),
-        kernels.block_sums(counts, unit, residual),
-    )
+    counts, unit = rng.integers(6, size=(resamples, 50), dtype=np.uint8), rng.integers(50, size=n)
+    residual, block_of = rng.normal(size=n), rng.integers(blocks, size=n, dtype=np.int32)
+    drawn = kernels.drawn_decisions(counts, unit)
     np.testing.assert_array_equal(drawn, counts[:, unit])
-    weight = drawn.reshape(resamples, blocks, size).astype(float)
-    np.testing.assert_array_equal(mass, np.pad(weight.sum(axis=2).cumsum(axis=1), ((0, 0), (1, 0))))
-    expected = np.pad((weight * residual).sum(axis=2).cumsum(axis=1), ((0, 0), (1, 0)))
-    np.testing.assert_allclose(residuals, expected, 1e-9, 1e-9)
+    sums = kernels.block_sums(counts, unit, block_of, residual, blocks)
+    is_before = block_of[:, None] < np.arange(blocks + 1)
+    np.testing.assert_array_equal(sums[0], drawn.astype(float) @ is_before)
+    np.testing.assert_allclose(sums[1], (drawn * residual) @ is_before, 1e-9, 1e-9)
+
+
+@compiled
+@given(st.integers(1, 2000), st.sampled_from([0, 1, 2, 5, 12]), st.integers(0, 10**6))
+def test_confidences_are_ranked_as_by_numpy(n, decimals, seed):
+    confidence = np.random.default_rng(seed).random(n).round(decimals)
+    order, ends = kernels.rank_confidences(confidence)
+    np.testing.assert_array_equal(order, np.argsort(-confidence, kind="stable"))
+    ranked = confidence[order]
+    np.testing.assert_array_equal(ends, np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)))
+
+
+@compiled
+@pytest.mark.parametrize("wrong", [1 / 3, 0.5 + 1e-13, -1e-12, 1 + 1e-12, np.nan, np.inf, -np.inf])
+def test_other_scores_are_left_to_numpy_s_sort(wrong):
+    score = np.array([0.25, wrong, 1.0, 0.25])
+    assert kernels.rank_confidences(score) is None
+    assert Ranking.of(score).order[-1] == np.argsort(-score)[-1]
 
 
 @compiled

@@ -95,6 +95,14 @@ INLINE double sum(Doubles v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] +
 INLINE EightFloats low(Floats v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
 INLINE EightFloats high(Floats v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15); }
 INLINE Doubles widen(EightFloats v) { return __builtin_convertvector(v, Doubles); }
+// Eight bytes: compilers convert them number by number. As the last bits of a float64 they are added to 2^52.
+INLINE Doubles load(const uint8_t *from) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is in the last bits");
+  uint64_t all;
+  memcpy(&all, from, sizeof all);
+  const Bits shifts = {0, 8, 16, 24, 32, 40, 48, 56};
+  return (Doubles)((((all - Bits{}) >> shifts) & 255) | 0x4330000000000000) - 0x1p52;
+}
 INLINE Doubles load(const double *from) { Doubles v; memcpy(&v, from, sizeof v); return v; }
 INLINE Doubles load(const float *from) { EightFloats v; memcpy(&v, from, sizeof v); return widen(v); }
 
@@ -477,63 +485,85 @@ template <class T> INLINE void extremes(const T *values, int64_t n, double *resu
   result[1] = highest;
 }
 
-// counts (resamples, units) times values (sums, units), in blocks of units that stay in the cache.
-INLINE void add_products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums, int64_t units,
-                         double *result) {
-  constexpr int64_t BLOCK = 1024;
-  typedef uint8_t Bytes __attribute__((vector_size(8)));
-  for (int64_t start = 0; start < units; start += BLOCK) {
-    const int64_t end = units - start < BLOCK ? units : start + BLOCK, whole = start + (end - start) / LANES * LANES;
-    for (int64_t resample = 0; resample < resamples; resample++) {
-      const uint8_t *count = counts + resample * units;
-      Doubles weight[BLOCK / LANES];
-      for (int64_t unit = start; unit < whole; unit += LANES) {
-        Bytes bytes;
-        memcpy(&bytes, count + unit, sizeof bytes);
-        weight[(unit - start) / LANES] = __builtin_convertvector(bytes, Doubles);
-      }
-      for (int64_t number = 0; number < sums; number++) {
-        const double *value = values + number * units;
-        Doubles even = {}, odd = {};
-        int64_t unit = start;
-        for (; unit + 2 * LANES <= whole; unit += 2 * LANES) {
-          even += weight[(unit - start) / LANES] * load(value + unit);
-          odd += weight[(unit - start) / LANES + 1] * load(value + unit + LANES);
-        }
-        for (; unit < whole; unit += LANES) even += weight[(unit - start) / LANES] * load(value + unit);
-        double rest = 0;
-        for (; unit < end; unit++) rest += count[unit] * value[unit];
-        result[resample * sums + number] += sum(even + odd) + rest;
-      }
-    }
-  }
+typedef uint8_t Bytes16 __attribute__((vector_size(16)));
+INLINE void interleave(Bytes16 a, Bytes16 b, Bytes16 &first, Bytes16 &second) {
+  first = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  second = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
 // Bytes (8, n), less than 8 rows with zeros: the bytes of each column together.
 INLINE void transpose(const uint8_t *rows, int64_t count, int64_t n, uint8_t *columns) {
+  constexpr int64_t WIDTH = sizeof(Bytes16);
   int64_t first = 0;
-  for (; first + LANES <= n; first += LANES) {
-    uint64_t x[8] = {};
+  for (; first + WIDTH <= n; first += WIDTH) {
+    Bytes16 x[8] = {}, y[8];  // each step doubles how many bytes of a column are together
     for (int64_t row = 0; row < count; row++) memcpy(x + row, rows + row * n + first, sizeof *x);
-    uint64_t mask = 0x00000000ffffffff;
-    for (int half = 4; half; half >>= 1, mask ^= mask << 8 * half)
-      for (int k = 0; k < 8; k = ((k | half) + 1) & ~half) {
-        uint64_t swapped = (x[k] >> 8 * half ^ x[k | half]) & mask;
-        x[k | half] ^= swapped;
-        x[k] ^= swapped << 8 * half;
-      }
-    memcpy(columns + 8 * first, x, sizeof x);
+    for (int k = 0; k < 4; k++) interleave(x[k], x[k + 4], y[2 * k], y[2 * k + 1]);
+    for (int k = 0; k < 4; k++) interleave(y[k], y[k + 4], x[2 * k], x[2 * k + 1]);
+    for (int k = 0; k < 4; k++) interleave(x[k], x[k + 4], y[2 * k], y[2 * k + 1]);
+    memcpy(columns + 8 * first, y, sizeof y);
   }
   for (; first < n; first++)
     for (int64_t row = 0; row < 8; row++) columns[8 * first + row] = row < count ? rows[row * n + first] : 0;
 }
 
-// Of up to 8 resamples: before each block of decisions, and after the last, how many were drawn, and the sum of their
-// residuals. `space` is for 8 bytes of each unit: with the counts of all resamples in one place, a unit is read once.
-INLINE void add_blocks(const uint8_t *counts, int64_t resamples, int64_t units, const int64_t *unit, const double *residual,
-                       int64_t blocks, int64_t size, uint8_t *space, double *mass, double *residuals) {
-  typedef uint8_t Bytes __attribute__((vector_size(8)));
+// Each unit's counts of 8 resamples, in one place, times some of its values.
+template <int SUMS>
+INLINE void add_products_of(const uint8_t *space, const double *values, int64_t units, double *result, int64_t resamples,
+                            int64_t stride) {
+  constexpr int64_t BLOCK = 1024;  // units whose products are added up before they are added to all others
+  Doubles totals[SUMS] = {};
+  for (int64_t start = 0; start < units; start += BLOCK) {
+    const int64_t end = units - start < BLOCK ? units : start + BLOCK;
+    Doubles some[SUMS] = {};
+    for (int64_t unit = start; unit < end; unit++) {
+      Doubles weight = load(space + 8 * unit);
+      for (int number = 0; number < SUMS; number++) some[number] += weight * values[number * units + unit];
+    }
+    for (int number = 0; number < SUMS; number++) totals[number] += some[number];
+  }
+  for (int64_t resample = 0; resample < resamples; resample++)
+    for (int number = 0; number < SUMS; number++) result[resample * stride + number] = totals[number][resample];
+}
+
+template <int NUMBER> struct Number { static constexpr int value = NUMBER; };
+
+// counts (up to 8 resamples, units) times values (sums, units). `space` is for 8 bytes of each unit.
+INLINE void add_products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums, int64_t units,
+                         uint8_t *space, double *result) {
+  const int64_t stride = sums;
   transpose(counts, resamples, units, space);
+  for (; sums > 0; sums -= 8, values += 8 * units, result += 8) {
+    auto add = [&](auto number) __attribute__((always_inline)) {
+      add_products_of<decltype(number)::value>(space, values, units, result, resamples, stride);
+    };
+    switch (sums) {
+      case 1: add(Number<1>{}); break;
+      case 2: add(Number<2>{}); break;
+      case 3: add(Number<3>{}); break;
+      case 4: add(Number<4>{}); break;
+      case 5: add(Number<5>{}); break;
+      case 6: add(Number<6>{}); break;
+      case 7: add(Number<7>{}); break;
+      default: add(Number<8>{});
+    }
+  }
+}
+
+// Of up to 8 resamples: before each block of ranked decisions, and after the last, how many were drawn, and the sum of
+// their residuals. Decisions come in any order with the number of their block: where that is the order of their units,
+// only the sums, which stay in the cache, are not read one after another. `space` is for 8 bytes of each unit, `sums`
+// for two vectors of each block.
+INLINE void add_blocks(const uint8_t *counts, int64_t resamples, int64_t units, const int64_t *unit, const int32_t *block_of,
+                       const double *residual, int64_t n, int64_t blocks, uint8_t *space, Doubles *sums, double *mass,
+                       double *residuals) {
+  transpose(counts, resamples, units, space);
+  memset((void *)sums, 0, sizeof(Doubles) * 2 * blocks);
+  for (int64_t number = 0; number < n; number++) {
+    Doubles weight = load(space + 8 * unit[number]), *own = sums + 2 * block_of[number];
+    own[0] += weight;
+    own[1] += weight * residual[number];
+  }
   Doubles reached = {}, summed = {};
   for (int64_t block = 0; block <= blocks; block++) {
     for (int64_t resample = 0; resample < resamples; resample++) {
@@ -541,17 +571,8 @@ INLINE void add_blocks(const uint8_t *counts, int64_t resamples, int64_t units, 
       residuals[resample * (blocks + 1) + block] = summed[resample];
     }
     if (block == blocks) return;
-    Doubles number[2] = {}, total[2] = {};
-    for (int64_t first = 0; first < size; first += 2, unit += 2, residual += 2)
-      for (int side = 0; side < 2; side++) {
-        Bytes bytes;
-        memcpy(&bytes, space + 8 * unit[side], sizeof bytes);
-        Doubles weight = __builtin_convertvector(bytes, Doubles);
-        number[side] += weight;
-        total[side] += weight * residual[side];
-      }
-    reached += number[0] + number[1];
-    summed += total[0] + total[1];
+    reached += sums[2 * block];
+    summed += sums[2 * block + 1];
   }
 }
 
@@ -661,8 +682,8 @@ extern "C" void spread_on_grid(const double *confidence, const double *residual,
 }
 
 extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums,
-                                     int64_t units, double *result) {
-  add_products(counts, resamples, values, sums, units, result);
+                                     int64_t units, uint8_t *space, double *result) {
+  add_products(counts, resamples, values, sums, units, space, result);
 }
 
 extern "C" ON_EACH_CPU void squares(const double *facts, int64_t count, int64_t n, double *result) {
@@ -679,9 +700,46 @@ extern "C" void drawn_decisions(const uint8_t *counts, const int64_t *unit, int6
   for (int64_t number = 0; number < n; number++) drawn[number] = counts[unit[number]];
 }
 
-// `size` is even.
 extern "C" ON_EACH_CPU void block_sums(const uint8_t *counts, int64_t resamples, int64_t units, const int64_t *unit,
-                                       const double *residual, int64_t blocks, int64_t size, uint8_t *space,
-                                       double *mass, double *residuals) {
-  add_blocks(counts, resamples, units, unit, residual, blocks, size, space, mass, residuals);
+                                       const int32_t *block_of, const double *residual, int64_t n, int64_t blocks,
+                                       uint8_t *space, double *sums, double *mass, double *residuals) {
+  add_blocks(counts, resamples, units, unit, block_of, residual, n, blocks, space, (Doubles *)sums, mass, residuals);
+}
+
+// Up to 2^24 confidences from the highest to the lowest, equal ones in their order: their numbers, and the places where
+// a run of equal ones ends. How many runs there are is returned; 0 where a confidence is not rounded to 1 / DECIMALS
+// or not from 0 to 1. A radix sort of the doubts, each with its number below it. `space` is for two of each.
+extern "C" int64_t rank_confidences(const double *confidence, int64_t n, uint64_t *space, int64_t *order, int64_t *ends) {
+  constexpr int DIGITS = 4, BITS = 10, BELOW = 24;  // DECIMALS is less than 2^40
+  constexpr uint64_t VALUES = 1 << BITS, LAST = VALUES - 1, NUMBER = (1 << BELOW) - 1;
+  constexpr double round = 0x1.8p52;
+  int64_t places[DIGITS][VALUES] = {};
+  uint64_t *from = space, *into = space + n;
+  for (int64_t number = 0; number < n; number++) {
+    double units = confidence[number] * DECIMALS + round - round;
+    if (!(units >= 0 && units <= DECIMALS) || units / DECIMALS != confidence[number]) return 0;
+    uint64_t doubt = (uint64_t)(DECIMALS - units);
+    from[number] = doubt << BELOW | (uint64_t)number;
+    for (int digit = 0; digit < DIGITS; digit++) places[digit][doubt >> digit * BITS & LAST]++;
+  }
+  for (int digit = 0; digit < DIGITS; digit++) {
+    int64_t before = 0;
+    for (uint64_t value = 0; value < VALUES; value++) {
+      int64_t count = places[digit][value];
+      places[digit][value] = before;
+      before += count;
+    }
+    for (int64_t number = 0; number < n; number++)
+      into[places[digit][from[number] >> (BELOW + digit * BITS) & LAST]++] = from[number];
+    uint64_t *sorted = into;
+    into = from;
+    from = sorted;
+  }
+  int64_t runs = 0;
+  for (int64_t number = 0; number < n; number++) {
+    order[number] = (int64_t)(from[number] & NUMBER);
+    ends[runs] = number;
+    runs += number + 1 == n || from[number] >> BELOW != from[number + 1] >> BELOW;
+  }
+  return runs;
 }

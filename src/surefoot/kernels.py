@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import local
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,9 @@ NUMBERS_AT_ONCE = 2**20  # logits that a thread reads at a time
 ROWS_OF_BLOCK = 64  # in kernels.cpp
 CONFIDENCES_AT_ONCE = 2**16
 AT_ONCE = 8  # resamples, in kernels.cpp
+VECTOR_BYTES = 64  # there
+MOST_RANKED = 2**24  # there
+MOST_KEPT = 2**24  # bytes of each thread
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -46,11 +50,12 @@ OTHERS: dict[str, Signature] = {
     "rows_in_cells": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), NUMBER),
     "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
-    "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
+    "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
     "drawn_decisions": ((ADDRESS, ADDRESS, NUMBER, ADDRESS), None),
-    "block_sums": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS, NUMBER, NUMBER, *[ADDRESS] * 3), None),
+    "block_sums": ((ADDRESS, NUMBER, NUMBER, *[ADDRESS] * 3, NUMBER, NUMBER, *[ADDRESS] * 4), None),
     "squares": ((ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
+    "rank_confidences": ((ADDRESS, NUMBER, *[ADDRESS] * 3), NUMBER),
 }
 
 
@@ -73,6 +78,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 _FUNCTIONS = _functions()
+_this_thread = local()
 
 
 def is_available() -> bool:
@@ -188,9 +194,12 @@ def extremes(values: Floats) -> tuple[float, float]:
 
 def products(counts: Counts, values: Array) -> Array:
     """counts @ values.T, of counts (resamples, units) and values (sums, units)."""
-    result = np.zeros((len(counts), len(values)))
-    arguments = (_address(counts), len(counts), _address(values), len(values), values.shape[1])
-    _FUNCTIONS["products"](*arguments, _address(result))
+    (resamples, units), sums = counts.shape, len(values)
+    result, space = np.empty((resamples, sums)), _space(units * AT_ONCE)
+    for first in range(0, resamples, AT_ONCE):
+        some, into = counts[first : first + AT_ONCE], result[first : first + AT_ONCE]
+        sizes = (_address(values), sums, units)
+        _FUNCTIONS["products"](_address(some), len(some), *sizes, _address(space), _address(into))
     return result
 
 
@@ -209,17 +218,54 @@ def drawn_decisions(counts: Counts, unit: Index) -> Counts:
     return drawn
 
 
-def block_sums(counts: Counts, unit: Index, residual: Array) -> Array:
+def block_sums(
+    counts: Counts, unit: Index, block_of: NDArray[np.int32], residual: Array, blocks: int
+) -> Array:
     """(2, resamples, blocks + 1): before each block of decisions and after the last, how many were drawn with
-    their units, and the sum of their residuals (blocks, an even number)."""
-    (resamples, units), (blocks, size) = counts.shape, residual.shape
-    sums, space = np.empty((2, resamples, blocks + 1)), np.empty((units, AT_ONCE), dtype=np.uint8)
+    their units, and the sum of their residuals. Unit, block and residual are those of each decision."""
+    resamples, units = counts.shape
+    result, space = np.empty((2, resamples, blocks + 1)), _space(units * AT_ONCE)
+    sums = _aligned(2 * blocks * AT_ONCE)
     for first in range(0, resamples, AT_ONCE):
-        some, (mass, residuals) = counts[first : first + AT_ONCE], sums[:, first : first + AT_ONCE]
-        of_decisions = (_address(unit), _address(residual), blocks, size)
-        into = (_address(space), _address(mass), _address(residuals))
-        _FUNCTIONS["block_sums"](_address(some), len(some), units, *of_decisions, *into)
-    return sums
+        some, into = counts[first : first + AT_ONCE], result[:, first : first + AT_ONCE]
+        of_decisions = _address(unit), _address(block_of), _address(residual), len(unit), blocks
+        arrays = (_address(array) for array in (space, sums, *into))
+        _FUNCTIONS["block_sums"](_address(some), len(some), units, *of_decisions, *arrays)
+    return result
+
+
+def _space(size: int) -> Counts:
+    """So many bytes of this thread that may hold anything.
+
+    Up to a size they are kept, because new memory costs as much as what is done in it.
+    """
+    space: Counts | None = getattr(_this_thread, "space", None)
+    if space is None or len(space) < size:
+        space = np.empty(size, dtype=np.uint8)
+        _this_thread.space = space if size <= MOST_KEPT else None
+    return space
+
+
+def _aligned(size: int) -> Array:
+    """So many numbers at a place that compiled vectors can be at."""
+    numbers = np.empty(size + AT_ONCE)
+    start = -numbers.ctypes.data % VECTOR_BYTES // numbers.itemsize
+    return numbers[start : start + size]
+
+
+def rank_confidences(confidence: Array) -> tuple[Index, Index] | None:
+    """The numbers of the confidences from the highest to the lowest, and where runs of equal ones end.
+
+    None where they are too many, or not all rounded to `outcomes.DECIMALS` and from 0 to 1.
+    """
+    n = len(confidence)
+    if not (_FUNCTIONS and confidence.flags.c_contiguous and 0 < n <= MOST_RANKED):
+        return None
+    order, ends, space = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(2 * n, np.uint64)
+    runs = _FUNCTIONS["rank_confidences"](
+        _address(confidence), n, _address(space), _address(order), _address(ends)
+    )
+    return (order, ends[:runs]) if runs else None
 
 
 def count_numbers(numbers: NDArray[np.uint32], counts: Counts) -> None:

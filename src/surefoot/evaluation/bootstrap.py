@@ -25,7 +25,8 @@ Counts = NDArray[np.uint8] | Array  # how often units are drawn: never 256 times
 
 AT_ONCE = 100_000  # decisions times resamples that are summed at a time, so that they stay in cache
 SHORT = 30_000  # decisions; more are not all summed where a curve is read at a few places only
-BLOCK, BLOCK_OF_LONG = 16, 64  # decisions that are summed together there, if they are short or not
+BLOCK, BLOCK_OF_LONG = 16, 64  # decisions that are summed together there, if they are short or not,
+MOST_BLOCKS = 2**13  # or so many that the sums of all blocks stay in cache
 CONVERTED = 2**17  # counts that are converted to float64 at a time, so that they stay in cache
 BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
@@ -235,10 +236,15 @@ class _RankedDecisions:
         self.residual = self.confidence - 1 + self.wrong
         # For sums over blocks of decisions: the last block is filled up with decisions that count nothing.
         number = len(self.unit)
-        block = BLOCK if number <= SHORT else BLOCK_OF_LONG
+        block = BLOCK if number <= SHORT else max(BLOCK_OF_LONG, -(-number // MOST_BLOCKS))
         self.blocks = np.zeros((-(-number // block), block))  # the residuals
         self.blocks.reshape(-1)[:number] = self.residual
         self.block_unit = np.append(self.unit, np.zeros(self.blocks.size - number, dtype=np.intp))
+        # The same in the order of the rows, in which counts are read one after another.
+        self.unit_by_row = unit_of[outcomes.row[part]]
+        self.residual_by_row = outcomes.confidence[part] - outcomes.correct[part]
+        self.block_by_row = np.empty(number, dtype=np.int32)
+        self.block_by_row[ranking.order] = np.arange(number) // block
 
     @cached_property
     def grid(self) -> tuple[Index, list[tuple[Index, Array]]]:
@@ -304,10 +310,7 @@ class _RunningSums:
 
     @cached_property
     def totals(self) -> Array:
-        if self.compiled is None:
-            return np.asarray(self.weight.sum(axis=1))
-        filled_up = self.decisions.blocks.size - len(self.decisions.unit)  # with the first unit
-        return np.asarray(self.compiled[0, :, -1] - filled_up * self.counts[:, 0].astype(np.float64))
+        return np.asarray(self.weight.sum(axis=1) if self.compiled is None else self.compiled[0, :, -1])
 
     @cached_property
     def reached(self) -> Array:
@@ -521,7 +524,13 @@ def _on_curve(decisions: _RankedDecisions, metrics: Sequence[Metric], counts: Co
     memory: dict[str, Array] = {}
     of_blocks: Array | None = None
     if _is_compiled(counts) and len(decisions.unit):
-        of_blocks = kernels.block_sums(_bytes(counts), decisions.block_unit, decisions.blocks)
+        of_blocks = kernels.block_sums(
+            _bytes(counts),
+            decisions.unit_by_row,
+            decisions.block_by_row,
+            decisions.residual_by_row,
+            len(decisions.blocks),
+        )
     for start in range(0, len(counts) if len(decisions.unit) else 0, step):
         some = slice(start, start + step)
         sums = _RunningSums(

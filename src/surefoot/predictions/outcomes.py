@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast, runtime_chec
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
 from surefoot.runtime import in_parallel
 
@@ -34,6 +35,9 @@ class Ranking:
 
     @staticmethod
     def of(score: Array) -> "Ranking":
+        ranked = kernels.rank_confidences(score)
+        if ranked is not None:
+            return Ranking(*ranked)
         order = np.argsort(-score)
         ordered = score[order]
         ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(score) else order

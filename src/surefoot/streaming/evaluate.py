@@ -75,7 +75,7 @@ def _set_scores(
     shape, rows = version.accumulator.request.shape, version.accumulator.rows
     metrics = [metric.of_kind(shape.kind) for metric in metrics]
     drawn: Mapping[str, Array] = {}
-    if version.one_label:
+    if version.one_label and resamples:
         ranked = [metric for metric in metrics if metric.numerator is None and metric.resampled]
         drawn = replicates(version.pooled_cells, ranked, resamples=resamples, rng=rng, tick=tick)
     return SetScores(

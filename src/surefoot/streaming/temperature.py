@@ -47,7 +47,8 @@ from surefoot.streaming.outcomes import Batch, Scaling
 from surefoot.streaming.readers import Part, batches
 
 METHODS = ("temperature", "softening")
-PILOT_NUMBERS = 2**22  # logits that the first fit is made on
+PILOT_NUMBERS = 2**22  # logits that the first fit is made on,
+PILOT_ROWS = 2**17  # or so many rows: they give T to less than a percent, which one more step makes exact
 PILOT_PARTS = 32
 
 
@@ -192,9 +193,10 @@ def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:
 def _some_rows(source: Source) -> Predictions:
     """The first rows of some parts, evenly chosen."""
     shape, parts = source.shape, source.parts[:: -(-len(source.parts) // PILOT_PARTS)]
+    numbers = min(PILOT_NUMBERS, PILOT_ROWS * shape.classes * shape.members) // len(parts)
 
     def first_of(part: Part) -> Batch | None:
-        of_part = map(labelled, batches(part, shape, numbers=PILOT_NUMBERS // len(parts)))
+        of_part = map(labelled, batches(part, shape, numbers=numbers))
         return next((batch for batch in of_part if len(batch.labels)), None)
 
     chosen = [batch for batch in in_parallel(first_of, parts) if batch is not None]
