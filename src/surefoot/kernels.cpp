@@ -598,6 +598,116 @@ INLINE void add_squares(const double *facts, int64_t count, int64_t n, double *r
     for (int64_t other = 0; other < one; other++) result[other * count + one] = result[one * count + other];
 }
 
+// A cell of a stream's doubts: numbers, errors, the sum of the doubts less the cell's start, and their only value.
+struct Cell {
+  int64_t count, errors, offset, doubt;
+};
+
+// Adds some doubts to cells that are 2^shift doubts wide. Without branches, which nobody could predict; and as the
+// cells are not in the cache, those of several doubts are fetched at once.
+INLINE void add_doubts(const double *doubts, const uint8_t *correct, int64_t n, int64_t bits, int64_t even, Cell *cells) {
+  constexpr int64_t NONE = -1, SEVERAL = -2, AT_ONCE = 64;
+  Cell *of[AT_ONCE];
+  int64_t offset[AT_ONCE];
+  for (int64_t start = 0; start < n; start += AT_ONCE) {
+    const int64_t count = n - start < AT_ONCE ? n - start : AT_ONCE;
+    for (int64_t number = 0; number < count; number++) {
+      const int64_t doubt = (int64_t)doubts[start + number], leading = 63 - __builtin_clzll((uint64_t)doubt | 1);
+      const int64_t octave = (leading < even ? leading : even) - bits, shift = octave > 0 ? octave : 0;
+      of[number] = cells + (doubt >> shift) + (shift << bits);
+      offset[number] = doubt - (doubt >> shift << shift);
+      __builtin_prefetch(of[number], 1);
+    }
+    for (int64_t number = 0; number < count; number++) {
+      const int64_t doubt = (int64_t)doubts[start + number];
+      Cell &cell = *of[number];
+      cell.count += 1;
+      cell.errors += !correct[start + number];
+      cell.offset += offset[number];
+      cell.doubt = (cell.doubt == NONE) | (cell.doubt == doubt) ? doubt : SEVERAL;
+    }
+  }
+}
+
+INLINE void spread(double confidence, double residual, int64_t cells, double *grid) {
+  double place = confidence * (double)cells - 0.5, last = (double)(cells - 1);
+  place = place < 0 ? 0 : place > last ? last : place;
+  int64_t cell = (int64_t)place;
+  cell = cell < cells - 2 ? cell : cells - 2;
+  double to_right = residual * (place - (double)cell);
+  grid[cell] += residual - to_right;
+  grid[cell + 1] += to_right;
+}
+
+// What a stream adds up, of each version of some rows: the logits as they are (temperature 0), or divided by a
+// temperature. Chosen facts of each row, numbered as in `add_totals`, are added to `sums`, and all products of two of
+// them to `products`; the first of all facts is 1. `space` is for
+// `at_once` rows of each, of five facts and of the scaled logits.
+template <class T>
+INLINE void add_stream(const T *z, int64_t n, int64_t classes, int64_t stride, const int64_t *labels, int64_t versions,
+                       const double *temperatures, const double *limits, const int64_t *chosen, int64_t of_version,
+                       int64_t bits, int64_t even, Cell *const *cells, int64_t grid_cells,
+                       double *const *grids, int64_t at_once, double *space, double *sums, double *products) {
+  const int64_t all = 1 + versions * of_version;
+  double *facts[4], *each = space + 5 * at_once;
+  for (int number = 0; number < 4; number++) facts[number] = space + number * at_once;
+  uint8_t *correct = (uint8_t *)(space + 4 * at_once);
+  T *scaled = (T *)(each + all * at_once);
+  for (int64_t start = 0; start < n; start += at_once) {
+    const int64_t count = n - start < at_once ? n - start : at_once;
+    const T *some = z + start * stride;
+    double *into = each;
+    for (int64_t row = 0; row < count; row++) into[row] = 1.0;
+    into += count;
+    sums[0] += (double)count;
+    for (int64_t version = 0; version < versions; version++) {
+      Rows<T> rows = {some, classes, stride, nullptr, labels + start};
+      if (temperatures[version] > 0) {
+        const T temperature = (T)temperatures[version];
+        for (int64_t row = 0; row < count; row++)
+          for (int64_t k = 0; k < classes; k++) scaled[row * classes + k] = some[row * stride + k] / temperature;
+        rows.logits = scaled;
+        rows.stride = classes;
+      }
+      double totals[7];
+      softmax_facts(rows, count, limits, facts[0], facts[1], facts[2], facts[3], correct, totals);
+      const double *log_p = facts[0], *confidence = facts[1];
+      for (int64_t place = 0; place < of_version; place++, into += count) {
+        sums[1 + version * of_version + place] += totals[chosen[place]];
+        switch (chosen[place]) {
+          case 0:
+            for (int64_t row = 0; row < count; row++) into[row] = -log_p[row];
+            break;
+          case 1:
+            for (int64_t row = 0; row < count; row++) {
+              const double raised = log_p[row] < limits[0] ? limits[0] : log_p[row];
+              into[row] = raised > limits[1] ? -limits[1] : -raised;
+            }
+            break;
+          case 4:
+            for (int64_t row = 0; row < count; row++) into[row] = !correct[row];
+            break;
+          case 5:
+            for (int64_t row = 0; row < count; row++) into[row] = confidence[row] > limits[2];
+            break;
+          case 6:
+            for (int64_t row = 0; row < count; row++) into[row] = !correct[row] & (confidence[row] > limits[2]);
+            break;
+          default:  // squared error, entropy
+            memcpy(into, facts[chosen[place]], sizeof(double) * count);
+        }
+      }
+      constexpr double round = 0x1.8p52;
+      for (int64_t row = 0; row < count; row++) {
+        spread(confidence[row], (double)correct[row] - confidence[row], grid_cells, grids[version]);
+        facts[0][row] = DECIMALS - ((confidence[row] * DECIMALS + round) - round);
+      }
+      add_doubts(facts[0], correct, count, bits, even, cells[version]);
+    }
+    add_squares(each, all, count, products);
+  }
+}
+
 }  // namespace
 
 #define EXPORT(name, T)                                                                                            \
@@ -618,6 +728,14 @@ INLINE void add_squares(const double *facts, int64_t count, int64_t n, double *r
                                                   const int64_t *chosen, const int64_t *labels,                    \
                                                   uint8_t *correct) {                                              \
     top_classes<T>({z, classes, stride, chosen, labels}, n, correct);                                              \
+  }                                                                                                                \
+  extern "C" ON_EACH_CPU void add_stream_##name(                                                                  \
+      const T *z, int64_t n, int64_t classes, int64_t stride, const int64_t *labels, int64_t versions,              \
+      const double *temperatures, const double *limits, const int64_t *chosen, int64_t of_version, int64_t bits,    \
+      int64_t even, Cell *const *cells, int64_t grid_cells, double *const *grids,                                   \
+      int64_t at_once, double *space, double *sums, double *products) {                                            \
+    add_stream(z, n, classes, stride, labels, versions, temperatures, limits, chosen, of_version, bits, even,      \
+               cells, grid_cells, grids, at_once, space, sums, products);                                          \
   }                                                                                                                \
   extern "C" ON_EACH_CPU void extremes_##name(const T *values, int64_t n, double *result) {                          \
     extremes(values, n, result);                                                                                   \
@@ -648,37 +766,14 @@ extern "C" int64_t rows_in_cells(const int16_t *cell, int64_t first, int64_t n, 
 }
 
 // Counts of doubts, which are whole numbers, in the cells of a grid without zooms: `Histogram.add` of streaming/cells.py.
-extern "C" void count_doubts(const double *doubts, const uint8_t *wrong, int64_t n, int64_t bits, int64_t even,
-                             const int64_t *starts, int64_t *count, int64_t *errors, int64_t *offset, int64_t *one,
-                             uint8_t *mixed) {
-  for (int64_t number = 0; number < n; number++) {
-    int64_t doubt = (int64_t)doubts[number], cell = doubt;
-    if (doubt >> even) {
-      cell = (doubt >> (even - bits)) + ((even - bits) << bits);
-    } else if (doubt >> bits) {
-      int64_t leading;
-      memcpy(&leading, doubts + number, sizeof leading);
-      cell = (leading >> (52 - bits)) - ((1022 + bits) << bits);
-    }
-    count[cell] += 1;
-    errors[cell] += wrong[number];
-    offset[cell] += doubt - starts[cell];
-    mixed[cell] |= one[cell] >= 0 && one[cell] != doubt;
-    one[cell] = doubt;
-  }
+extern "C" void count_doubts(const double *doubts, const uint8_t *correct, int64_t n, int64_t bits, int64_t even,
+                             Cell *cells) {
+  add_doubts(doubts, correct, n, bits, even, cells);
 }
 
 // Each residual, shared between the two cells that are nearest to its confidence: `spread_on_grid`.
 extern "C" void spread_on_grid(const double *confidence, const double *residual, int64_t n, int64_t cells, double *grid) {
-  for (int64_t number = 0; number < n; number++) {
-    double place = confidence[number] * (double)cells - 0.5, last = (double)(cells - 1);
-    place = place < 0 ? 0 : place > last ? last : place;
-    int64_t cell = (int64_t)place;
-    cell = cell < cells - 2 ? cell : cells - 2;
-    double to_right = residual[number] * (place - (double)cell);
-    grid[cell] += residual[number] - to_right;
-    grid[cell + 1] += to_right;
-  }
+  for (int64_t number = 0; number < n; number++) spread(confidence[number], residual[number], cells, grid);
 }
 
 extern "C" ON_EACH_CPU void products(const uint8_t *counts, int64_t resamples, const double *values, int64_t sums,

@@ -22,6 +22,7 @@ OFF = "SUREFOOT_NO_KERNELS"  # a variable of the environment
 NUMBERS_AT_ONCE = 2**20  # logits that a thread reads at a time
 ROWS_OF_BLOCK = 64  # in kernels.cpp
 CONFIDENCES_AT_ONCE = 2**16
+ROWS_STREAMED, NUMBERS_STREAMED = 512, 2**16  # rows, or logits, whose facts are added up at a time
 AT_ONCE = 8  # resamples, in kernels.cpp
 VECTOR_BYTES = 64  # there
 MOST_RANKED = 2**24  # there
@@ -38,17 +39,19 @@ Result = TypeVar("Result")
 ADDRESS, NUMBER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 ROWS = (ADDRESS, NUMBER, NUMBER, NUMBER)  # logits, how many rows, their classes, from row to row
 Signature = tuple[tuple[type[Any], ...], type[Any] | None]  # arguments, and result
+STREAM = (ADDRESS, NUMBER, *[ADDRESS] * 3, *[NUMBER] * 3, ADDRESS, NUMBER, ADDRESS, NUMBER, *[ADDRESS] * 3)
 OF_EACH_TYPE: dict[str, Signature] = {
     "softmax_facts": ((*ROWS, *[ADDRESS] * 9), None),
     "top_is_label": ((*ROWS, *[ADDRESS] * 3), None),
     "softmax_slopes": ((*ROWS, ADDRESS, REAL, *[ADDRESS] * 3), None),
+    "add_stream": ((*ROWS, *STREAM), None),
     "sum_of_squares": ((ADDRESS, NUMBER), REAL),
     "extremes": ((ADDRESS, NUMBER, ADDRESS), None),
 }
 OTHERS: dict[str, Signature] = {
     "count_in_cells": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
     "rows_in_cells": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), NUMBER),
-    "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, *[ADDRESS] * 6), None),
+    "count_doubts": ((ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER, ADDRESS), None),
     "spread_on_grid": ((ADDRESS, ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "products": ((ADDRESS, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
     "drawn_decisions": ((ADDRESS, ADDRESS, NUMBER, ADDRESS), None),
@@ -300,15 +303,50 @@ def rows_in_cells(cell: NDArray[np.int16], chosen: Bools) -> Index:
     return np.concatenate(_in_parts(compute, len(cell), NUMBERS_AT_ONCE // CONFIDENCES_AT_ONCE))
 
 
-def count_doubts(
-    doubts: Array, wrong: Bools, starts: Index, bits: int, even: int, into: Sequence[NDArray[Any]]
-) -> None:
-    """Count doubts in cells that begin at `starts`, in place: `Histogram.add` without zooms.
+def count_doubts(doubts: Array, correct: Bools, bits: int, even: int, cells: Index) -> None:
+    """Count doubts in cells, in place: `Histogram.add` without zooms."""
+    of_doubts = (_address(doubts), _address(correct), len(doubts))
+    _FUNCTIONS["count_doubts"](*of_doubts, bits, even, _address(cells))
 
-    `into` are the numbers, errors, offsets, one doubt and whether there are others, of each cell.
+
+def add_stream(
+    logits: Floats,
+    labels: Index,
+    temperatures: Sequence[float | None],
+    chosen: Sequence[int],
+    limits: tuple[float, float, float],
+    bits: int,
+    even: int,
+    cells: Sequence[Index],
+    grids: Sequence[Array],
+) -> tuple[Array, Array]:
+    """Sums of facts of all rows, and of all products of two of these facts.
+
+    Facts are a 1 and, of each version, the chosen ones of `parts.SUMMED`. A version is the logits divided by
+    a temperature, or as they are. Its cells and its grid are filled as by the functions above and below.
     """
-    cells = [_address(array) for array in (starts, *into)]
-    _FUNCTIONS["count_doubts"](_address(doubts), _address(wrong), len(doubts), bits, even, *cells)
+    (n, classes), facts = logits.shape, 1 + len(temperatures) * len(chosen)
+    at_once = ROWS_OF_BLOCK * max(1, min(ROWS_STREAMED, NUMBERS_STREAMED // classes) // ROWS_OF_BLOCK)
+    space = _space(at_once * (8 * (5 + facts) + logits.itemsize * classes))
+    sums, products = np.zeros(facts), np.zeros((facts, facts))
+    numbers = np.array(chosen, dtype=np.int64)
+    scales, bounds = np.array([t or 0.0 for t in temperatures]), np.array(limits)
+    places = [np.array([_address(each) for each in arrays], dtype=np.uint64) for arrays in (cells, grids)]
+    place, _, of_labels = _some(logits, labels, None, slice(0, n))
+    _FUNCTIONS[f"add_stream_{logits.dtype}"](
+        *(
+            *place,
+            of_labels,
+            len(scales),
+            _address(scales),
+            _address(bounds),
+            _address(numbers),
+            len(numbers),
+        ),
+        *(bits, even, _address(places[0]), len(grids[0]), _address(places[1])),
+        *(at_once, _address(space), _address(sums), _address(products)),
+    )
+    return sums, products
 
 
 def spread_on_grid(confidence: Array, residual: Array, cells: int) -> Array:

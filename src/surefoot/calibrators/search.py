@@ -137,10 +137,10 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
     return bounds_for(max(-low, high), size=math.sqrt(mean_square(predictions)))
 
 
-def mean_square(predictions: Predictions | Rows) -> float:
+def mean_square(predictions: Predictions | Rows, fewest: int = FEWEST_ROWS) -> float:
     """Of the (averaged) logits of some rows; for one label about the mean of each row."""
     rows = predictions.logits[0]
-    some = rows[:: 1 + len(rows) // FEWEST_ROWS]
+    some = rows[:: 1 + len(rows) // fewest]
     # numpy on the host, as in `_contiguous`
     logits = some.numpy().astype(np.float64) if some.device.type == "cpu" else some.to(torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL:

@@ -39,36 +39,43 @@ _limits: list[tuple[int, int]] = []  # those before the first of the blocks that
 _running = 0
 
 
+def most_addresses() -> float:
+    """The bytes of address space that this process may have, if what it allocates is to fit into memory."""
+    available = available_memory()
+    if math.isinf(available):
+        return available
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize() + available + RESERVE
+
+
 @contextmanager
-def limited_memory() -> Iterator[None]:
+def limited_memory(most: float | None = None) -> Iterator[None]:
     """A block in which an allocation beyond the available memory fails, and is refused.
 
     A few hundred bytes of a file can stand for gigabytes, and not everything that decodes them announces the
-    size. Nor does the system: it promises more than it has, and ends a process that uses it.
+    size. Nor does the system: it promises more than it has, and ends a process that uses it. For many short
+    blocks, ask for `most_addresses` once: it reads files of the system.
     """
-    available = available_memory()
-    _limit(available)
+    _limit(most_addresses() if most is None else most)
     try:
         yield
     except MemoryError as error:
-        have = bytes_text(available)
+        have = bytes_text(available_memory())
         raise InputError(f"the data do not fit into memory; allowed: what is available, {have}") from error
     finally:
         _restore()
 
 
-def _limit(available: float) -> None:
+def _limit(most: float) -> None:
     global _running
     with _lock:
         _running += 1
-        if _running > 1 or math.isinf(available):
+        if _running > 1 or math.isinf(most):
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        limit = int(pages * resource.getpagesize() + available + RESERVE)
-        if soft == resource.RLIM_INFINITY or limit < soft:
+        if soft == resource.RLIM_INFINITY or most < soft:
             _limits.append((soft, hard))
-            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+            resource.setrlimit(resource.RLIMIT_AS, (int(most), hard))
 
 
 def _restore() -> None:

@@ -13,8 +13,9 @@ from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
-from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Batch, Rescaling, outcomes_of
+from surefoot.predictions.parts import LOG_CLIP, SUMMED, SURE, name_of
+from surefoot.streaming.cells import EVEN, Grid, Histogram, LogOdds, Whole
+from surefoot.streaming.outcomes import Applied, Batch, Rescaling, Scaling, outcomes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,6 @@ class Sums:
 
 
 NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
-NUMBERS_COMPILED = 400_000  # the same where they are not converted
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,13 @@ class Request:
         """What is summed in each version: numerators and denominators, metric by metric."""
         parts = (part for metric in self.metrics for part in (metric.numerator, metric.denominator))
         return tuple(part for part in parts if part is not None)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...] | None:
+        """Where they are in `parts.SUMMED`; None if one of them is not there."""
+        names = [name_of(part) for part in SUMMED]
+        known = [names.index(name_of(part)) for part in self.summed if name_of(part) in names]
+        return tuple(known) if len(known) == len(self.summed) else None
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int | None]]:
@@ -241,13 +248,15 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
     request, n = accumulator.request, len(batch.labels)
     shape = request.shape
+    if _is_compiled(request, batch):
+        sums = accumulator.sums.merged(_compiled(accumulator, batch))
+        return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=False)
     many = shape.kind is LabelKind.MANY_LABELS
     doubts = np.empty((len(request.versions), shape.blocks, n))
     wrong = np.empty(doubts.shape, dtype=bool)
     scores = np.empty(doubts.shape) if many else None
     sums = accumulator.sums
-    is_compiled = kernels.is_available() and not many and shape.members == 1
-    step = max(1, (NUMBERS_COMPILED if is_compiled else NUMBERS_AT_ONCE) // (shape.members * shape.classes))
+    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         facts = np.empty((request.facts, rows.stop - start))
@@ -270,6 +279,31 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     one_hot = accumulator.one_hot and many
     one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
     return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot)
+
+
+def _is_compiled(request: Request, batch: Batch) -> bool:
+    """Whether compiled code adds up everything while it reads the logits."""
+    one_network = request.shape.kind is LabelKind.ONE_LABEL and len(batch.logits) == 1
+    known = request.numbers is not None and not any(isinstance(each, Applied) for each in request.versions)
+    plain = not any(grid.zooms for grid in request.grids)
+    return one_network and known and plain and kernels.fits(batch.logits[0])
+
+
+def _compiled(accumulator: Accumulator, batch: Batch) -> Sums:
+    request = accumulator.request
+    grid = request.grids[0]  # the same in all versions
+    sums, products = kernels.add_stream(
+        batch.logits[0],
+        batch.labels.astype(np.int64, copy=False),
+        [scaling.temperatures[0] if isinstance(scaling, Scaling) else None for scaling in request.versions],
+        request.numbers or (),
+        (*LOG_CLIP, SURE),
+        grid.bits,
+        EVEN,
+        [histogram.numbers[0] for histogram in accumulator.histograms],
+        [residuals[0] for residuals in accumulator.residuals],
+    )
+    return Sums(sums, np.zeros(len(sums)), products)
 
 
 def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, labels: Whole) -> None:

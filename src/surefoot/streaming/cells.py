@@ -93,28 +93,48 @@ class Grid:
         )
 
 
+NONE, SEVERAL = -1, -2  # in the place of a cell's only doubt
+
+
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts per block and cell of a grid, in arrays (blocks, cells)."""
+    """Counts per block and cell of a grid. The numbers of a cell are together: a decision reads one place."""
 
     grid: Grid
-    count: Index
-    wrong: Index
-    offset: Index  # the sum of the doubts, each less the start of its cell
-    doubt: Index  # one of the doubts, -1 where there is none
-    mixed: Bools  # whether there are others
+    numbers: Index  # (blocks, cells, 4)
 
     @staticmethod
     def empty(grid: Grid, blocks: int) -> "Histogram":
-        count, wrong, offset = np.zeros((3, blocks, len(grid)), dtype=np.int64)
-        doubt = np.full((blocks, len(grid)), -1)
-        return Histogram(grid, count, wrong, offset, doubt, np.zeros((blocks, len(grid)), dtype=bool))
+        numbers = np.zeros((blocks, len(grid), 4), dtype=np.int64)
+        numbers[..., 3] = NONE
+        return Histogram(grid, numbers)
+
+    @property
+    def count(self) -> Index:
+        return self.numbers[..., 0]
+
+    @property
+    def wrong(self) -> Index:
+        return self.numbers[..., 1]
+
+    @property
+    def offset(self) -> Index:
+        """The sum of the doubts, each less the start of its cell."""
+        return self.numbers[..., 2]
+
+    @property
+    def doubt(self) -> Index:
+        """The doubt, if all are equal; NONE or SEVERAL if there are none or others."""
+        return self.numbers[..., 3]
+
+    @property
+    def mixed(self) -> Bools:
+        return np.asarray(self.doubt == SEVERAL)
 
     def add(self, block: int, doubts: Array, wrong: Bools) -> None:
         """Count some decisions of a block, in place."""
         if kernels.is_available() and not self.grid.zooms:
-            into = [each[block] for each in (self.count, self.wrong, self.offset, self.doubt, self.mixed)]
-            kernels.count_doubts(doubts, wrong, self.grid.starts, self.grid.bits, EVEN, into)
+            kernels.count_doubts(doubts, ~wrong, self.grid.bits, EVEN, self.numbers[block])
             return
         cell, size = self.grid.index(doubts), len(self.grid)
         self.count[block] += np.bincount(cell, minlength=size)
@@ -124,32 +144,23 @@ class Histogram:
         one, whole = self.doubt[block], doubts.astype(np.int64)
         before = one[cell]
         one[cell] = whole
-        self.mixed[block, cell[((before >= 0) & (before != whole)) | (one[cell] != whole)]] = True
+        one[cell[((before != NONE) & (before != whole)) | (one[cell] != whole)]] = SEVERAL
 
     def merged(self, other: "Histogram") -> "Histogram":
         """The counts of both."""
-        clash = (self.doubt >= 0) & (other.doubt >= 0) & (self.doubt != other.doubt)
-        mixed = self.mixed | other.mixed | clash
-        return Histogram(
-            self.grid,
-            self.count + other.count,
-            self.wrong + other.wrong,
-            self.offset + other.offset,
-            np.where(mixed, 0, np.maximum(self.doubt, other.doubt)),  # which one no longer matters
-            mixed,
-        )
+        numbers = self.numbers + other.numbers
+        ours, theirs = self.doubt, other.doubt
+        both = np.where(ours == theirs, ours, SEVERAL)
+        numbers[..., 3] = np.where(ours == NONE, theirs, np.where(theirs == NONE, ours, both))
+        return Histogram(self.grid, numbers)
 
     def pooled(self) -> "Histogram":
         """All blocks as one."""
-        if len(self.count) == 1:
-            return self
-        lowest = np.where(self.doubt >= 0, self.doubt, ONE + 1).min(axis=0)
+        numbers = self.numbers.sum(axis=0, keepdims=True)
+        lowest = np.where(self.doubt == NONE, ONE + 1, self.doubt).min(axis=0)  # SEVERAL is below any doubt
         highest = self.doubt.max(axis=0)
-        mixed = self.mixed.any(axis=0) | ((highest >= 0) & (lowest != highest))
-        count, wrong, offset = (
-            array.sum(axis=0, keepdims=True) for array in (self.count, self.wrong, self.offset)
-        )
-        return Histogram(self.grid, count, wrong, offset, highest[None], mixed[None])
+        numbers[0, :, 3] = np.where(lowest == highest, highest, np.where(lowest > ONE, NONE, SEVERAL))
+        return Histogram(self.grid, numbers)
 
     def blocks(self) -> tuple[Cells, ...]:
         """The filled cells of each block."""
@@ -164,7 +175,7 @@ class Histogram:
                 offset=self.offset[block, filled].astype(np.float64),
                 start=self.grid.starts[filled].astype(np.float64),
                 width=self.grid.widths[filled].astype(np.float64),
-                mixed=self.mixed[block, filled],
+                mixed=self.doubt[block, filled] == SEVERAL,
             )
             result.append(cells)
         return tuple(result)

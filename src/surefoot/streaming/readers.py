@@ -19,7 +19,7 @@ from surefoot.predictions.columns import (
     scores_in,
 )
 from surefoot.predictions.labels import refuse_other_classifier
-from surefoot.predictions.memory import limited_memory
+from surefoot.predictions.memory import limited_memory, most_addresses
 from surefoot.predictions.paths import STREAMED
 from surefoot.predictions.tables import (
     CSV_PARSING,
@@ -39,7 +39,7 @@ from surefoot.streaming.outcomes import Batch
 
 PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
-NUMBERS = 2**21  # logits in a batch
+NUMBERS = 2**20  # logits in a batch, which stays in the cache while it is decoded and read
 MOST_ROWS = 2**17  # rows in a batch
 
 
@@ -120,11 +120,11 @@ def _row_groups(file: Path) -> list[Part]:
 
 def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     """Tables of at most so many rows, and the row of the file at which each begins; none is empty."""
-    start = part.first
+    start, most = part.first, most_addresses()
     tables = _parquet(part, rows) if part.groups else _csv(part)
     while True:
         try:
-            with decoding("data"), limited_memory():
+            with decoding("data"), limited_memory(most):
                 table = next(tables, None)
         except InputError as error:
             raise InputError(f"{part.path}: {error}") from error

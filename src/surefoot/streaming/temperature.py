@@ -50,6 +50,7 @@ METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on,
 PILOT_ROWS = 2**17  # or so many rows: they give T to less than a percent, which one more step makes exact
 PILOT_PARTS = 32
+FEWEST_OF_BATCH = 64  # rows, about, of which the size of the logits is the mean
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:
         slope_squared=derivatives.squared_slopes,
         second=derivatives.second,
         third=derivatives.third,
-        squares=mean_square(rows) * n,
+        squares=mean_square(rows, FEWEST_OF_BATCH) * n,
         largest=max(-low, high),
         flat=before.flat and is_flat(rows),
         separable=before.separable and is_separable(rows),
