@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from surefoot import Predictions, evaluate, fit_temperature, kernels
 from surefoot.calibrators import search
-from surefoot.evaluation.bootstrap import _products, drawn_in_order
+from surefoot.evaluation.bootstrap import Draw, Draws, _products
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import extremes_of
@@ -212,15 +212,42 @@ def test_other_scores_are_left_to_numpy_s_sort(wrong):
 
 
 @compiled
-def test_draws_are_the_same_without_compiled_code(without_kernels):
-    def draws():
-        rng = np.random.default_rng(0)
-        return drawn_in_order(np.arange(500), resamples=6, step=6, rng=rng)(0)
+@pytest.mark.parametrize(
+    "units", [1, 2, 3, 7, 8, 9, 500, 5_000_003]
+)  # of the last, a thousandth is drawn again
+def test_draws_are_those_of_numpy_and_leave_its_state(units):
+    ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
+    for between in (1, 2):  # others draw so often, which may leave 32 bits
+        for of_resample in Draw.of(units, None, resamples=3, rng=ours).counts:
+            drawn = theirs.integers(units, size=units, dtype=np.uint32)
+            np.testing.assert_array_equal(of_resample, np.bincount(drawn, minlength=units))
+        numbers = [rng.integers(2**31, size=between, dtype=np.uint32).tolist() for rng in (ours, theirs)]
+        assert numbers[0] == numbers[1]
 
-    ours = draws()
+
+@compiled
+def test_draws_are_the_same_without_compiled_code_and_in_parts(without_kernels):
+    def taken(*sizes):
+        draws, found = Draws(np.arange(90), np.random.default_rng(0)), []
+        for size in sizes:
+            numbers, counts = draws.take(size)
+            assert numbers == list(range(len(found), len(found) + size))
+            found += counts.tolist()
+            draws.give_back(counts)
+        return found
+
+    expected = taken(7)
+    assert taken(1, 4, 2) == expected
     without_kernels()
-    np.testing.assert_array_equal(ours, draws())
-    assert (ours.sum(axis=1) == 500).all()
+    assert taken(7) == taken(3, 4) == expected
+
+
+@compiled
+def test_other_generators_are_left_to_numpy():
+    ours, theirs = (np.random.Generator(np.random.MT19937(0)) for _ in range(2))
+    counts = Draw.of(50, None, resamples=1, rng=ours).counts
+    expected = np.bincount(theirs.integers(50, size=50, dtype=np.uint32), minlength=50)
+    np.testing.assert_array_equal(counts[0], expected)
 
 
 @compiled

@@ -785,9 +785,80 @@ extern "C" ON_EACH_CPU void squares(const double *facts, int64_t count, int64_t 
   add_squares(facts, count, n, result);
 }
 
-// How often each number occurs, modulo 256.
-extern "C" void count_numbers(const uint32_t *numbers, int64_t n, uint8_t *counts) {
-  for (int64_t place = 0; place < n; place++) counts[numbers[place]]++;
+// numpy's PCG64: a state is the last one times MULTIPLIER, plus an increment, and gives a word.
+typedef unsigned __int128 Word;
+static constexpr Word MULTIPLIER = (Word)0x2360ed051fc65da4 << 64 | 0x4385df649fccf645;
+
+INLINE uint64_t word_of(Word state) {
+  const uint64_t mixed = (uint64_t)(state >> 64) ^ (uint64_t)state;
+  const int turn = (int)(state >> 122);
+  return mixed >> turn | mixed << (-turn & 63);
+}
+
+// So many pairs of words after a state; the last state is returned. Of two states, one is ahead of the other, so that
+// the processor need not wait for each multiplication.
+INLINE Word write_words(Word last, Word increment, int64_t pairs, uint8_t *into) {
+  const Word factor = MULTIPLIER * MULTIPLIER, step = increment * MULTIPLIER + increment;
+  Word states[2] = {last * MULTIPLIER + increment, last * factor + step};
+  for (int64_t pair = 0; pair < pairs; pair++)
+    for (int ahead = 0; ahead < 2; ahead++) {
+      const uint64_t word = word_of(states[ahead]);
+      memcpy(into + 8 * (2 * pair + ahead), &word, sizeof word);
+      last = states[ahead];
+      states[ahead] = last * factor + step;
+    }
+  return last;
+}
+
+// Numbers of 32 bits (resamples, units) from which numpy's `integers(units, dtype=uint32)` draws as many units as there
+// are, from PCG64: unit number * units / 2^32, unless what the division leaves is too small. Each that is needed in the
+// place of such a one is drawn at once and counted. `generator` is the state and the increment, high word first, whether
+// 32 bits are left of the last word, and which; it is left as numpy would leave it.
+extern "C" ON_EACH_CPU void draw_numbers(uint64_t *generator, int64_t resamples, int64_t units, uint32_t *numbers,
+                                         uint8_t *counts) {
+  memset(counts, 0, (size_t)(resamples * units));
+  if (units < 2) return;
+  const Word increment = (Word)generator[2] << 64 | generator[3];
+  Word state = (Word)generator[0] << 64 | generator[1];
+  auto next = [&]() __attribute__((always_inline)) {
+    generator[4] = !generator[4];
+    if (!generator[4]) return (uint32_t)generator[5];
+    state = state * MULTIPLIER + increment;
+    const uint64_t word = word_of(state);
+    generator[5] = word >> 32;
+    return (uint32_t)word;
+  };
+  const uint32_t range = (uint32_t)units, rejected = (uint32_t)((((uint64_t)1 << 32) - range) % range);
+  for (; resamples > 0; resamples--, numbers += units, counts += units) {
+    int64_t drawn = 0, missing = 0;
+    if (generator[4]) numbers[drawn++] = next();
+    const int64_t pairs = (units - drawn) / 4;
+    state = write_words(state, increment, pairs, (uint8_t *)(numbers + drawn));
+    drawn += 4 * pairs;
+    while (drawn < units) numbers[drawn++] = next();
+    for (int64_t number = 0; number < units; number++) missing += numbers[number] * range < rejected;
+    while (missing > 0) {
+      const uint64_t product = (uint64_t)next() * range;
+      counts[product >> 32] += (uint32_t)product >= rejected;
+      missing -= (uint32_t)product >= rejected;
+    }
+  }
+  generator[0] = (uint64_t)(state >> 64);
+  generator[1] = (uint64_t)state;
+}
+
+// Adds how often each unit is drawn by such numbers, modulo 256.
+extern "C" ON_EACH_CPU void count_numbers(const uint32_t *numbers, int64_t resamples, int64_t units, uint8_t *counts) {
+  if (units < 2) {
+    for (int64_t number = 0; number < resamples * units; number++) counts[number] = 1;
+    return;
+  }
+  const uint64_t range = (uint64_t)units, rejected = (((uint64_t)1 << 32) - range) % range;
+  for (; resamples > 0; resamples--, numbers += units, counts += units)
+    for (int64_t number = 0; number < units; number++) {
+      const uint64_t product = numbers[number] * range;
+      if ((uint32_t)product >= rejected) counts[product >> 32]++;
+    }
 }
 
 // How often each decision is drawn with its unit.

@@ -57,7 +57,8 @@ OTHERS: dict[str, Signature] = {
     "drawn_decisions": ((ADDRESS, ADDRESS, NUMBER, ADDRESS), None),
     "block_sums": ((ADDRESS, NUMBER, NUMBER, *[ADDRESS] * 3, NUMBER, NUMBER, *[ADDRESS] * 4), None),
     "squares": ((ADDRESS, NUMBER, NUMBER, ADDRESS), None),
-    "count_numbers": ((ADDRESS, NUMBER, ADDRESS), None),
+    "draw_numbers": ((ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS), None),
+    "count_numbers": ((ADDRESS, NUMBER, NUMBER, ADDRESS), None),
     "rank_confidences": ((ADDRESS, NUMBER, *[ADDRESS] * 3), NUMBER),
 }
 
@@ -271,9 +272,34 @@ def rank_confidences(confidence: Array) -> tuple[Index, Index] | None:
     return (order, ends[:runs]) if runs else None
 
 
-def count_numbers(numbers: NDArray[np.uint32], counts: Counts) -> None:
-    """Add to counts how often each number occurs."""
-    _FUNCTIONS["count_numbers"](_address(numbers), len(numbers), _address(counts))
+def can_draw(rng: np.random.Generator) -> bool:
+    """Whether there is compiled code for draws from this generator."""
+    return bool(_FUNCTIONS) and isinstance(rng.bit_generator, np.random.PCG64)
+
+
+class Generator:
+    """Draws as many units as there are, as `rng.integers(units, dtype=uint32)` of numpy's PCG64 does."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._bits = rng.bit_generator
+        self._before: Any = self._bits.state
+        words = [word for value in self._before["state"].values() for word in divmod(value, 2**64)]
+        self._words = np.array(
+            [*words, self._before["has_uint32"], self._before["uinteger"]], dtype=np.uint64
+        )
+
+    def draw(self, counts: Counts) -> Callable[[], None]:
+        """Draw, which one thread after the other must do; the result then fills counts (resamples, units)."""
+        numbers, (resamples, units) = _space(4 * counts.size), counts.shape
+        arrays = (_address(self._words), resamples, units, _address(numbers), _address(counts))
+        _FUNCTIONS["draw_numbers"](*arrays)
+        return lambda: _FUNCTIONS["count_numbers"](_address(numbers), resamples, units, _address(counts))
+
+    def write_back(self) -> None:
+        """Leave the generator of numpy where its own draws would."""
+        high, low, _, _, has_left, left = self._words.tolist()
+        state = {**self._before["state"], "state": high << 64 | low}
+        self._bits.state = {**self._before, "state": state, "has_uint32": has_left, "uinteger": left}
 
 
 def count_in_cells(confidence: Array, correct: Bools, cells: int) -> tuple[NDArray[np.int16], Array]:

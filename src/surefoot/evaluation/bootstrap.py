@@ -27,6 +27,7 @@ AT_ONCE = 100_000  # decisions times resamples that are summed at a time, so tha
 SHORT = 30_000  # decisions; more are not all summed where a curve is read at a few places only
 BLOCK, BLOCK_OF_LONG = 16, 64  # decisions that are summed together there, if they are short or not,
 MOST_BLOCKS = 2**13  # or so many that the sums of all blocks stay in cache
+DRAWN_AT_ONCE = 2**20  # numbers, while other threads wait
 CONVERTED = 2**17  # counts that are converted to float64 at a time, so that they stay in cache
 BLAS_NUMBERS = 8192  # of a matrix; from about 9,000 on BLAS divides a product
 
@@ -50,47 +51,69 @@ class Draw:
 
     @staticmethod
     def of_units(unit_of: Index, *, resamples: int, rng: np.random.Generator) -> "Draw":
-        draws = drawn_in_order(unit_of, resamples=resamples, step=max(1, resamples), rng=rng)
-        return Draw(draws(0), unit_of)
+        draws = Draws(unit_of, rng)
+        _, counts = draws.take(resamples)
+        draws.write_back()
+        return Draw(counts, unit_of)
 
     @property
     def resamples(self) -> int:
         return len(self.counts)
 
 
-def drawn_in_order(
-    unit_of: Index, *, resamples: int, step: int, rng: np.random.Generator
-) -> Callable[[int], Counts]:
-    """A function from 0, step, ... to the counts of so many resamples, the same whichever thread is first.
+class Draws:
+    """Resamples, drawn one after the other: the same numbers whatever thread takes them."""
 
-    Each start is asked for once. A thread draws for those before it, too, instead of waiting for others.
-    """
-    units = int(unit_of.max(initial=-1)) + 1
-    drawing, next_start = Lock(), 0
-    pending: dict[int, NDArray[np.uint32]] = {}
-    unused: list[NDArray[np.uint32]] = []  # new memory would cost more than the draws
+    def __init__(self, unit_of: Index, rng: np.random.Generator) -> None:
+        self.units = int(unit_of.max(initial=-1)) + 1
+        self._generator = kernels.Generator(rng) if kernels.can_draw(rng) else _Generator(rng)
+        self._drawing, self._next = Lock(), 0
+        self._unused: list[NDArray[np.uint8]] = []  # new memory would cost more than the draws
 
-    def counts_from(start: int) -> Counts:
-        nonlocal next_start
-        with drawing:
-            while start not in pending:
-                drawn = unused.pop() if unused else np.empty((step, units), dtype=np.uint32)
-                for row in drawn[: resamples - next_start]:
-                    row[:] = rng.integers(units, size=units, dtype=np.uint32)
-                pending[next_start] = drawn
-                next_start += step
-            drawn = pending.pop(start)
-        size = min(step, resamples - start)
-        counts = np.zeros((size, units), dtype=np.uint8)
-        for row, of_row in zip(counts, drawn, strict=False):
-            if kernels.is_available():
-                kernels.count_numbers(of_row, row)
-            else:
-                row[:] = np.bincount(of_row, minlength=units)
-        unused.append(drawn)
-        return counts
+    def take(self, resamples: int) -> tuple[list[int], NDArray[np.uint8]]:
+        """The numbers of the next resamples, and how often each unit occurs in them: (resamples, units)."""
+        unused = self._unused.pop() if self._unused else None
+        if unused is None or len(unused) < resamples:
+            unused = np.empty((resamples, self.units), dtype=np.uint8)
+        numbers: list[int] = []
+        counts, at_once = unused[:resamples], max(1, DRAWN_AT_ONCE // max(1, self.units))
+        for start in range(0, resamples, at_once):
+            some = counts[start : start + at_once]
+            with self._drawing:
+                numbers += range(self._next, self._next + len(some))
+                self._next += len(some)
+                count = self._generator.draw(some)
+            count()
+        return numbers, counts
 
-    return counts_from
+    def give_back(self, counts: NDArray[np.uint8]) -> None:
+        """Counts that nobody reads any more, to be overwritten."""
+        self._unused.append(counts)
+
+    def write_back(self) -> None:
+        """Leave the generator where the last draw has left it."""
+        self._generator.write_back()
+
+
+class _Generator:
+    """Without compiled code."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def draw(self, counts: NDArray[np.uint8]) -> Callable[[], None]:
+        """As that of `kernels.Generator`."""
+        units = counts.shape[1]
+        drawn = [self._rng.integers(units, size=units, dtype=np.uint32) for _ in counts]
+
+        def count() -> None:
+            for of_resample, numbers in zip(counts, drawn, strict=True):
+                of_resample[:] = np.bincount(numbers, minlength=units)
+
+        return count
+
+    def write_back(self) -> None:
+        """It is there already."""
 
 
 def resampled(

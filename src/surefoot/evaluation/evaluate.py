@@ -9,7 +9,7 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, drawn_in_order, units_of
+from surefoot.evaluation.bootstrap import Bootstrap, Draws, units_of
 from surefoot.evaluation.scores import (
     GROUP_METRICS,
     SIDES,
@@ -26,6 +26,7 @@ from surefoot.intervals import (
     few_samples_factor,
     needs_exact,
 )
+from surefoot.kernels import AT_ONCE
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
@@ -33,8 +34,9 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import in_parallel
 
 ANYWHERE = (-np.inf, np.inf)
-DRAWN_AT_ONCE = 2**23  # rows times resamples: what is drawn at a time does not take much memory
-MOST_AT_ONCE = 25  # resamples, so that several threads have work
+COUNTS_AT_ONCE = 2**20  # rows times resamples
+MOST_COUNTS = 2**26  # the same, so that they do not take much memory
+MOST_AT_ONCE = 24  # resamples, so that several threads have work
 
 Tick = Callable[[int], None]
 
@@ -138,18 +140,26 @@ def replicates(
         _ = bootstrap.outcomes.entropy  # all facts, in one reading of the logits
         bootstrap.prepare()
     values = [np.empty((len(metrics), resamples)) for _ in versions]
-    most = min(MOST_AT_ONCE, max(1, DRAWN_AT_ONCE // max(1, len(unit_of))))
-    step = -(-resamples // (4 * -(-resamples // (4 * most)))) if resamples > most else most  # shared evenly
-    draws = drawn_in_order(unit_of, resamples=resamples, step=step, rng=rng)
+    step = _at_once(len(unit_of))
+    draws = Draws(unit_of, rng)
 
     def score(start: int) -> None:
-        counts = draws(start)
+        numbers, counts = draws.take(min(step, resamples - start))
         for into, bootstrap in zip(values, bootstraps, strict=True):
-            into[:, start : start + step] = bootstrap.values(counts)
+            into[:, numbers] = bootstrap.values(counts)
+        draws.give_back(counts)
         tick(len(counts))
 
     in_parallel(score, range(0, resamples, step), numbers=resamples * len(unit_of))
+    draws.write_back()
     return values
+
+
+def _at_once(rows: int) -> int:
+    """How many resamples a thread draws and reads at a time, so that their counts stay in the cache."""
+    few = min(AT_ONCE, max(1, MOST_COUNTS // max(1, rows)))
+    many = COUNTS_AT_ONCE // max(1, rows) // AT_ONCE * AT_ONCE
+    return max(few, min(many, MOST_AT_ONCE))
 
 
 def differences(
