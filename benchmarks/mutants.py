@@ -202,14 +202,6 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "totals = np.maximum(2, self.count.sum(axis=1, keepdims=True))",
         "a cell with different decisions has at least two",
     ),
-    *(
-        (
-            "np.where(mixed, 0, np.maximum(self.doubt, other.doubt)),  # which one no longer matters",
-            f"np.where({other}, np.maximum(self.doubt, other.doubt)),  # which one no longer matters",
-            "the doubt of a mixed cell is not read",
-        )
-        for other in ("0, mixed", "mixed, 1")
-    ),
     (
         "name.removesuffix('.npy'): npy.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)",
         "name.removesuffix('.npy'): npy.read_array(io.BytesIO(archive.read(name)))",
