@@ -598,15 +598,15 @@ INLINE void add_squares(const double *facts, int64_t count, int64_t n, double *r
     for (int64_t other = 0; other < one; other++) result[other * count + one] = result[one * count + other];
 }
 
-// A cell of a stream's doubts: numbers, errors, the sum of the doubts less the cell's start, and their only value.
+// A cell of a stream's doubts: numbers, errors, the sum of the doubts less the cell's start, and the only doubt plus 1.
 struct Cell {
-  int64_t count, errors, offset, doubt;
+  int64_t count, errors, offset, only;
 };
 
 // Adds some doubts to cells that are 2^shift doubts wide. Without branches, which nobody could predict; and as the
 // cells are not in the cache, those of several doubts are fetched at once.
 INLINE void add_doubts(const double *doubts, const uint8_t *correct, int64_t n, int64_t bits, int64_t even, Cell *cells) {
-  constexpr int64_t NONE = -1, SEVERAL = -2, AT_ONCE = 64;
+  constexpr int64_t NONE = 0, SEVERAL = -1, AT_ONCE = 64;
   Cell *of[AT_ONCE];
   int64_t offset[AT_ONCE];
   for (int64_t start = 0; start < n; start += AT_ONCE) {
@@ -619,12 +619,12 @@ INLINE void add_doubts(const double *doubts, const uint8_t *correct, int64_t n, 
       __builtin_prefetch(of[number], 1);
     }
     for (int64_t number = 0; number < count; number++) {
-      const int64_t doubt = (int64_t)doubts[start + number];
+      const int64_t only = (int64_t)doubts[start + number] + 1;
       Cell &cell = *of[number];
       cell.count += 1;
       cell.errors += !correct[start + number];
       cell.offset += offset[number];
-      cell.doubt = (cell.doubt == NONE) | (cell.doubt == doubt) ? doubt : SEVERAL;
+      cell.only = (cell.only == NONE) | (cell.only == only) ? only : SEVERAL;
     }
   }
 }

@@ -93,7 +93,7 @@ class Grid:
         )
 
 
-NONE, SEVERAL = -1, -2  # in the place of a cell's only doubt
+NONE, SEVERAL = 0, -1  # in the place of a cell's only doubt plus 1, so that unused memory need not be written
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +105,7 @@ class Histogram:
 
     @staticmethod
     def empty(grid: Grid, blocks: int) -> "Histogram":
-        numbers = np.zeros((blocks, len(grid), 4), dtype=np.int64)
-        numbers[..., 3] = NONE
-        return Histogram(grid, numbers)
+        return Histogram(grid, np.zeros((blocks, len(grid), 4), dtype=np.int64))
 
     @property
     def count(self) -> Index:
@@ -124,7 +122,7 @@ class Histogram:
 
     @property
     def doubt(self) -> Index:
-        """The doubt, if all are equal; NONE or SEVERAL if there are none or others."""
+        """The doubt plus 1, if all are equal; NONE or SEVERAL if there are none or others."""
         return self.numbers[..., 3]
 
     @property
@@ -141,7 +139,7 @@ class Histogram:
         self.wrong[block] += np.bincount(cell[wrong], minlength=size)
         offset = np.bincount(cell, doubts - self.grid.starts[cell], size)  # whole numbers below 2^53
         self.offset[block] += offset.astype(np.int64)
-        one, whole = self.doubt[block], doubts.astype(np.int64)
+        one, whole = self.doubt[block], doubts.astype(np.int64) + 1
         before = one[cell]
         one[cell] = whole
         one[cell[((before != NONE) & (before != whole)) | (one[cell] != whole)]] = SEVERAL
@@ -157,9 +155,9 @@ class Histogram:
     def pooled(self) -> "Histogram":
         """All blocks as one."""
         numbers = self.numbers.sum(axis=0, keepdims=True)
-        lowest = np.where(self.doubt == NONE, ONE + 1, self.doubt).min(axis=0)  # SEVERAL is below any doubt
+        lowest = np.where(self.doubt == NONE, ONE + 2, self.doubt).min(axis=0)  # SEVERAL is below any doubt
         highest = self.doubt.max(axis=0)
-        numbers[0, :, 3] = np.where(lowest == highest, highest, np.where(lowest > ONE, NONE, SEVERAL))
+        numbers[0, :, 3] = np.where(lowest == highest, highest, np.where(lowest > ONE + 1, NONE, SEVERAL))
         return Histogram(self.grid, numbers)
 
     def blocks(self) -> tuple[Cells, ...]:
