@@ -71,11 +71,27 @@ def usable_cores() -> int:
 
 def worker_count() -> int:
     """On how many threads `in_parallel` works: as many as torch may use in this thread, 1 in a worker."""
-    if getattr(_this_thread, "is_worker", False):
+    if is_worker():
         return 1
     torch = sys.modules.get("torch")
     allowed = usable_cores() if torch is None else min(torch.get_num_threads(), usable_cores())
     return min(allowed, MOST_WORKERS)
+
+
+def is_worker() -> bool:
+    """Whether this thread is one of several that share some work, and so must not divide its part."""
+    return getattr(_this_thread, "is_worker", False)
+
+
+@contextmanager
+def as_worker() -> Iterator[None]:
+    """Make this thread a worker: of several threads that share some work, one is the caller's."""
+    _this_thread.is_worker = True
+    try:
+        with one_thread() if "torch" in sys.modules else nullcontext():
+            yield
+    finally:
+        _this_thread.is_worker = False
 
 
 def in_parallel(
@@ -105,16 +121,14 @@ def in_parallel(
                 return
             results[index] = work(part)
 
-    pool = _pool(workers - 1, os.getpid(), "torch" in sys.modules)
+    pool = workers_of_process(workers - 1)
     futures = [pool.submit(work_off) for _ in range(min(workers, len(parts)) - 1)]
-    _this_thread.is_worker = True
     try:
-        with one_thread() if "torch" in sys.modules else nullcontext():
+        with as_worker():
             work_off()
         for future in futures:
             future.result()
     finally:
-        _this_thread.is_worker = False
         left.clear()  # if one has failed or Ctrl-C was pressed, the others stop
     return [results[index] for index in range(len(parts))]
 
@@ -206,7 +220,7 @@ def _forked(work: Callable[[], None]) -> int:
 
 
 def _can_fork() -> bool:
-    if not _may_fork or getattr(_this_thread, "is_worker", False) or "ray" in sys.modules:
+    if not _may_fork or is_worker() or "ray" in sys.modules:
         return False
     torch = sys.modules.get("torch")
     return torch is None or not torch.cuda.is_initialized()
@@ -234,6 +248,11 @@ def _become_worker() -> None:
     if torch is not None:
         torch.get_num_threads()  # the first operation of a thread sets the number, unless it has been read
         torch.set_num_threads(1)
+
+
+def workers_of_process(workers: int) -> ThreadPoolExecutor:
+    """So many workers that stay: new threads would need new memory, which costs as much as short work."""
+    return _pool(workers, os.getpid(), "torch" in sys.modules)
 
 
 @lru_cache(maxsize=4)

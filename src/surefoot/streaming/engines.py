@@ -1,7 +1,7 @@
 """How parts of files are read in parallel: by threads on this machine, or by tasks on a Ray cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from surefoot.errors import InputError
 from surefoot.progress import Tick
-from surefoot.runtime import start_workers
+from surefoot.runtime import as_worker, is_worker, workers_of_process
 from surefoot.streaming.accumulate import Shape
 from surefoot.streaming.outcomes import Batch
 from surefoot.streaming.readers import Part, batches
@@ -54,17 +54,27 @@ class Threads:
                     yield batch
                     tick(batch.logits.shape[1])
 
-        shares = [parts[index :: self.workers] for index in range(min(self.workers, len(parts)))]
-        if len(shares) == 1:
-            return work(read(shares[0]))
-        with start_workers(len(shares)) as pool:
-            futures = [pool.submit(work, read(share)) for share in shares]
+        def work_off(share: Sequence[Part]) -> Result:
             try:
-                ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                results = [each.result() for each in futures if each in ended]  # all, unless one has failed
-                return reduce(lambda merged, part: merged.merged(part), results)
-            finally:
-                stop.set()  # if one has failed or Ctrl-C was pressed, the others stop
+                return work(read(share))
+            except BaseException:
+                stop.set()  # the others read no more
+                raise
+
+        workers = 1 if is_worker() else min(self.workers, len(parts))
+        own, *others = [parts[index::workers] for index in range(workers)]
+        if not others:
+            return work(read(own))
+        pool = workers_of_process(len(others))
+        futures = [pool.submit(work_off, share) for share in others]
+        try:
+            with as_worker():
+                results = [work_off(own)]
+            results += [future.result() for future in futures]
+            return reduce(lambda merged, part: merged.merged(part), results)
+        finally:
+            stop.set()  # if Ctrl-C was pressed, the others stop
+            wait(futures)
 
 
 TASKS_PER_CORE = 2
