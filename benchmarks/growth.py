@@ -14,9 +14,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,27 @@ def measure(operation: Operation, turns: int) -> Measured:
     return Measured(operation, *(tuple(each) for each in zip(*pairs, strict=True)))
 
 
+def _measure_named(
+    where: tuple[str, str], most: int, turns: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The numbers of an operation, in a process of its own."""
+    torch.set_num_threads(1)
+    (operation,) = [each for each in operations(most) if (each.axis, each.name) == where]
+    measured = measure(operation, turns)
+    return measured.seconds, measured.mebibytes
+
+
+def measure_all(wanted: Sequence[Operation], most: int, turns: int, workers: int) -> Iterator[Measured]:
+    """In this process, or several at a time in others."""
+    if workers == 1:
+        yield from (measure(operation, turns) for operation in wanted)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
+        of_all = [pool.submit(_measure_named, (each.axis, each.name), most, turns) for each in wanted]
+        for operation, of_one in zip(wanted, of_all, strict=True):
+            yield Measured(operation, *of_one.result())
+
+
 def _at(operation: Operation, size: int, turns: int) -> tuple[float, float]:
     seconds, mebibytes = _watched(operation.prepare(size))
     # From here on freed memory is kept: new pages cost time, and only large arrays request them.
@@ -179,10 +202,11 @@ def numbers(found: Sequence[Measured]) -> str:
     return "\n".join([*lines, ""])
 
 
-def head(turns: int) -> str:
+def head(turns: int, workers: int) -> str:
     """What was measured, on what, and how to read it."""
     versions = f"numpy {np.__version__}, scipy {scipy.__version__}, torch {torch.__version__}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores shared with others, one thread"
+    machine += "" if workers == 1 else f" each, {workers} operations at a time"
     return f"""# How cost scales
 
 {date.today()}, `python benchmarks/growth.py`; {machine};
@@ -230,26 +254,26 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="folder for partial results; without it they are only printed"
     )
+    parser.add_argument("--workers", type=int, default=1, help="operations at a time, on as many cores")
     chosen = parser.parse_args()
     if not ONE_THREAD.items() <= os.environ.items():  # must be set before numpy is imported
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
     torch.set_num_threads(1)
+    most = max(chosen.most, 30_000)
     wanted = [
-        each
-        for each in operations(max(chosen.most, 30_000))
-        if chosen.only in each.name and chosen.axis in (None, each.axis)
+        each for each in operations(most) if chosen.only in each.name and chosen.axis in (None, each.axis)
     ]
     found = []
     start = time.monotonic()
-    for number, operation in enumerate(wanted, start=1):
-        found.append(measure(operation, chosen.turns))
+    for number, each in enumerate(measure_all(wanted, most, chosen.turns, chosen.workers), start=1):
+        found.append(each)
         print(
-            f"{number}/{len(wanted)} {time.monotonic() - start:.0f} s: {operation.name}, {operation.axis}: "
-            f"{found[-1].exponent}{' STEEP' if found[-1].too_steep else ''}",
+            f"{number}/{len(wanted)} {time.monotonic() - start:.0f} s: {each.operation.name}, "
+            f"{each.operation.axis}: {each.exponent}{' STEEP' if each.too_steep else ''}",
             file=sys.stderr,
             flush=True,
         )
-    lines = [head(chosen.turns)]
+    lines = [head(chosen.turns, chosen.workers)]
     sorting = next((each.exponent for each in found if each.operation.name == ARGSORT), None)
     for axis in AXES:
         of_axis = [each for each in found if each.operation.axis == axis]

@@ -4,6 +4,7 @@ Data is drawn once and cut to size. `prepare(size)` does the untimed preparation
 function, without cached results of earlier runs.
 """
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -357,7 +358,7 @@ def _other_columns(count: int) -> pa.Table:
 
 
 def _written(table: pa.Table, suffix: str) -> Path:
-    path = Path(tempfile.gettempdir(), f"growth-columns{suffix}")
+    path = Path(tempfile.gettempdir(), f"growth-columns-{os.getpid()}{suffix}")
     (pyarrow.parquet.write_table if suffix == ".parquet" else pyarrow.csv.write_csv)(table, path)
     return path
 
@@ -368,7 +369,9 @@ def _read_table(suffix: str, table: Callable[[int], pa.Table], count: int) -> Wo
 
 def _write_table(suffix: str, count: int) -> Work:
     predictions = read_predictions(_written(_other_columns(count), ".parquet"))
-    return partial(write_predictions, predictions, Path(tempfile.gettempdir(), f"growth-written{suffix}"))
+    return partial(
+        write_predictions, predictions, Path(tempfile.gettempdir(), f"growth-written-{os.getpid()}{suffix}")
+    )
 
 
 def _stream_table(suffix: str, count: int) -> Work:
