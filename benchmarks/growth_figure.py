@@ -1,7 +1,7 @@
 """The log-log figure of `benchmarks/growth.py`: a panel for each size, a letter for each operation."""
 
 from collections.abc import Callable, Sequence
-from string import ascii_uppercase
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ Line = tuple[Sequence[float], Sequence[float], dict[str, Any], str]
 def growth_picture(found: Sequence[Any]) -> Picture:
     """All measurements."""
     names = list(dict.fromkeys(each.operation.name for each in found if not each.operation.is_metric))
-    letters = zip(ascii_uppercase, method_styles(len(names)), strict=False)
+    letters = zip(ascii_letters, method_styles(len(names)), strict=False)
     styles = dict(zip(names, letters, strict=True))
 
     def of(axes: str, chosen: Callable[[Any], bool], cost: str = "seconds") -> list[Line]:

@@ -375,10 +375,13 @@ def _with_slopes_not_negative(curves: Curves, start: Array, found: Array) -> Arr
     wrong = (found[:, :-1] < 0).any(axis=1)
     if not wrong.any():
         return found
-    best, least = found.copy(), np.where(wrong, np.inf, -np.inf)
+    curves, start, best = curves.some(wrong), start[wrong], found[wrong]
+    least = np.full(len(best), np.inf)
     for free in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 1.0]):
-        candidate = curves.minimised(start, np.tile(free, (len(found), 1)))
+        candidate = curves.minimised(start, np.tile(free, (len(best), 1)))
         losses = curves.losses(candidate)
         better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
         best[better], least[better] = candidate[better], losses[better]
-    return best
+    result = found.copy()
+    result[wrong] = best
+    return result
