@@ -372,7 +372,7 @@ def _fit_logistic(
 
 def _with_slopes_not_negative(curves: Curves, start: Array, found: Array) -> Array:
     """The best parameters whose slopes are of 0 or more: where they are not, one of them or both are 0."""
-    wrong = (found[:, :-1] < 0).any(axis=1)
+    wrong = np.asarray((found[:, :-1] < 0).any(axis=1))
     if not wrong.any():
         return found
     curves, start, best = curves.some(wrong), start[wrong], found[wrong]
