@@ -30,6 +30,7 @@ METRIC_LINES = {
     "floors of the ECE": {"color": COLOURS["unfamiliar"], "linestyle": (0, (1, 1)), "linewidth": 1.6},
 }  # fmt: skip
 GUIDES = ((1, (0, (6, 3))), (2, (0, (1, 3))))
+LEGEND_SIZE = 7.5  # so that the longest names fit into three columns
 APART = 0.06  # of a panel's height, from letter to letter
 
 Line = tuple[Sequence[float], Sequence[float], dict[str, Any], str]
@@ -58,7 +59,7 @@ def growth_picture(found: Sequence[Any]) -> Picture:
         ("members", "CPU seconds", of("members", lambda _: True)),
         ("runs, or methods (dotted)", "CPU seconds", _of_both(of)),
     )  # fmt: skip
-    with rc_context(SMALL):
+    with rc_context(SMALL | {"legend.fontsize": LEGEND_SIZE}):
         figure = Figure(figsize=(WIDTH, 11.5), layout="constrained")
         every: Any = figure.subplots(4, 2)
         for axes, (size, cost, lines) in zip(every.flat, panels, strict=True):
