@@ -103,3 +103,23 @@ def is_whole(value: object, *, least: int) -> bool:
 def one_line(error: BaseException) -> str:
     """The reason of another library's error, in one line."""
     return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
+
+
+def described(error: BaseException) -> str:
+    """The type and the reason of an unexpected error, in one line.
+
+    >>> described(KeyError("a"))
+    "KeyError: 'a'"
+    """
+    try:
+        reason = one_line(error)
+    except Exception:  # noqa: BLE001 of an error's own text
+        reason = ""
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def failed_elsewhere(what: str, traceback: str) -> RuntimeError:
+    """The error for an unexpected one in another process, whose traceback goes with it."""
+    error = RuntimeError(what)
+    error.add_note(traceback)
+    return error

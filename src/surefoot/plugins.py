@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, described
 
 GROUP = "surefoot.plugins"  # the entry-point group of installed packages
 
@@ -44,10 +44,10 @@ def load_plugins(names: Iterable[str] = ()) -> None:
                 importlib.import_module(name)
         except InputError:
             raise
-        except Exception as error:  # whatever the user's code raises
-            reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
             raise InputError(
-                f"cannot load the plugin {name!r} ({reason}); needed: a module that imports"
+                f"cannot load the plugin {name!r} ({described(error)}); needed: a module that imports; "
+                "SUREFOOT_TRACEBACK=1 prints its traceback"
             ) from error
         _loaded[name] = None
 

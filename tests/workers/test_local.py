@@ -10,6 +10,7 @@ import pytest
 
 from surefoot.errors import InputError
 from surefoot.experiments.experiment import read_experiment
+from surefoot.plugins import search_in
 from surefoot.store.files import State
 from surefoot.store.store import Store
 from surefoot.workers.local import execute
@@ -89,6 +90,19 @@ def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event
     monkeypatch.setattr(subprocess, "Popen", warm.Popen.__base__)  # started from nothing
     with pytest.raises(InputError, match="a training process ended with code 7; finished networks are saved"):
         execute(wanted, workers=1, on_event=lambda _: None)
+
+
+def test_an_error_of_a_users_network_comes_with_its_traceback(tmp_path, monkeypatch):
+    (tmp_path / "breaking.py").write_text("def build(classes):\n    return [0][classes]\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("surefoot.plugins._folders", {})
+    search_in(tmp_path)
+    own = replace(SMALL, network="breaking:build", view=8, resize=8)
+    wanted = replace(order(tmp_path, own), task=str(write_task(tmp_path)))
+    monkeypatch.setattr(subprocess, "Popen", warm.Popen.__base__)  # started from nothing
+    with pytest.raises(RuntimeError, match=r"training process failed \(IndexError: list index out") as failed:
+        execute(wanted, workers=1, on_event=lambda _: None)
+    assert "in build" in failed.value.__notes__[0]
 
 
 def _soon(look, seconds=30.0):

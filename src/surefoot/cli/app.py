@@ -13,6 +13,7 @@ from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
 from surefoot.cli.doctor import doctor
 from surefoot.cli.embed import embed
+from surefoot.cli.ending import EXIT_CODES, Commands
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls, show
 from surefoot.cli.monitor import monitor
@@ -25,6 +26,8 @@ from surefoot.plugins import load_plugins, plugin_path, search_in
 
 app = typer.Typer(
     name="surefoot",
+    cls=Commands,
+    epilog=EXIT_CODES,
     help="Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

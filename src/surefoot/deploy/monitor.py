@@ -42,6 +42,7 @@ from surefoot.predictions.logits import map_chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
+from surefoot.text import count_of
 
 FEW_ROWS = 50
 POWER = 0.8  # of the smallest drop that a check would have detected
@@ -217,6 +218,7 @@ def check_shift(
     for which, side in (("reference", reference), ("current", current)):
         if side.n < 2:
             raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
+    _refuse_other_features(reference, current)
     estimated = _estimated(reference, current)
     unfamiliar_by, scores = _unfamiliarity(reference, current)
     most = np.argsort(-scores, kind="stable")[:MOST_UNFAMILIAR]
@@ -242,6 +244,17 @@ def check_shift(
         budget=budget,
         bound=bound,
     )
+
+
+def _refuse_other_features(reference: Scores, current: Scores) -> None:
+    if reference.features is None or current.features is None:
+        return
+    before, now = reference.features.shape[1], current.features.shape[1]
+    if before != now:
+        raise InputError(
+            f"the reference has {count_of(before, 'feature')} per row, the current predictions {now:,}; must "
+            "be equal: both of the same network"
+        )
 
 
 def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding, ...]:

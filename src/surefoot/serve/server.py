@@ -242,4 +242,6 @@ def run_server(app: ASGIApp, sock: socket.socket, limits: Limits, announce: Call
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # invalid forms are reported to the client
     server = DrainingServer(config, announce)
     server.run(sockets=[sock])
+    if not server.started:
+        raise RuntimeError("the server did not start; its log says why")
     return not server.force_exit

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, failed_elsewhere
 from surefoot.runtime import usable_cores
 from surefoot.workers.jobs import STOPPED, Event, Queue, WorkOrder
 
@@ -65,7 +65,7 @@ def execute(order: WorkOrder, *, workers: int, on_event: Callable[[Event], None]
         try:
             for ended in as_completed(followers):
                 if (failure := ended.result()) is not None:
-                    raise InputError(failure)
+                    raise failure
         finally:
             queue.close()
             for process in processes:  # before the pool waits for its threads, which wait for the processes
@@ -89,16 +89,18 @@ def _start(order: WorkOrder, workers: int, environment: dict[str, str]) -> list[
     return processes
 
 
-def _follow(process: "subprocess.Popen[str]", queue: Queue, on_event: Callable[[Event], None]) -> str | None:
-    """Give a worker one job after another and pass on its events; returns an error message, if any."""
-    message = None
+def _follow(
+    process: "subprocess.Popen[str]", queue: Queue, on_event: Callable[[Event], None]
+) -> Exception | None:
+    """Give a worker one job after another and pass on its events; returns its error, if any."""
+    failure: Exception | None = None
     assert process.stdout is not None
     assert process.stdin is not None
     with process.stdout as lines:
         for line in lines:
             event = json.loads(line)
             if event["event"] == "error":
-                message = event["message"]
+                failure = _error_of(event)
             elif event["event"] == "done":
                 queue.finish(event["job"])
             if event["event"] != "elsewhere" or queue.put_back(event["job"]):
@@ -111,8 +113,14 @@ def _follow(process: "subprocess.Popen[str]", queue: Queue, on_event: Callable[[
     if code == 0 or (code == STOPPED and queue.closed):
         return None
     if code == STOPPED:
-        return "a training process was stopped; the same command resumes"
-    return message or f"a training process ended with code {code}; finished networks are saved"
+        return InputError("a training process was stopped; the same command resumes")
+    return failure or InputError(f"a training process ended with code {code}; finished networks are saved")
+
+
+def _error_of(event: Event) -> Exception:
+    """What a worker reported: a user's mistake, or an unexpected error with its traceback."""
+    message = event["message"]
+    return failed_elsewhere(message, event["traceback"]) if "traceback" in event else InputError(message)
 
 
 def _close(pipe: IO[str]) -> None:

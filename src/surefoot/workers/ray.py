@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot import __version__
-from surefoot.errors import InputError
+from surefoot.errors import InputError, failed_elsewhere
 from surefoot.io import make_folder
 from surefoot.ray_cluster import ONE_THREAD, cluster_address, connected
 from surefoot.store.remote import Remote
@@ -260,7 +260,8 @@ class _Run:
         try:
             event = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            raise InputError(f"{network} failed: {_cause(error)}; finished networks are saved") from error
+            failed = f"{network} failed ({_cause(error)}); finished networks are saved"
+            raise failed_elsewhere(failed, str(error)) from error
         except self.ray.exceptions.RayError as error:
             if self.nodes_at_start[job] <= alive(self.ray).keys():  # it did not fail because a node was lost
                 failed = f"{network} failed {RETRIES + 1} times: {_cause(error)}"

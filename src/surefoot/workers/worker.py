@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import torch
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, described
 from surefoot.io import ClaimedError
 from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
@@ -63,7 +64,7 @@ def run_job(spec: Spec, job: Job, context: TaskContext, store: Store, *, send: S
 
 
 def main() -> int:
-    """Execute the order; 0 when done, 2 for a user's mistake, 3 when stopped."""
+    """Execute the order; 0 when done, 1 for an unexpected error, 2 for a user's mistake, 3 when stopped."""
     parent = os.getppid()
     with stop_on(signal.SIGTERM, signal.SIGINT) as stopped:
         order = WorkOrder.from_json(sys.stdin.readline())
@@ -80,6 +81,10 @@ def main() -> int:
             return 2
         except (StoppedError, BrokenPipeError):  # the latter: the parent process has ended
             return STOPPED
+        except Exception as error:  # noqa: BLE001 whatever it is, such as of a user's network
+            failed = f"a training process failed ({described(error)}); finished networks are saved"
+            send("error", message=failed, traceback="".join(format_exception(error)))
+            return 1
         return 0
 
 
