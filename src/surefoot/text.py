@@ -1,6 +1,7 @@
 """Numbers as text: rounded, signed, in brackets, in words and as CSV; user text made safe to show."""
 
 import csv
+import decimal
 import io
 import math
 import os
@@ -196,3 +197,13 @@ def bytes_text(size: float) -> str:
         if size >= 2**exponent:
             return f"{size / 2**exponent:,.1f} {unit}"
     return f"{size:,.0f} bytes"
+
+
+def rounded_up(bound: float) -> str:
+    """A bound with three digits, rounded up so that it still holds.
+
+    >>> rounded_up(0.044637), rounded_up(0.2), rounded_up(1.0)
+    ('0.0447', '0.2', '1')
+    """
+    up = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    return f"{float(up.create_decimal(repr(float(bound)))):.3g}"

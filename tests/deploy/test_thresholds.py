@@ -1,5 +1,6 @@
 """Thresholds: the guarantee holds as often as stated, brute force agrees, and bad files are refused."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from mapie.risk_control import control_fwer
 from scipy.stats import binomtest
 
+import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
 from surefoot.deploy.model_card import _decisions as decisions
@@ -187,6 +189,31 @@ def test_what_can_be_promised_is_said_where_the_target_cannot():
     again = choose_thresholds(drawn(300, np.random.default_rng(0), falling), better)
     assert isinstance(again, Thresholds)
     assert again.bound <= found.best.bound + 1e-9
+
+
+def test_what_needs_thresholds_says_what_can_be_guaranteed_where_there_are_none(tmp_path):
+    val = drawn(300, np.random.default_rng(0), falling)
+    for per in (None, "class"):
+        found = surefoot.choose_thresholds(val, target_error=0.001, per=per)
+        document = json.loads(json.dumps(found.to_dict()))
+        assert (document["n"], document["level"]) == (found.n, 0.95)
+        assert len(found.to_frame()) == len(found.candidates)
+        assert found.save_report(tmp_path / str(per)).is_file()
+        assert copy.deepcopy(found) == found
+        assert not hasattr(found, "no_such_name")
+        for needs in (
+            lambda: found.accepted(val),  # noqa: B023
+            lambda: found.zones_of(val),  # noqa: B023
+            lambda: found.prepare(val),  # noqa: B023
+            lambda: found.accept,  # noqa: B023
+        ):
+            with pytest.raises(
+                surefoot.InputError, match=r"no threshold can guarantee .* of at most 0\.001 .* can be"
+            ):
+                needs()
+        with pytest.raises(surefoot.InputError, match="allowed: Thresholds"):
+            save_thresholds(found, tmp_path / "none.json")
+        assert not (tmp_path / "none.json").exists()
 
 
 def test_one_temperature_changes_nothing_for_two_classes():

@@ -13,7 +13,7 @@ from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.thresholds import Thresholds, Unreachable
+    from surefoot.deploy.thresholds import Thresholds
     from surefoot.predictions.predictions import Predictions
     from surefoot.report.tables import Table
 
@@ -94,7 +94,7 @@ def thresholds(
             per=per,
         )
     if not isinstance(chosen, Thresholds):
-        echo(_unreachable(chosen), err=True)
+        echo(f"{chosen.sentence}: use that as --target-error, or more rows; nothing was written", err=True)
         raise typer.Exit(1)
     sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict
@@ -139,18 +139,6 @@ def _note_rows(val: "Predictions", calibration: "Calibration | None") -> None:
             "--split fits a temperature on a part of them",
             err=True,
         )
-
-
-def _unreachable(unreachable: "Unreachable") -> str:
-    from surefoot.report.thresholds import rounded_up
-
-    best, target = unreachable.best, unreachable.guarantee.target_error
-    some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
-    return (
-        f"no threshold can guarantee an error of at most {target:g} with n = {unreachable.n:,} rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, {some} "
-        f"({best.wrong} wrong of {best.n}): use that as --target-error, or more rows; nothing was written"
-    )
 
 
 def _print(chosen: "Thresholds", verdict: list[str], table: "Table", min_coverage: float) -> bool:

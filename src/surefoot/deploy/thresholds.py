@@ -32,6 +32,7 @@ from surefoot.predictions.logits import average_sigmoid, average_softmax, map_ch
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
+from surefoot.text import rounded_up
 
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
@@ -174,6 +175,23 @@ class Unreachable(Result):
     def best(self) -> Candidate:
         """The candidate with the lowest bound."""
         return min(self.candidates, key=lambda each: each.bound)
+
+    @property
+    def sentence(self) -> str:
+        """Which error can be guaranteed instead."""
+        best = self.best
+        some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
+        return (
+            f"no threshold can guarantee an error of at most {self.guarantee.target_error:g} with "
+            f"n = {self.n:,} rows; {rounded_up(best.bound)} can be guaranteed, {some} "
+            f"({best.wrong} wrong of {best.n})"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What only thresholds have, such as `accepted`, is refused with the reason."""
+        if name.startswith("_") or not (name in Thresholds.__dataclass_fields__ or hasattr(Thresholds, name)):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise InputError(f"{self.sentence}; needed for {name!r}: that as target_error, or more rows")
 
 
 def choose_thresholds(
@@ -319,7 +337,7 @@ def _candidates(confidence: Array, wrong: Bools, guarantee: Guarantee) -> tuple[
 
 def _above(cut: float) -> float:
     """The lowest confidence above a cut."""
-    return max(0.0, round(cut + STEP, DECIMALS))
+    return max(0.0, round(float(cut) + STEP, DECIMALS))
 
 
 FORMAT = 1

@@ -1,6 +1,5 @@
 """The result of `surefoot thresholds` as a table, a verdict and a page."""
 
-import decimal
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from surefoot.plots.curves import highest_risk, risk_coverage
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, svg_of
 from surefoot.report.tables import Table, to_html
-from surefoot.text import count_of, percent_range
+from surefoot.text import count_of, percent_range, rounded_up
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
 CURVE = (
@@ -167,16 +166,6 @@ def _wrong_of(error: Proportion) -> str:
     ends = percent_range(error.low, error.high)
     wrong = "is wrong" if error.k == 1 else "are wrong"
     return f"{error.k:,} of {count_of(error.n, 'accepted prediction')} {wrong} ({error.value:.1%}, {ends})"
-
-
-def rounded_up(bound: float) -> str:
-    """A bound with three digits, rounded up so that it still holds.
-
-    >>> rounded_up(0.044637), rounded_up(0.2), rounded_up(1.0)
-    ('0.0447', '0.2', '1')
-    """
-    up = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
-    return f"{float(up.create_decimal(repr(float(bound)))):.3g}"
 
 
 def coverage_conflict(chosen: Thresholds, min_coverage: float) -> str | None:

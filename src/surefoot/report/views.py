@@ -40,7 +40,7 @@ from surefoot.report.style import WIDTH, side_style, svg_of
 from surefoot.report.summary import summarize
 from surefoot.report.table_text import to_text
 from surefoot.report.tables import Table, to_html
-from surefoot.report.thresholds import parts_table, rounded_up, thresholds_table, thresholds_verdict
+from surefoot.report.thresholds import parts_table, thresholds_table, thresholds_verdict
 from surefoot.results import Result
 from surefoot.text import count_of, visible, without_controls
 
@@ -246,18 +246,16 @@ def _thresholds_view(chosen: Thresholds) -> View:
 
 
 def _unreachable_view(unreachable: Unreachable) -> View:
-    best, target = unreachable.best, unreachable.guarantee.target_error
-    some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
-    sentence = (
-        f"No threshold can guarantee an error of at most {target:g} with these rows; "
-        f"{rounded_up(best.bound)} can be guaranteed, {some} ({best.wrong} wrong of {best.n})."
-    )
     return View(
         "Confidence thresholds: none",
-        (sentence,),
+        (f"{unreachable.sentence[0].upper()}{unreachable.sentence[1:]}.",),
         (),
         lambda: (asdict(each) for each in unreachable.candidates),
-        lambda: {"target_error": target, "candidates": [asdict(each) for each in unreachable.candidates]},
+        lambda: {
+            **asdict(unreachable.guarantee),
+            "n": unreachable.n,
+            "candidates": [asdict(each) for each in unreachable.candidates],
+        },
         lambda ax: _draw_candidates(unreachable, plots.given_or_new(ax)),
     )
 
