@@ -72,8 +72,13 @@ def read_text(path: str | Path, *, most: float = MOST_TEXT) -> str:
 
 
 def _utf8(path: str | Path, *, most: float = MOST_TEXT) -> str:
+    return read_bytes(path, most=most).decode("utf-8")
+
+
+def read_bytes(path: str | Path, *, most: float = MOST_TEXT) -> bytes:
+    """What `read_regular` gives, any error as an InputError."""
     try:
-        return read_regular(path, most=most).decode("utf-8")
+        return read_regular(path, most=most)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 

@@ -20,8 +20,17 @@ _folders: dict[str, None] = {}  # where users' modules are searched after Python
 
 
 def search_in(folder: Path) -> None:
-    """Search a folder for the modules of users' networks and plugins, after Python's own path."""
-    path = str(folder.resolve())
+    """Search a folder for the modules of users' networks and plugins, after Python's own path.
+
+    Not a bundle's folder: none of its files may be imported by its plain name.
+    """
+    real = folder.resolve()
+    if any(
+        (each / "bundle.json").is_file() and (each / "metrics.json").is_file()
+        for each in (real, *real.parents)
+    ):
+        return
+    path = str(real)
     _folders[path] = None
     if path not in sys.path:
         sys.path.append(path)

@@ -1,10 +1,13 @@
 """Bundles: a method's networks with their calibration and preprocessing, read from a folder."""
 
+import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,14 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
-from surefoot.deploy.own_code import SOURCE, importing_from, is_own_code, is_source
+from surefoot.deploy.own_code import SOURCE, BundledSource, is_own_code, is_source
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
 from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
-from surefoot.io import read_json, sha256_of
+from surefoot.io import read_bytes, read_json, sha256_of
 from surefoot.networks.backbones import build_network
+from surefoot.networks.external import Importing
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind
@@ -264,12 +268,14 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
     folder = Path(path)
     if not (folder / BUNDLE).is_file():
         raise InputError(f"{folder} is not a bundle: it has no {BUNDLE}; 'surefoot bundle' makes one")
+    _refuse_links(folder)
     about = _read_json(folder / BUNDLE, "a bundle's description")
     try:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
-        _check_files(folder, about["files"])
-        bundle = _bundle(folder, about, allow_code=allow_code)
+        source = _checked_files(folder, about["files"])
+        importing = BundledSource(source, folder).import_module if allow_code else None
+        bundle = _bundle(folder, about, importing)
         _check_outputs(bundle)
         return bundle
     except InputError as error:
@@ -278,7 +284,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}; {AGAIN}") from error
 
 
-def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
+def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) -> Bundle:
     shape = tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
     prepared = about["preprocessing"]
@@ -293,23 +299,22 @@ def _bundle(folder: Path, about: dict[str, Any], *, allow_code: bool) -> Bundle:
         recipes = [recipe_from(each["recipe"]) for each in about["networks"]]
         preprocessing = None if prepared is None else preprocessing_from(prepared)
         encoding = encoding_from(about["features"]) if about.get("features") is not None else None
-    with importing_from(folder):
-        networks = [
-            restored_network(
-                recipe,
-                {
-                    name.removeprefix(f"members.{i}."): t
-                    for name, t in weights.items()
-                    if name.startswith(f"members.{i}.")
-                },
-                classes=len(names),
-                shape=shape,
-                kind=kind,
-                key=str(each["key"]),
-                allow_code=allow_code,
-            )
-            for i, (each, recipe) in enumerate(zip(about["networks"], recipes, strict=True))
-        ]
+    networks = [
+        restored_network(
+            recipe,
+            {
+                name.removeprefix(f"members.{i}."): t
+                for name, t in weights.items()
+                if name.startswith(f"members.{i}.")
+            },
+            classes=len(names),
+            shape=shape,
+            kind=kind,
+            key=str(each["key"]),
+            importing=importing,
+        )
+        for i, (each, recipe) in enumerate(zip(about["networks"], recipes, strict=True))
+    ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
     if _is_inside(calibration, networks):
@@ -407,17 +412,23 @@ def restored_network(
     shape: tuple[int, ...],
     kind: LabelKind,
     key: str,
-    allow_code: bool,
+    importing: Importing | None,
 ) -> nn.Module:
-    """A network of that recipe with these weights, as its variant is deployed."""
-    if is_own_code(recipe) and not allow_code:
+    """A network of that recipe with these weights, as its variant is deployed.
+
+    A user's own function is imported by `importing`; None: it is not allowed.
+    """
+    if not is_own_code(recipe):
+        importing = import_module
+    elif importing is None:
         raise InputError(
             f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
             "needed: allow_code=True (--allow-code), if you trust it"
         )
     try:
         options = network_options(recipe, shape)
-        network = build_network(recipe.network, classes, generator=Generator().manual_seed(0), **options)
+        start = Generator().manual_seed(0)
+        network = build_network(recipe.network, classes, generator=start, importing=importing, **options)
         network.load_state_dict(dict(weights))
     except (RuntimeError, MemoryError) as error:  # also for networks that are far too large
         reason = " ".join(str(error).split())[:LONGEST]
@@ -427,20 +438,43 @@ def restored_network(
     return variant_of(recipe).deployed(network, kind, key)
 
 
+def _refuse_links(folder: Path) -> None:
+    """Refuse links inside the folder: what they lead to may be anything, and may change later."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(place, name)).is_symlink():
+                raise InputError(
+                    f"{folder}: {path.relative_to(folder)} is a link; a bundle has no links: 'cp -RL' copies "
+                    "it with the files that they lead to"
+                )
+
+
 @_or_again()
-def _check_files(folder: Path, digests: Mapping[str, str]) -> None:
+def _checked_files(folder: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
+    """Verify every file against its sha256; returns the source files, as they were verified."""
+    source = {}
     for name, digest in digests.items():
         known = (WEIGHTS, CALIBRATION, THRESHOLDS, METRICS, CARD, REFERENCE)
         if name not in known and not is_source(name):
             raise InputError(f"{BUNDLE} names {name!r}, which is not part of a bundle")
-        if name != CARD and sha256_of(folder / name) != digest:
+        if is_source(name):
+            source[name] = read_bytes(folder / name)
+            found = hashlib.sha256(source[name]).hexdigest()
+        elif name != CARD:
+            found = sha256_of(folder / name)
+        if name != CARD and found != digest:
             raise InputError(f"{name} is not the file that was bundled: damaged, or changed since")
     for file in (folder / SOURCE).rglob("*"):
-        if file.is_file() and file.relative_to(folder).as_posix() not in digests:
+        if not file.is_dir() and file.relative_to(folder).as_posix() not in source:
             raise InputError(f"{file.relative_to(folder)} is not a file that was bundled")
+    if (folder / "__init__.py").exists():
+        raise InputError(
+            "__init__.py makes the folder a Python package; allowed: the files that were bundled"
+        )
     for name in (WEIGHTS, CALIBRATION, METRICS):
         if name not in digests:
             raise InputError(f"{BUNDLE} does not name {name}")
+    return source
 
 
 @_or_again()

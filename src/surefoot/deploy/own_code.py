@@ -1,13 +1,18 @@
 """A user's own network in a bundle: its source files, or the package that has it; and importing it."""
 
 import ast
+import builtins
+import itertools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 from surefoot.recipes.recipe import Recipe
 
@@ -16,6 +21,8 @@ SOURCE = "source"  # the folder in a bundle
 MOST_FILES = 500  # of the user's that a bundle carries
 INSTALLED = ("site-packages", "dist-packages")
 NOT_OURS = {*sys.stdlib_module_names, "surefoot"}  # never copied
+NOT_REPLACED = NOT_OURS | {"torch", "numpy"}  # whatever a bundle's source has
+_NUMBERS = itertools.count(1)  # of the bundles whose source was imported in this process
 
 
 @dataclass(frozen=True)
@@ -132,28 +139,65 @@ def is_source(name: str) -> bool:
     return path.parts[:1] == (SOURCE,) and path.suffix == ".py" and ".." not in path.parts
 
 
-@contextmanager
-def importing_from(bundle: Path) -> Iterator[None]:
-    """Inside, a bundle's own source is imported from it, whatever else has the same names.
+class BundledSource(MetaPathFinder, Loader):
+    """Imports the source of one bundle from memory, as modules of a package that no other code can name.
 
-    Modules with these names that were imported before are put back at the end.
+    The files import each other by plain names, as where they were written: names of `files` come from there,
+    all others from this Python. Nothing is added to `sys.path`, and no name outside the package changes.
     """
-    folder = bundle / SOURCE
-    if not folder.is_dir():
-        yield
-        return
-    own = {path.stem for path in folder.iterdir()}
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in own}
-    for name in before:
-        del sys.modules[name]
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a bundle stays as it is
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder.resolve()))
-        sys.dont_write_bytecode = writes
-        if before:
-            for name in [name for name in sys.modules if name.partition(".")[0] in own]:
-                del sys.modules[name]
-            sys.modules.update(before)
+
+    def __init__(self, files: Mapping[str, bytes], folder: Path) -> None:
+        self.package = f"_surefoot_bundle_{next(_NUMBERS)}"
+        self.files = {
+            PurePosixPath(name).relative_to(SOURCE).as_posix(): text for name, text in files.items()
+        }
+        self.folder = folder.resolve() / SOURCE
+        self.own = {name.partition("/")[0].removesuffix(".py") for name in self.files} - NOT_REPLACED
+
+    def import_module(self, name: str) -> ModuleType:
+        """The bundle's module of that name; of a name that it does not have, this Python's."""
+        if name.partition(".")[0] not in self.own:
+            return import_module(name)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)  # to stay: functions may import when they are called
+        return import_module(f"{self.package}.{name}")
+
+    def find_spec(self, fullname: str, *_given: object) -> ModuleSpec | None:
+        """Of a module of this package."""
+        top, _, name = fullname.partition(".")
+        if top != self.package:
+            return None
+        stem = name.replace(".", "/")
+        found = [file for file in (f"{stem}/__init__.py", f"{stem}.py") if file in self.files]
+        is_folder = not name or any(file.startswith(f"{stem}/") for file in self.files)
+        if not found and not is_folder:
+            return None
+        is_package = not found or found[0].endswith("/__init__.py")
+        return ModuleSpec(fullname, self, origin=found[0] if found else None, is_package=is_package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file, with an import statement that looks into this package first."""
+        assert module.__spec__ is not None
+        name = module.__spec__.origin
+        if name is None:  # a folder without __init__.py
+            return
+        module.__file__ = str(self.folder / name)
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        exec(compile(self.files[name], module.__file__, "exec", dont_inherit=True), vars(module))
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002  (the names of Python's own)
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """What `import name` calls in these files."""
+        top = name.partition(".")[0]
+        if level or top not in self.own:
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        if fromlist:
+            return builtins.__import__(f"{self.package}.{name}", globals, locals, fromlist)
+        import_module(f"{self.package}.{name}")
+        return import_module(f"{self.package}.{top}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import Generator
@@ -17,7 +18,7 @@ from surefoot.networks.architectures import (
     resnet34,
     resnet50,
 )
-from surefoot.networks.external import timm_network, torchvision_network, user_network
+from surefoot.networks.external import Importing, timm_network, torchvision_network, user_network
 from surefoot.networks.heads import HEADS
 from surefoot.networks.network import Network, materialise
 from surefoot.registry import Registry
@@ -65,12 +66,14 @@ def build_network(
     generator: Generator,
     head: str = "linear",
     head_dropout: float = 0.0,
+    importing: Importing = import_module,
     **options: Any,
 ) -> Network:
     """The network of that name on the CPU, with weights drawn from the generator alone.
 
     `head` is a name in HEADS, `head_dropout` the rate on the features before it; `options` are the
-    own of the backbone (`channels`, `small_stem`, `layer_dropout`; `inputs`, `hidden`, `width`, `blocks`).
+    own of the backbone (`channels`, `small_stem`, `layer_dropout`; `inputs`, `hidden`, `width`, `blocks`);
+    `importing` is how the module of a user's own function is found.
 
     >>> import torch
     >>> network = build_network("mlp", 2, generator=torch.Generator().manual_seed(0), hidden=(8, 8))
@@ -102,7 +105,7 @@ def build_network(
                 f"network {name!r} has its own last layer, got head {kind.name!r} with dropout "
                 f"{head_dropout}; allowed: 'linear' with 0"
             )
-        network = user_network(name, classes, generator)
+        network = user_network(name, classes, generator, importing)
     network.name = name
     return network
 

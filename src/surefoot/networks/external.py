@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -97,12 +98,17 @@ def torchvision_network(name: str, head: HeadBuilder, generator: Generator) -> N
     return _with_head(backbone, last.in_features, head, generator, path)
 
 
-def user_network(path: str, classes: int, generator: Generator) -> Network:
+Importing = Callable[[str], ModuleType]  # a module by its name
+
+
+def user_network(
+    path: str, classes: int, generator: Generator, importing: Importing = import_module
+) -> Network:
     """The network that `package.module:function` returns when called with `classes=`."""
     module_name, _, name = path.partition(":")
     try:
-        module = import_module(module_name)
-    except (ImportError, ValueError) as error:
+        module = importing(module_name)
+    except (ImportError, ValueError, SyntaxError) as error:
         searched = ", ".join((*searched_folders(), "Python's own path (PYTHONPATH)"))
         absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
         where = f"; searched: {searched}" if absent else ""
