@@ -238,7 +238,7 @@ def test_the_sentence_says_what_was_given_and_what_is_allowed():
     val = draw_one_label(30)
     for call, says in (
         (lambda: surefoot.save_calibration(3, "c.json"), "calibration has type int; allowed: Calibration (fit_calibration, load_calibration)"),
-        (lambda: surefoot.read_predictions(3), "path is 3; allowed: a path"),
+        (lambda: surefoot.read_predictions(3), "path is 3; allowed: a path or a list of paths"),
         (lambda: plots.reliability(val, ax=3), "ax has type int; allowed: Axes of matplotlib or None"),
         (lambda: plots.reliability({"a": val, "b": 3}), "predictions['b'] has type int; allowed: Predictions (read_predictions, Predictions.from_logits)"),
         (lambda: surefoot.evaluate(val, metrics="nll"), "metrics has type str; allowed: a list of Metric or text"),

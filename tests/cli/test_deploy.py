@@ -13,7 +13,6 @@ from PIL import Image
 import surefoot as package
 from surefoot.deploy import predict as predicting
 from surefoot.experiments.methods import METHODS
-from surefoot.predictions.files import read_outputs
 from tests import warm
 from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran
@@ -106,18 +105,21 @@ def test_the_whole_way_to_a_watch_over_predictions(made, surefoot, tmp_path, end
     look = surefoot("monitor", printed / "familiar.npz", today, *chosen, "--format", "json")
     found = json.loads(look.stdout)
     assert found["n"]["current"] == ROWS, "what could not be read is left out"
-    again = read_outputs(today, unlabelled=package.LabelKind.ONE_LABEL)
+    again = package.read_predictions(today, unlabelled=package.LabelKind.ONE_LABEL)
     stored = package.read_predictions(printed / "unfamiliar.npz")
     place = {str(path): row for row, path in enumerate(again.ids)}
     rows = [place[str(made.images / path)] for path in stored.ids]
     assert again.novelty.numpy()[rows] == pytest.approx(stored.novelty.numpy(), abs=1e-4)
     assert again.probs().numpy()[rows] == pytest.approx(stored.probs().numpy(), abs=1e-5)
-    refused = surefoot("evaluate", today, check=2)
-    assert "output of 'surefoot predict', whose 'label' is the predicted class" in refused.stderr
+    for streamed in ("--stream", "--no-stream"):
+        refused = surefoot("evaluate", today, streamed, check=2)
+        assert "predicted class; needed: the true class in a column 'true_label'" in refused.stderr
     calibration = tmp_path / "c.json"
     surefoot("calibrate", printed / "familiar.npz", "-o", calibration)
-    twice = surefoot("apply", calibration, today, "-o", tmp_path / "twice.npz", check=2)
-    assert "whose 'label' is the predicted class" in twice.stderr
+    surefoot("apply", calibration, today, "-o", tmp_path / "twice.npz")
+    twice = package.read_predictions(tmp_path / "twice.npz", unlabelled=again.kind)
+    assert torch.equal(twice.logits, package.load_calibration(calibration)(again).logits)
+    assert twice.ids.tolist() == again.ids.tolist()
     streamed = surefoot("evaluate", f"{tmp_path}/*.{ending}", check=2)
     assert "whose 'label' is the predicted class" in streamed.stderr
     surefoot(*predicted)

@@ -17,7 +17,6 @@ from surefoot import InputError, LabelKind
 from surefoot.deploy.export import export_bundle
 from surefoot.deploy.make_bundle import why_not
 from surefoot.experiments.methods import METHODS
-from surefoot.predictions.files import read_outputs
 from surefoot.recipes.recipe import Recipe
 from surefoot.serve.batching import Predictor
 from surefoot.tasks.manifest import load_task
@@ -105,7 +104,7 @@ def test_predictions_of_a_file_are_the_stored_ones(made, ensemble, tmp_path, end
     ]
     assert table["row"].to_pylist() == list(range(80))
     np.testing.assert_allclose(table["prob_lived"].to_numpy(), stored.probs()[:, 1], atol=1e-5)
-    assert read_outputs(tmp_path / "out.csv", unlabelled=LabelKind.ONE_LABEL).n == 80  # as monitor reads it
+    assert surefoot.read_predictions(tmp_path / "out.csv", unlabelled=LabelKind.ONE_LABEL).n == 80
     (tmp_path / "out.csv").unlink()
     refused = command(*arguments[:-1], check=2)
     assert (

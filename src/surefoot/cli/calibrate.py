@@ -12,8 +12,9 @@ from surefoot.cli.inputs import (
     EngineName,
     Stream,
     Workers,
+    input_files,
     is_streamed,
-    read_all,
+    read,
     read_or_scan,
     refuse_ending,
     refuse_missing,
@@ -79,9 +80,8 @@ def calibrate(
     workers: Workers = None,
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
-    refuse_missing(val, reference)
+    files, reference_files = input_files(val), input_files(reference)
     from surefoot.calibrators import CALIBRATORS, save_calibration
-    from surefoot.predictions.paths import files_named
 
     options: dict[str, Any] = {
         "budget": budget_of(budget),
@@ -96,16 +96,14 @@ def calibrate(
         raise InputError(
             f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
         )
-    files = files_named(val)
-    reference_files = [] if reference is None else files_named(reference)
     refuse_wrong_outputs([*files, *reference_files], [output])
     from surefoot.cli.notebook import progress_shown
     from surefoot.streaming.workflow import fit_calibration
 
     streamed = is_streamed({"val": files}, stream, engine, {"--group-by": group_by, "--weights": weights})
-    predictions = read_or_scan(files, group_by, streamed, engine, address, workers)
+    predictions = read_or_scan(val, group_by, streamed, engine, address, workers)
     if reference is not None:
-        options["reference"] = read_all(reference_files, None)
+        options["reference"] = read(reference)
     fitted = fit_calibration(method, predictions, force=force, progress=progress_shown(), **options)
     save_calibration(fitted, output)
     _print(fitted)
@@ -146,17 +144,21 @@ def budget_of(text: str | None) -> float | str | None:
 
 def apply(
     calibration: Annotated[Path, typer.Argument(help="A file that 'surefoot calibrate' wrote.")],
-    predictions: Annotated[Path, typer.Argument(help="Predictions, with or without labels.")],
+    predictions: Annotated[
+        Path, typer.Argument(help="Predictions, with or without labels; a file, a folder or 'p/*.parquet'.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write: .npz, .parquet or .csv.")],
 ) -> None:
     """Calibrate predictions: the same rows with calibrated logits."""
-    refuse_missing(calibration, predictions)
+    refuse_missing(calibration)
+    files = input_files(predictions)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.predictions.files import SUFFIXES, read_predictions, write_predictions
+    from surefoot.predictions.files import read_predictions, write_predictions
+    from surefoot.predictions.paths import SUFFIXES
 
     refuse_ending(output, *SUFFIXES)
-    refuse_wrong_outputs([calibration, predictions], [output])
+    refuse_wrong_outputs([calibration, *files], [output])
     fitted = load_calibration(calibration)
     with busy(f"calibrating {predictions}"):
         calibrated = fitted(read_predictions(predictions, unlabelled=fitted.label_kind))

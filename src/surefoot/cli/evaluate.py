@@ -18,6 +18,7 @@ from surefoot.cli.inputs import (
     EngineName,
     Stream,
     Workers,
+    input_files,
     is_streamed,
     read_or_scan,
     refuse_missing,
@@ -168,10 +169,8 @@ def evaluate(
     for condition in conditions:
         condition.require(paths)
     refuse_missing(familiar, unfamiliar, calibration)
-    from surefoot.predictions.paths import files_named
-
+    files = {side: input_files(path) for side, path in paths.items()}
     chosen = _metrics(metric, error_above, conditions)
-    files = {side: files_named(path) for side, path in paths.items()}
     if report is not None:
         _refuse_report(report, [*(file for of_side in files.values() for file in of_side), calibration])
     from surefoot.calibrators import load_calibration
@@ -182,7 +181,7 @@ def evaluate(
     if streamed:
         chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
     predictions = [
-        read_or_scan(of_side, group_by, streamed, engine, address, workers) for of_side in files.values()
+        read_or_scan(path, group_by, streamed, engine, address, workers) for path in paths.values()
     ]
     fitted = None if calibration is None else load_calibration(calibration)
     evaluation = workflow.evaluate(

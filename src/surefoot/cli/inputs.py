@@ -64,6 +64,14 @@ def refuse_missing(*paths: Path | None) -> None:
             raise InputError(f"{path}: {error.strerror}") from error
 
 
+def input_files(*names: Path | None) -> list[Path]:
+    """The files of predictions that these names stand for: files, folders and patterns."""
+    from surefoot.predictions.paths import files_named
+
+    refuse_missing(*names)
+    return [file for name in names if name is not None for file in files_named(name)]
+
+
 def refuse_missing_bundle(folder: Path) -> None:
     """Fail at once, before slow imports, where a folder is not a bundle."""
     if not (folder / "bundle.json").is_file():
@@ -116,8 +124,8 @@ def task_files(task: str) -> list[Path]:
     return [Path(task), *read_description(Path(task)).files()]
 
 
-def read(path: Path, group_by: str | None) -> "Predictions":
-    """Predictions from a file, grouped by one of its columns if given."""
+def read(path: Path, group_by: str | None = None) -> "Predictions":
+    """Predictions from a file, a folder or a pattern, grouped by one of their columns if given."""
     from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
     from surefoot.predictions.labels import ONE_HOT
@@ -130,20 +138,6 @@ def read(path: Path, group_by: str | None) -> "Predictions":
         return predictions if group_by is None else predictions.grouped_by(group_by)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def read_all(paths: Sequence[Path], group_by: str | None) -> "Predictions":
-    """The rows of one or more files, in memory."""
-    from surefoot.predictions.predictions import concatenated
-
-    parts = [read(path, group_by) for path in paths]
-    for path, part in zip(paths, parts, strict=True):
-        for attribute in ("kind", "classes", "members", "class_names"):
-            value, first = getattr(part, attribute), getattr(parts[0], attribute)
-            if value != first:
-                name = attribute.replace("_", " ")
-                raise InputError(f"{path}: {name} are {value}, in {paths[0]} {first}; must be equal")
-    return parts[0] if len(parts) == 1 else concatenated(parts)
 
 
 def is_streamed(
@@ -165,7 +159,7 @@ def is_streamed(
 
 
 def read_or_scan(
-    files: Sequence[Path],
+    path: Path,
     group_by: str | None,
     streamed: bool,
     engine: EngineName,
@@ -176,8 +170,8 @@ def read_or_scan(
     from surefoot.streaming.workflow import scan_predictions
 
     if streamed:
-        return scan_predictions(files, workers=workers, engine=engine, address=address)
-    return read_all(files, group_by)
+        return scan_predictions(path, workers=workers, engine=engine, address=address)
+    return read(path, group_by)
 
 
 def run_folder(store: "Store", name: str) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import input_files, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
@@ -75,19 +75,19 @@ def monitor(
         raise InputError(f"--first-share is {first_share:g}; allowed: above 0 and below 1")
     if first_share is not None and history is None:
         raise InputError("--first-share needs --history; a single check has all of alpha")
-    inputs = [reference, current, calibration, thresholds]
+    inputs = [*input_files(reference, current), calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
-    refuse_missing(*inputs)
+    refuse_missing(calibration, thresholds)
     from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
     from surefoot.deploy.workflow import Checked
     from surefoot.deploy.workflow import monitor as check_predictions
-    from surefoot.predictions.files import read_outputs
+    from surefoot.predictions.files import read_predictions
 
     chosen, fitted = _loaded(thresholds, calibration)
     with busy(f"reading {reference} and {current}"):
-        familiar = read_outputs(reference, unlabelled=kind)
-        unlabelled = read_outputs(current, unlabelled=familiar.kind)
+        familiar = read_predictions(reference, unlabelled=kind)
+        unlabelled = read_predictions(current, unlabelled=familiar.kind)
     from surefoot.report.monitor import monitor_table, write_monitor_page
 
     def show(checked: Checked) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import input_files, read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo_written
 from surefoot.errors import InputError
 
@@ -35,19 +35,18 @@ def sets(
         raise InputError(
             f"the sets are JSON, and {output} is a file name for predictions; allowed: another ending"
         )
-    inputs = [val, familiar_test, unfamiliar, calibration]
-    refuse_wrong_outputs(inputs, [output])
-    refuse_missing(*inputs)
+    refuse_missing(calibration)
+    refuse_wrong_outputs([*input_files(val, familiar_test, unfamiliar), calibration], [output])
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.deploy.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict
 
     chosen = choose_sets(
-        read(val, None),
+        read(val),
         coverage=coverage,
-        familiar_test=None if familiar_test is None else read(familiar_test, None),
-        unfamiliar=None if unfamiliar is None else read(unfamiliar, None),
+        familiar_test=None if familiar_test is None else read(familiar_test),
+        unfamiliar=None if unfamiliar is None else read(unfamiliar),
         calibration=None if calibration is None else load_calibration(calibration),
     )
     if output is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import input_files, read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
@@ -69,14 +69,14 @@ def thresholds(
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
     paths = {"val": val} | {name: path for name, path in others.items() if path is not None}
     _check_options(output, calibration, split)
-    refuse_wrong_outputs([*paths.values(), calibration], [output, html])
-    refuse_missing(*paths.values(), calibration)
+    refuse_wrong_outputs([*input_files(*paths.values()), calibration], [output, html])
+    refuse_missing(calibration)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.deploy.thresholds import Thresholds, save_thresholds, split_rows
     from surefoot.deploy.workflow import choose_thresholds
 
-    predictions = {name: read(path, None) for name, path in paths.items()}
+    predictions = {name: read(path) for name, path in paths.items()}
     fitted = None if calibration is None else load_calibration(calibration)
     _note_rows(predictions["val"], fitted)
     with busy("choosing"):

@@ -16,6 +16,7 @@ from surefoot.predictions.labels import IGNORE
 
 METADATA = b"surefoot"
 PREDICT_COLUMNS = frozenset({"label", "confidence", "entropy", "novelty", "error"})
+TRUE_LABEL = "true_label"  # the true class in the output of `surefoot predict`, whose `label` is predicted
 WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(\.0+)?")
 MOST_DIGITS = 15  # of a label: a float64 holds every whole number of so many digits
 NAMES_IN_ERRORS = 12  # class names that an error lists
@@ -50,29 +51,34 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def is_predict_output(names: Sequence[str]) -> bool:
     """Whether a file with these columns is the output of `surefoot predict`, whose `label` is predicted."""
-    others = ("logit", "labels", "label_")  # which it never writes
     is_output = PREDICT_COLUMNS.issubset(names) and ("path" in names or "row" in names)
-    return is_output and not any(name.startswith(others) for name in names)
+    return is_output and not any(name.startswith("logit") for name in names)  # which it never writes
 
 
-def refuse_predict_output(names: Sequence[str]) -> None:
-    if is_predict_output(names):
-        raise InputError(
-            "this is the output of 'surefoot predict', whose 'label' is the predicted class; needed: the "
-            "true class there, and no column 'confidence'"
-        )
-
-
-def scores_of_predict_output(table: pa.Table) -> pa.Table:
-    """Probabilities, novelty and features in the output of `surefoot predict`, without unreadable images."""
-    if not any(name.startswith("prob_") for name in table.column_names):
+def usable_rows(table: pa.Table, *, labelled: bool) -> pa.Table:
+    """The table itself; of the output of `surefoot predict`, the readable rows as other files have them."""
+    names = table.column_names
+    if not is_predict_output(names):
+        return table
+    refuse_repeated(names)
+    if not any(name.startswith("prob_") for name in names):
         raise InputError(
             "output of 'surefoot predict' without probabilities; needed: 'surefoot predict --probabilities'"
         )
+    if labelled and not any(name in (TRUE_LABEL, "labels") or name.startswith("label_") for name in names):
+        raise InputError(
+            "this is the output of 'surefoot predict', whose 'label' is the predicted class; needed: the "
+            f"true class in a column {TRUE_LABEL!r}, or 'label_<class>' for many labels"
+        )
     readable = table.filter(table["confidence"].is_valid())
-    columns = [name for name in readable.column_names if name.startswith("prob_") or name == "features"]
-    ids = readable["path"] if "path" in readable.column_names else readable["row"].cast(pa.string())
-    return readable.select([*columns, "novelty"]).append_column("ids", ids)
+    key = "path" if "path" in names else "row"
+    dropped = {*PREDICT_COLUMNS - {"novelty"}, "decision", TRUE_LABEL}
+    if "ids" not in names:
+        dropped.add(key)
+    usable = readable.select([name for name in names if name not in dropped])
+    if "ids" not in names:
+        usable = usable.append_column("ids", readable[key].cast(pa.string()))
+    return usable.append_column("label", readable[TRUE_LABEL]) if TRUE_LABEL in names else usable
 
 
 def is_score(name: str) -> bool:

@@ -2,8 +2,9 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +18,85 @@ from surefoot.predictions.archive import read_arrays
 from surefoot.predictions.columns import (
     METADATA,
     is_label,
-    is_predict_output,
     is_score,
     lists_in,
     no_labels,
     numbers_in,
     read_columns,
     refuse_gaps,
-    refuse_predict_output,
     refuse_repeated,
-    scores_of_predict_output,
+    usable_rows,
 )
-from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.paths import SUFFIXES, files_named
+from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
 
-SUFFIXES = (".npz", ".parquet", ".csv")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
 
 @checked
-def read_predictions(path: str | Path, *, unlabelled: LabelKind | None = None) -> Predictions:
-    """Read a .npz, .parquet or .csv file; one without labels only if `unlabelled` gives their kind.
+def read_predictions(
+    path: str | Path | Sequence[str | Path], *, unlabelled: LabelKind | None = None
+) -> Predictions:
+    """Read .npz, .parquet or .csv files; those without labels only if `unlabelled` gives their kind.
+
+    `path` is a file, a folder of them, a pattern such as 'val/*.parquet', or several; rows are in the order
+    of the files' names. The output of `surefoot predict --probabilities` is read without the images that
+    could not be read; its true labels are in a column `true_label`, or `label_<class>`.
 
     >>> val = read_predictions("val.parquet")  # doctest: +SKIP
     """
-    file = Path(path)
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    files = [file for each in paths for file in files_named(each)]
+    if not files:
+        raise InputError("the list of prediction files is empty; needed: at least one")
+    parts = [_read_file(file, unlabelled) for file in files]
+    return parts[0] if len(parts) == 1 else _joined(dict(zip(map(str, files), parts, strict=True)))
+
+
+def _joined(parts: dict[str, Predictions]) -> Predictions:
+    """The rows of all files as one; a further column is empty in the rows of files without it."""
+    refuse_other_classifier(parts)
+    given = list(parts.values())
+    facts = {file: (part.members, _width(part), part.groups is not None) for file, part in parts.items()}
+    first, expected = next(iter(facts.items()))
+    for file, got in facts.items():
+        for what, one, other in zip(("members", "features", "groups"), expected, got, strict=True):
+            if one != other:
+                raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
+    names = next((part.class_names for part in given if part.class_names is not None), None)
+    ids = [part.ids for part in given if part.ids is not None]
+    return replace(
+        concatenated(given),
+        class_names=names,
+        ids=np.concatenate(ids) if len(ids) == len(given) else None,
+        attributes=_joined_attributes(given),
+    )
+
+
+def _width(predictions: Predictions) -> int:
+    return 0 if predictions.features is None else predictions.features.shape[1]
+
+
+def _joined_attributes(parts: Sequence[Predictions]) -> pa.Table | None:
+    name = next((part.attributes.column_names[0] for part in parts if part.attributes is not None), None)
+    if name is None:
+        return None
+    tables = [
+        pa.table({name: pa.nulls(part.n)}) if part.attributes is None else part.attributes for part in parts
+    ]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise InputError(f"columns of the files differ ({one_line(error)}); must be equal") from error
+
+
+def _read_file(file: Path, unlabelled: LabelKind | None) -> Predictions:
     with _reading(file):
         if file.suffix.lower() == ".npz":
             return _from_npz(file, unlabelled)
-        table = _read_table(file)
-        refuse_predict_output(table.column_names)
-        return from_table(table, unlabelled)
-
-
-def read_outputs(path: str | Path, *, unlabelled: LabelKind) -> Predictions:
-    """Read a predictions file, or the output of `surefoot predict` without the images it could not read."""
-    file = Path(path)
-    with _reading(file):
-        if file.suffix.lower() == ".npz":
-            return _from_npz(file, unlabelled)
-        table = _read_table(file)
-        if is_predict_output(table.column_names):
-            table = scores_of_predict_output(table)
-        return from_table(table, unlabelled)
+        return from_table(_read_table(file), unlabelled)
 
 
 @checked
@@ -182,6 +218,7 @@ def _read_table(file: Path) -> pa.Table:
 
 
 def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
+    table = usable_rows(table, labelled=unlabelled is None)
     columns = read_columns(table)
     if columns.labels is None and unlabelled is None:
         raise no_labels(table.column_names)

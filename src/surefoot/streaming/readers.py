@@ -1,6 +1,7 @@
 """Prediction files read batch by batch, as arrays."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +11,16 @@ import pyarrow.csv
 from surefoot.errors import InputError
 from surefoot.io import refuse_special
 from surefoot.predictions.columns import (
+    PREDICT_COLUMNS,
+    TRUE_LABEL,
     is_label,
+    is_predict_output,
     is_score,
     no_labels,
     read_columns,
-    refuse_predict_output,
     refuse_repeated,
     scores_in,
+    usable_rows,
 )
 from surefoot.predictions.labels import refuse_other_classifier
 from surefoot.predictions.memory import limited_memory, most_addresses
@@ -26,7 +30,6 @@ from surefoot.predictions.tables import (
     READ_AHEAD,
     arrow_file,
     csv_header,
-    csv_name,
     csv_options,
     decoding,
     from_csv,
@@ -123,16 +126,25 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     start, most = part.first, most_addresses()
     tables = _parquet(part, rows) if part.groups else _csv(part)
     while True:
-        try:
-            with decoding("data"), limited_memory(most):
-                table = next(tables, None)
-        except InputError as error:
-            raise InputError(f"{part.path}: {error}") from error
+        with _naming(part.path), decoding("data"), limited_memory(most):
+            table = next(tables, None)
         if table is None:
             return
         for offset in range(0, table.num_rows, rows):
-            yield table.slice(offset, rows), start + offset
+            with _naming(part.path):
+                usable = usable_rows(table.slice(offset, rows), labelled=True)
+            if usable.num_rows:
+                yield usable, start + offset
         start += table.num_rows
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in an error."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
@@ -143,10 +155,10 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
     ) as file:
         schema = file.schema_arrow
         refuse_repeated(schema.names)
-        refuse_predict_output(schema.names)
-        columns = [name for name in schema.names if is_score(name) or is_label(name)]
+        needed = {*PREDICT_COLUMNS, TRUE_LABEL, "path", "row"} if is_predict_output(schema.names) else set()
+        columns = [name for name in schema.names if is_score(name) or is_label(name) or name in needed]
         if not any(map(is_score, columns)):  # otherwise, with no columns selected, the file seems empty
-            scores_in(schema.empty_table())
+            scores_in(usable_rows(schema.empty_table(), labelled=True))
         for batch in file.iter_batches(
             rows, row_groups=list(part.groups), columns=columns, use_threads=False
         ):
@@ -155,7 +167,6 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
 
 def _csv(part: Part) -> Iterator[pa.Table]:
     header = csv_header(part.path)
-    refuse_predict_output([csv_name(name) for name in header.names])
     reading = pyarrow.csv.ReadOptions(block_size=header.block(READ_AHEAD), use_threads=False)
     with pyarrow.csv.open_csv(
         arrow_file(part.path),
@@ -170,15 +181,12 @@ def _csv(part: Part) -> Iterator[pa.Table]:
 def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     """Validated arrays of a table, and their shape."""
     where = f"{part.path}, rows counted from {start:,}" if start else part.path
-    try:
-        with decoding("data"):
-            columns = read_columns(table)
-            if columns.labels is None:
-                raise no_labels(table.column_names)
-            scores = as_floats("scores", columns.scores)
-            logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
-            names = None if columns.class_names is None else tuple(columns.class_names)
-            check_predictions(logits, labels, kind, names)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    with _naming(where), decoding("data"):
+        columns = read_columns(table)
+        if columns.labels is None:
+            raise no_labels(table.column_names)
+        scores = as_floats("scores", columns.scores)
+        logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
+        names = None if columns.class_names is None else tuple(columns.class_names)
+        check_predictions(logits, labels, kind, names)
     return Batch(logits, labels), Shape(kind, logits.shape[2], len(logits), names)
