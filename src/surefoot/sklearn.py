@@ -271,11 +271,11 @@ def _fitted(
     """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys)
-    fitted = CALIBRATORS.named(method).fit(val, weights=weights).cautious()
+    fitted = CALIBRATORS.named(method).fitted(val, weights=weights).cautious()
     declined = getattr(fitted, "declined", None)
     if declined is not None and method == "temperature":
         _warn(f"the fitted T = {declined:.3g} is uncertain (n = {fitted.n}): probabilities are not changed")
-    for remark in data_remarks(val, method):
+    for remark in data_remarks(val):
         _warn(remark)
     return fitted
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import Calibration, Evidence
+from surefoot.calibrators.calibration import Calibration, Evidence, fit_without_zeros, positive
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
@@ -46,6 +46,8 @@ DEFINITIONS = {
     "isotonic": "the probability of each class from its log odds, linear between the points; as platt",
     "histogram": "as isotonic; the points are the two ends of each bin",
     "held_out": "each row calibrated by a fit without its fold, five folds; groups are not divided",
+    "lowest_probability": "what a probability of exactly 0 is read as before anything else: half the smallest "
+    "positive one of the data that was fitted on; only where that data has zeros",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
     "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
@@ -68,6 +70,10 @@ class Calibrator:
     options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
     one_label_only: bool = False  # whether it needs classes that exclude each other
     one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
+
+    def fitted(self, val: "Predictions", **options: Any) -> Calibration:
+        """`fit`, where probabilities may be exactly 0."""
+        return fit_without_zeros(self.fit, val, **options)
 
 
 def _later(path: str) -> Callable[..., Any]:
@@ -154,7 +160,7 @@ def fit_calibration(
 
         of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
         val, options["weights"] = weighted_rows(val, of_rows)
-    fitted = calibrator.fit(val, **options)
+    fitted = calibrator.fitted(val, **options)
     fitted = fitted if force else fitted.cautious()
     after = fitted(val)
     evidence = Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after))
@@ -178,7 +184,7 @@ def _with_held_out(
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)
         held_out = _without_folds(calibrator, val, chosen)
-    remarks = data_remarks(val, calibrator.name)
+    remarks = data_remarks(val)
     if "weights" in options:
         remarks += ["the rows were weighted in the fit; its effect on NLL and ECE counts every row once"]
     if held_out is not None:
@@ -195,7 +201,7 @@ def _without_folds(
 
     def fit(rows: "Bools") -> Calibration:
         weights = {"weights": options["weights"][rows]} if "weights" in options else {}
-        return calibrator.fit(val.take(rows), **(options | weights))
+        return calibrator.fitted(val.take(rows), **(options | weights))
 
     return out_of_fold(val, fit)
 
@@ -239,7 +245,9 @@ def load_calibration(path: str | Path) -> Calibration:
 
 def calibration_document(calibration: Calibration | None) -> dict[str, Any]:
     """The calibration as plain values; without one, a document of kind 'none'."""
-    values = {"kind": "none"} if calibration is None else calibration.to_dict()
+    values: dict[str, Any] = {"kind": "none"} if calibration is None else calibration.to_dict()
+    if calibration is not None and calibration.lowest_probability is not None:
+        values["lowest_probability"] = calibration.lowest_probability
     return {"surefoot": __version__, "format": FORMAT, **values, "definitions": DEFINITIONS}
 
 
@@ -251,7 +259,13 @@ def calibration_from(document: dict[str, Any]) -> Calibration:
     kind = document.get("kind")
     if kind not in readers:
         raise ValueError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
-    return readers[kind](document)
+    read = readers[kind](document)
+    if document.get("lowest_probability") is None:
+        return read
+    lowest = positive(document, "lowest_probability")
+    if lowest >= 0.5:
+        raise ValueError(f"lowest_probability is {lowest}; allowed: a number above 0 and below 0.5")
+    return replace(read, lowest_probability=lowest)
 
 
 __all__ = [

@@ -7,31 +7,26 @@ import torch
 from surefoot.metrics import ece
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.text import count_of
+from surefoot.predictions.zeros import LOG_ZERO, TOLERANCE, log_probs
 
 FEWEST_ROWS = 20  # below, such patterns occur by chance
 SUM_TOLERANCE = 1e-3
 STANDARD_TOLERANCE = 1e-3
 FIRST_ROWS = 100  # which show at once that most logits are no probabilities
-ZERO = -80  # the logarithm of a probability of exactly 0 is below: -87 for float32, -708 for float64
+ZERO = -80  # the logarithm of a probability of exactly 0 is below
 CLIPPED_SHARE = 0.01  # of the numbers that are exactly the largest or the smallest one
 CLEARLY = 2  # standard errors of the mean rise of the NLL
 WORSE_ECE = 0.02
-BOUNDED = ("isotonic", "histogram")  # methods whose probabilities are at least 1 / (n + 2)
 DISTINCT_SHARE = 0.5  # of the other numbers that are different; trees have few different ones
 
 
-def data_remarks(val: Predictions, method: str) -> list[str]:
+def data_remarks(val: Predictions) -> list[str]:
     """What looks wrong with the logits for a calibrator; empty if nothing does."""
-    if val.n < FEWEST_ROWS:
-        return []
+    zeros = zeros_remark(val)
+    if zeros is not None or val.n < FEWEST_ROWS:
+        return [] if zeros is None else [zeros]
     logits = val.logits[0].to(torch.float64)
-    found = (
-        _probabilities(logits, val.kind)
-        or _standardised(logits)
-        or (None if method in BOUNDED else _zeros(logits, val.labels, val.kind))
-        or _clipped(logits, val.kind)
-    )
+    found = _probabilities(logits, val.kind) or _standardised(logits) or _clipped(logits, val.kind)
     return [] if found is None else [found]
 
 
@@ -78,21 +73,16 @@ def _standardised(logits: torch.Tensor) -> str | None:
     return None
 
 
-def _zeros(logits: torch.Tensor, labels: torch.Tensor, kind: LabelKind) -> str | None:
-    lowest = logits.min()
-    are_zero = logits == lowest
-    if lowest > ZERO or int(are_zero.sum()) <= FEWEST_ROWS // 2:
+def zeros_remark(val: Predictions) -> str | None:
+    """Whether probabilities of exactly 0 are read as larger ones by a fit."""
+    lowest = val.half_of_smallest()
+    if lowest is None:
         return None
-    if kind is LabelKind.ONE_LABEL:
-        wrong = are_zero.gather(1, labels.clamp(min=0).unsqueeze(1)).squeeze(1) & (labels >= 0)
-    else:
-        wrong = are_zero & (labels == 1)
-    if not bool(wrong.any()):
-        return None
+    logs = log_probs(val.logits.cpu().numpy(), val.kind)
+    count = int((logs <= LOG_ZERO + TOLERANCE).sum())
     return (
-        f"{float(are_zero.to(torch.float64).mean()):.0%} of the probabilities are exactly 0, as trees and "
-        f"nearest neighbours give them, also those of {count_of(int(wrong.sum()), 'label')}, which dominate "
-        f"the fit; not with the methods {' and '.join(map(repr, BOUNDED))}"
+        f"{count:,} of {logs.size:,} probabilities are exactly 0, as trees and nearest neighbours give them; "
+        f"calibration reads them as {lowest:.3g}, half the smallest positive one"
     )
 
 

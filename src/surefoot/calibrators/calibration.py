@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from surefoot.arguments import checked
@@ -88,6 +88,7 @@ class Calibration(Result, ABC):
     averages_members: ClassVar[bool] = True  # before `apply`; else each member has its own parameters
 
     evidence: Evidence | None = None
+    lowest_probability: float | None = None  # what a 0 is read as; None where the data had none
 
     if TYPE_CHECKING:  # only declared: dataclasses would take inherited properties for defaults of fields
 
@@ -118,7 +119,10 @@ class Calibration(Result, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the kind, the fields, the evidence and the remarks."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "evidence"}
+        left_out = ("evidence", "lowest_probability")  # the latter is in the document, for every class
+        values = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out
+        }
         evidence = None if self.evidence is None else self.evidence.to_dict()
         return {"kind": self.kind, **values, "evidence": evidence, "remarks": self.remarks()}
 
@@ -126,6 +130,8 @@ class Calibration(Result, ABC):
     def __call__(self, predictions: "Predictions") -> "Predictions":
         """The same samples with calibrated logits."""
         self.check(predictions)
+        if self.lowest_probability is not None:
+            predictions = predictions.with_zeros_as(self.lowest_probability)
         return self.apply(predictions.average() if self.averages_members else predictions)
 
     def check(self, predictions: PredictionsLike) -> None:
@@ -154,7 +160,8 @@ class Calibration(Result, ABC):
     @property
     def single_temperature(self) -> float | None:
         """The one T that all logits are divided by, after averaging; None if it does anything else."""
-        return self.temperatures[0] if self.averages_members and self.temperatures else None
+        divides_only = self.averages_members and self.lowest_probability is None
+        return self.temperatures[0] if divides_only and self.temperatures else None
 
     def module(self) -> "nn.Module":
         """A torch module for bundles and exports: `apply` on logits (members, n, classes) or (n, classes).
@@ -188,6 +195,16 @@ class Calibration(Result, ABC):
     def notes(self) -> list[str]:
         """All warnings for the user: about the data, the fit and its effect."""
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
+
+
+def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **options: Any) -> Calibration:
+    """`fit`, with probabilities of exactly 0 read as half the smallest positive one."""
+    lowest = val.half_of_smallest()
+    if lowest is None:
+        return fit(val, **options)
+    fitted = fit(val.with_zeros_as(lowest), **options)
+    is_unchanged = getattr(fitted, "declined", None) is not None
+    return fitted if is_unchanged else replace(fitted, lowest_probability=lowest)
 
 
 def positive(document: Mapping[str, Any], name: str) -> float:

@@ -15,6 +15,7 @@ from surefoot.calibrators.calibration import (
     Calibration,
     evidence_from,
     facts_from,
+    fit_without_zeros,
     positive,
 )
 from surefoot.calibrators.search import (
@@ -100,7 +101,9 @@ class Temperature(SingleTemperature):
         if self.evidence is not None:
             before = self.evidence.nll_before, self.evidence.ece_before
             unchanged = replace(self.evidence, nll_after=before[0], ece_after=before[1])
-        return replace(self, temperature=1.0, declined=self.temperature, evidence=unchanged)
+        return replace(
+            self, temperature=1.0, declined=self.temperature, evidence=unchanged, lowest_probability=None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; an infinite end of the interval is None."""
@@ -180,8 +183,7 @@ class Temperature(SingleTemperature):
         elif self.at_bound:
             remarks.append(
                 f"T = {self.temperature:.3g} is the end of the search range: the logits do not help to "
-                "predict the labels; check that labels and classes are in the same order, and that no "
-                "label is given a probability of exactly 0, as trees do"
+                "predict the labels; check that labels and classes are in the same order"
             )
         elif self.high < 1:
             remarks.append(
@@ -194,8 +196,8 @@ class Temperature(SingleTemperature):
         if self.evidence is not None and self.evidence.ece_after > self.evidence.ece_before + MUCH_WORSE:
             remarks.append(
                 f"the ECE rose from {self.evidence.ece_before:.3g} to {self.evidence.ece_after:.3g}: some "
-                "labels have a probability near 0 and dominate the fit (trees give exact zeros); this T does "
-                "not suit the other rows"
+                "labels have a probability near 0 and dominate the fit; this T does not suit the other rows, "
+                "and isotonic calibration may"
             )
         return remarks
 
@@ -330,6 +332,10 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
+    if val.half_of_smallest() is not None:
+        fitted = fit_without_zeros(fit_temperature, val, weights=weights)
+        assert isinstance(fitted, Temperature)
+        return fitted
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
@@ -393,6 +399,10 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     >>> [round(t, 3) for t in fit_member_temperatures(two).temperatures]
     [3.641, 1.82]
     """
+    if val.half_of_smallest() is not None:
+        fitted = fit_without_zeros(fit_member_temperatures, val)
+        assert isinstance(fitted, MemberTemperatures)
+        return fitted
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 

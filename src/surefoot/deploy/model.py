@@ -1,5 +1,6 @@
 """Modules that give calibrated logits: a model, an ensemble of models, the networks of a bundle."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from surefoot.errors import InputError
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.predictions.zeros import as_zeros
 from surefoot.training.predict import evaluating
 
 NUMBERS = "biuf"  # kinds of arrays that torch knows
@@ -115,11 +117,10 @@ class ScikitModel(nn.Module):
         """The same of arrays or tables, in float64."""
         logits = self._scores(rows)
         if logits is None:
-            tiny = float(np.finfo(np.float32).tiny)  # in place of 0
             probabilities = self._probabilities(rows)
-            logits = np.log(np.maximum(probabilities, tiny))
+            logits = np.log(as_zeros(probabilities))
             if self.kind is LabelKind.MANY_LABELS:
-                logits = logits - np.log(np.maximum(1 - probabilities, tiny))
+                logits = logits - np.log(as_zeros(1 - probabilities))
         return np.asarray(logits, dtype=np.float64)
 
     def _scores(self, rows: Any) -> NDArray[np.float64] | None:
@@ -235,6 +236,27 @@ def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
     return logits.softmax(dim=1)
 
 
+class RaisedZeros(nn.Module):
+    """Logits whose probabilities are at least `lowest`; the classes are on the last axis."""
+
+    def __init__(self, lowest: float, kind: LabelKind) -> None:
+        super().__init__()
+        self.lowest, self.kind = lowest, kind
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if self.kind is LabelKind.ONE_LABEL:
+            return logits.log_softmax(dim=-1).clamp(min=math.log(self.lowest))
+        limit = math.log(self.lowest) - math.log1p(-self.lowest)
+        return logits.clamp(limit, -limit)
+
+
+def raised_zeros(calibration: Calibration | None) -> nn.Module:
+    """What a calibration does with the logits before anything else."""
+    if calibration is None or calibration.lowest_probability is None:
+        return nn.Identity()
+    return RaisedZeros(calibration.lowest_probability, calibration.label_kind)
+
+
 class Calibrated(CalibratedModule):
     """softmax(z / T), or sigmoid(z / T): an unchanged model and the T that its logits are divided by.
 
@@ -289,7 +311,7 @@ class CalibratedBy(CalibratedModule):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        self.calibration = calibration.module()
+        self.calibration = nn.Sequential(raised_zeros(calibration), calibration.module())
         device = device_of(self.model)
         if device is not None and device.type != "meta":
             self.calibration.to(device)
@@ -426,6 +448,7 @@ class CalibratedNetworks(CalibratedModule):
         super().__init__()
         self.kind = kind
         self.networks = nn.ModuleList(networks)
+        self.zeros = raised_zeros(calibration)
         self.calibration = nn.Identity() if calibration is None else calibration.module()
         self.averages_first = calibration is None or calibration.averages_members
         self.novelty: NoveltyModule | None = None
@@ -437,7 +460,7 @@ class CalibratedNetworks(CalibratedModule):
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Calibrated logits (n, classes)."""
-        logits = torch.stack([logits_of(network(*inputs, **named)) for network in self.networks])
+        logits = self.zeros(torch.stack([logits_of(network(*inputs, **named)) for network in self.networks]))
         average = average_softmax if self.kind is LabelKind.ONE_LABEL else average_sigmoid
         novelty = () if self.novelty is None else (self.novelty(logits[0]),)
         calibrated: Tensor = self.calibration(average(logits) if self.averages_first else logits, *novelty)

@@ -1,6 +1,7 @@
 """Predictions -> metrics with intervals: familiar, unfamiliar, the gap, the effect of a calibration."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -77,6 +78,7 @@ def evaluate(
         rng = np.random.default_rng([seed, index])
         spread[side] = replicates(versions, chosen, resamples=resamples, rng=rng, tick=tick)
         scored = [_scores(p, chosen, r) for p, r in zip(versions, spread[side], strict=True)]
+        scored[-1] = replace(scored[-1], zeros=predictions.true_zeros())
         sides[side] = scored[0]
         if calibration is not None:
             uncalibrated[side] = scored[1]

@@ -64,6 +64,7 @@ class SetScores:
     independent: int  # rows, or groups where there are groups: how many the intervals are from
     metrics: Mapping[str, Score]
     groups: tuple[GroupScores, ...] = ()
+    zeros: int = 0  # labels whose probability is exactly 0
 
     def worst(self, name: str) -> GroupScores | None:
         """The group with the highest value of a metric for which lower is better; None if all are equal."""
@@ -115,6 +116,8 @@ def _set_document(scores: SetScores) -> dict[str, Any]:
         "independent": scores.independent,
         "metrics": _scores_document(scores.metrics),
     }
+    if scores.zeros:
+        document["zeros"] = scores.zeros
     if scores.groups:
         document["worst_group"] = {
             name: {"group": worst.group, "group_n": worst.n, **_score_document(worst.metrics[name])}

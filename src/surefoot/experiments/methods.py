@@ -194,8 +194,8 @@ class Method:
         predictions = data.held_out if self.held_out else data.val
         assert predictions is not None, "held-out predictions were not made"
         if self.budget is None:
-            return CALIBRATORS.named(self.fit).fit(predictions)
-        return CALIBRATORS.named(self.fit).fit(predictions, budget=self.budget, reference=data.reference)
+            return CALIBRATORS.named(self.fit).fitted(predictions)
+        return CALIBRATORS.named(self.fit).fitted(predictions, budget=self.budget, reference=data.reference)
 
 
 def _distilled(setup: Setup, _run: int) -> Variant:

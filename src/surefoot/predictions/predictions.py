@@ -44,6 +44,7 @@ from surefoot.predictions.validate import (
     check_predictions,
     first_not_finite,
 )
+from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
 from surefoot.runtime import in_parallel
 
 
@@ -171,8 +172,9 @@ class Predictions:
     ) -> "Predictions":
         """From probabilities, shaped and labelled as in `from_logits`.
 
-        A probability of exactly 0 has no logarithm; it is read as the smallest positive normal number of
-        its type (1.2e-38 for float32, 2.2e-308 for float64).
+        A probability of exactly 0 has no logarithm; it, and any below 2^-126 = 1.2e-38, is read as that,
+        whatever the type. Calibrations read it as half the smallest positive probability of the data they
+        were fitted on.
 
         >>> Predictions.from_probs([[0.9, 0.1], [0.4, 0.6]], ["cat", "dog"], class_names=["cat", "dog"])
         Predictions(one_label, members=1, n=2, classes=2)
@@ -324,6 +326,27 @@ class Predictions:
         """Probabilities (n, classes) in float64: softmax, or sigmoid per class, averaged over members."""
         logits = self.average().logits[0]
         return softmax(logits) if self.kind is LabelKind.ONE_LABEL else logits.to(torch.float64).sigmoid()
+
+    def half_of_smallest(self) -> float | None:
+        """Half the smallest positive probability where some are exactly 0; None where none is."""
+        low, high = self.extremes
+        return (
+            half_of_smallest(self.logits.cpu().numpy(), self.kind)
+            if may_have_zeros(low, high, self.classes)
+            else None
+        )
+
+    def true_zeros(self) -> int:
+        """How many known labels have a probability of exactly 0."""
+        low, high = self.extremes
+        if not may_have_zeros(low, high, self.classes):
+            return 0
+        return count_true_zeros(self.logits.cpu().numpy(), self.labels.cpu().numpy(), self.kind)
+
+    def with_zeros_as(self, lowest: float) -> "Predictions":
+        """The same samples with probabilities of at least `lowest`."""
+        raised = raise_zeros(self.logits.cpu().numpy(), self.kind, lowest)
+        return self.with_logits(torch.from_numpy(raised).to(self.logits.device))
 
     def always_one_label(self) -> bool:
         """Whether labels of the many-label kind are all one-hot."""

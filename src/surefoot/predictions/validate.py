@@ -17,6 +17,7 @@ from surefoot.errors import InputError
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.memory import refuse_larger_than_memory
+from surefoot.predictions.zeros import as_zeros
 from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
@@ -109,8 +110,8 @@ def as_predictions(
     """Logits (members, n, classes), labels and their kind, from scores on the scale `logit` or `prob`.
 
     The shape of the labels decides the kind; without labels `kind` has to be given. Scores of shape (n,) or
-    with a last axis of 1 are binary: the log odds, or the probability, of class 1. A probability of exactly
-    0 has no logarithm; it is read as the smallest positive normal number of its type.
+    with a last axis of 1 are binary: the log odds, or the probability, of class 1. Probabilities of 0 are
+    explained in `zeros`.
     """
     if scale == "prob":
         check_probability_range(scores)
@@ -319,11 +320,10 @@ def _with_members(scores: Floats) -> Floats:
 
 def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
     """log p for softmax, log(p / (1 - p)) for sigmoid."""
-    tiny = np.finfo(probs.dtype).tiny
-    logs = np.maximum(probs, tiny)
+    logs = as_zeros(probs)
     np.log(logs, out=logs)
     if probs.shape[2] == 1 or kind is LabelKind.MANY_LABELS:
-        others = np.maximum(1 - probs, tiny)
+        others = as_zeros(1 - probs)
         return np.asarray(logs - np.log(others, out=others))
     check_probability_sums(probs)
     return logs

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.zeros import LOG_ZERO
 from surefoot.report.tables import Column, Section, Table
 from surefoot.text import (
     count_of,
@@ -146,6 +147,8 @@ def evaluation_verdict(evaluation: Evaluation) -> list[str]:
     if evaluation.change:
         sentences.append(_calibration_sentence(evaluation))
     sentences.append(_few_groups_sentence(evaluation))
+    as_given = evaluation.uncalibrated or evaluation.sides
+    sentences += [_zeros_sentence(side, scores) for side, scores in as_given.items() if scores.zeros]
     for side, predictions in evaluation.predictions.items():
         from surefoot.calibrators.advice import probabilities_remark  # with torch, which a stream needs not
 
@@ -200,6 +203,16 @@ def _calibration_sentence(evaluation: Evaluation) -> str:
         noise = " (not significant)" if change["nll"].low <= 0 <= change["nll"].high else ""
         parts.append(f"{side} NLL from {before:.3f} to {after:.3f}{noise}")
     return f"Calibration changed {' and '.join(parts)}."
+
+
+def _zeros_sentence(side: str, scores: SetScores) -> str:
+    """What probabilities of exactly 0 do to the NLL."""
+    of_nll = ""
+    if scores.kind is LabelKind.ONE_LABEL and "nll_unclipped" in scores.metrics:
+        nll = scores.metrics["nll_unclipped"].value
+        of_nll = f", {-LOG_ZERO * scores.zeros / scores.n:.3g} of the unclipped NLL of {nll:.3g}"
+    labels = count_of(scores.zeros, f"{side} label has", f"{side} labels have")
+    return f"{labels} a probability of exactly 0: each counts as {-LOG_ZERO:.1f}{of_nll}."
 
 
 def _few_groups_sentence(evaluation: Evaluation) -> str:

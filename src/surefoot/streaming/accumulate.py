@@ -14,6 +14,7 @@ from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
 from surefoot.predictions.parts import LOG_CLIP, SUMMED, SURE, name_of
+from surefoot.predictions.zeros import count_true_zeros
 from surefoot.streaming.cells import EVEN, Grid, Histogram, LogOdds, Whole
 from surefoot.streaming.outcomes import Applied, Batch, Rescaling, Scaling, outcomes_of
 
@@ -123,6 +124,7 @@ class Accumulator:
     residuals: Array  # (versions, blocks, SMOOTH_GRID): what smooth ECE reads
     odds: tuple[LogOdds, ...]  # one per version; none for one label
     one_hot: bool = True  # many labels: every row has exactly one
+    zeros: int = 0  # known labels whose probability is exactly 0, in the logits as given
 
     @staticmethod
     def empty(request: Request) -> "Accumulator":
@@ -153,6 +155,7 @@ class Accumulator:
             residuals=self.residuals + other.residuals,
             odds=tuple(ours.merged(theirs) for ours, theirs in zip(self.odds, other.odds, strict=True)),
             one_hot=self.one_hot and other.one_hot,
+            zeros=self.zeros + other.zeros,
         )
 
 
@@ -166,6 +169,10 @@ class Version:
     @property
     def one_label(self) -> bool:
         return self.accumulator.request.shape.kind is LabelKind.ONE_LABEL
+
+    @property
+    def is_as_given(self) -> bool:
+        return self.accumulator.request.versions[self.number] is None
 
     @property
     def decisions(self) -> float:
@@ -248,9 +255,13 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
     request, n = accumulator.request, len(batch.labels)
     shape = request.shape
+    for scaling in request.versions:
+        if isinstance(scaling, Scaling) and n:
+            scaling.check(batch.logits)
+    zeros = accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind)
     if _is_compiled(request, batch):
         sums = accumulator.sums.merged(_compiled(accumulator, batch))
-        return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=False)
+        return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=False, zeros=zeros)
     many = shape.kind is LabelKind.MANY_LABELS
     doubts = np.empty((len(request.versions), shape.blocks, n))
     wrong = np.empty(doubts.shape, dtype=bool)
@@ -278,7 +289,7 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
             accumulator.odds[version].add(scores[version], batch.labels.T)
     one_hot = accumulator.one_hot and many
     one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
-    return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot)
+    return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot, zeros=zeros)
 
 
 def _is_compiled(request: Request, batch: Batch) -> bool:

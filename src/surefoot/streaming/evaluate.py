@@ -90,6 +90,7 @@ def _set_scores(
             else _ratio_score(version, metric)
             for metric in metrics
         },
+        zeros=version.accumulator.zeros if version.is_as_given else 0,
     )
 
 
@@ -224,7 +225,7 @@ def rescaling_of(calibration: "Calibration", shape: Shape) -> Rescaling:
     if calibration.needs_novelty:
         raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: {IN_MEMORY}")
     calibration.check(shape)
-    if not calibration.temperatures:
+    if not calibration.temperatures or calibration.lowest_probability is not None:
         return Applied(calibration)
     return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
 

@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot import kernels
+from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools
+from surefoot.predictions.validate import LARGEST_LOGIT
 from surefoot.streaming.cells import Whole
 
 if TYPE_CHECKING:
@@ -21,6 +23,16 @@ class Scaling:
 
     temperatures: tuple[float, ...]
     averaged_first: bool = True
+
+    def check(self, logits: NDArray[np.floating]) -> None:
+        """Refuse logits that would be too large, as they are in memory."""
+        lowest = min(self.temperatures)
+        if lowest >= 1:
+            return
+        largest = max(-float(logits.min()), float(logits.max())) / lowest
+        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype).max))
+        if not largest <= most:
+            raise InputError(f"calibrated logits are up to {largest:g} in size; allowed: up to {most:g}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,12 +38,13 @@ from surefoot.errors import InputError
 from surefoot.metrics import METRICS
 from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, extremes_of, spans
 from surefoot.predictions.predictions import Predictions, as_tensor
+from surefoot.predictions.zeros import raise_zeros, stand_in, zeros_and_smallest
 from surefoot.progress import Watch, silently
 from surefoot.runtime import in_parallel, usable_cores
 from surefoot.streaming.accumulate import Shape, labelled
 from surefoot.streaming.engines import Engine, Threads
-from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source
-from surefoot.streaming.outcomes import Batch, Scaling
+from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source, rescaling_of
+from surefoot.streaming.outcomes import Batch
 from surefoot.streaming.readers import Part, batches
 
 METHODS = ("temperature", "softening")
@@ -66,6 +67,8 @@ class Reading:
     largest: float = 0.0  # logit, without its sign
     flat: bool = True  # all logits of a row are equal
     separable: bool = True  # every label is predicted correctly
+    zeros: bool = False  # some probability is exactly 0
+    smallest: float = 0.0  # the log of the smallest other one
 
     def merged(self, other: "Reading") -> "Reading":
         """Over the rows of both."""
@@ -79,6 +82,8 @@ class Reading:
             max(self.largest, other.largest),
             self.flat and other.flat,
             self.separable and other.separable,
+            self.zeros or other.zeros,
+            min(self.smallest, other.smallest),
         )
 
 
@@ -99,7 +104,8 @@ def fit_files(
     if method == "softening":
         fitted = at_least_one(fitted)
     nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
-    accumulator = accumulate_source(source, (nll, ece), Scaling((fitted.temperature,)), engine, watch)
+    scaling = rescaling_of(fitted, source.shape)
+    accumulator = accumulate_source(source, (nll, ece), scaling, engine, watch)
     before, after = accumulator.scored[::-1]
     nlls = (version.ratio(nll) for version in (before, after))
     eces = (ece.from_cells(version)[0] for version in (before, after))
@@ -107,19 +113,28 @@ def fit_files(
 
 
 def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
-    pilot = only_labelled(_some_rows(source))
-    scale, reading = _search(source, 1 / fit_temperature(pilot).temperature, engine, watch)
-    lowest, highest = _bounds(reading)
+    pilot = _some_rows(source)
+    lowest = pilot.half_of_smallest()
+    start = fit_temperature(
+        only_labelled(pilot if lowest is None else pilot.with_zeros_as(lowest))
+    ).temperature
+    scale, reading = _search(source, 1 / start, lowest, engine, watch)
+    of_all = stand_in(reading.smallest) if reading.zeros else None
+    if of_all != lowest:
+        lowest = of_all
+        scale, reading = _search(source, scale, lowest, engine, watch)
+    first, last = _bounds(reading)
     facts: dict[str, Any] = {
         "n": reading.rows,
         "label_kind": source.shape.kind,
         "classes": source.shape.classes,
+        "lowest_probability": lowest,
     }
     if reading.flat:
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     if reading.separable:
-        scale = highest
-    at_bound = reading.separable or is_at_bound(scale, lowest, highest)
+        scale = last
+    at_bound = reading.separable or is_at_bound(scale, first, last)
     factor = math.inf
     if not at_bound:
         factor = factor_of(reading.slope_squared, reading.rows, reading.second, scale)
@@ -138,13 +153,16 @@ def _bounds(reading: Reading) -> tuple[float, float]:
     return bounds_for(reading.largest, math.sqrt(reading.squares / reading.rows))
 
 
-def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple[float, Reading]:
+def _search(
+    source: Source, scale: float, lowest: float | None, engine: Engine, watch: Watch
+) -> tuple[float, Reading]:
     numbers = count(1)
 
     @cache
     def read_at(scale: float) -> Reading:
         with watch(f"fitting, reading {next(numbers)}", source.rows) as tick:
-            return engine(source.parts, source.shape, partial(read, shape=source.shape, scale=scale), tick)
+            work = partial(read, shape=source.shape, scale=scale, lowest=lowest)
+            return engine(source.parts, source.shape, work, tick)
 
     first = read_at(scale)
     if first.flat or first.separable:
@@ -153,10 +171,18 @@ def _search(source: Source, scale: float, engine: Engine, watch: Watch) -> tuple
     return search(read_at, min(max(scale, low), high), low, high, LOOSE)
 
 
-def read(stream: Iterator[Batch], shape: Shape, scale: float) -> Reading:
-    """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`."""
+def read(stream: Iterator[Batch], shape: Shape, scale: float, lowest: float | None = None) -> Reading:
+    """The NLL's derivatives over all batches, with the averaged logits multiplied by `scale`.
+
+    Probabilities of exactly 0 are read as `lowest`.
+    """
     reading = Reading()
-    for batch in map(labelled, stream):
+    for given in stream:
+        zeros, smallest = zeros_and_smallest(given.logits, shape.kind)
+        reading = reading.merged(Reading(zeros=zeros, smallest=smallest))
+        batch = labelled(given)
+        if lowest is not None:
+            batch = Batch(raise_zeros(batch.logits, shape.kind, lowest), batch.labels)
         if len(batch.labels):
             rows = Rows(_averaged(batch, shape), as_tensor(batch.labels), shape.kind)
             reading = reading.merged(_read_batch(rows, scale, reading))
