@@ -363,7 +363,7 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         "look like probabilities": p,
         "look like standardised logits": (z - z.mean(axis=0)) / z.std(axis=0),
         "look clipped": np.clip(z, -2, 2),
-        "exactly 0, as trees": np.log(np.maximum(np.where(p < 0.1, 0, p), 1e-300)),
+        "logits are exactly -690.776: they look clipped": np.log(np.maximum(np.where(p < 0.1, 0, p), 1e-300)),
     }
     for says, values in cases.items():
         (found,) = fit_calibration("temperature", Predictions.from_logits(values, labels)).evidence.remarks[
@@ -385,14 +385,9 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         assert fit_calibration("temperature", fine).evidence.remarks == ()
     few_trees = np.round(5 * p) / 5  # few different numbers, many of them 0
     few_trees = Predictions.from_probs(few_trees / few_trees.sum(axis=1, keepdims=True), labels)
-    says = r"probabilities are exactly 0, as trees .* also those of \d+ labels, which dominate the fit"
+    says = r"probabilities are exactly 0, as trees .*, \d+ true labels among them; calibration reads them as 0\.\d+"
     assert re.search(says, str(fit_calibration("temperature", few_trees).notes()))
-    assert "exactly 0" not in str(fit_calibration("isotonic", few_trees).notes())
-    never_true = np.where(
-        np.arange(3) == labels[:, None], 0.5, np.array([0.5, 0.5, 0.0]) * (labels != 2)[:, None]
-    )
-    harmless = Predictions.from_probs(never_true / never_true.sum(axis=1, keepdims=True), labels)
-    assert "exactly 0" not in str(fit_calibration("vector", harmless, regularisation=1.0).notes())
+    assert re.search(says, str(fit_calibration("isotonic", few_trees).notes()))
     noise = Predictions.from_logits(0.01 * rng.standard_normal((60, 8)), rng.integers(8, size=60))
     assert "on rows left out of the fit, calibration raises the " in str(
         fit_calibration("isotonic", noise).notes()

@@ -2,18 +2,19 @@
 
 import math
 
+import numpy as np
 import torch
 
 from surefoot.metrics import ece
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import LOG_ZERO, TOLERANCE, log_probs
+from surefoot.text import count_of
 
 FEWEST_ROWS = 20  # below, such patterns occur by chance
 SUM_TOLERANCE = 1e-3
 STANDARD_TOLERANCE = 1e-3
 FIRST_ROWS = 100  # which show at once that most logits are no probabilities
-ZERO = -80  # the logarithm of a probability of exactly 0 is below
 CLIPPED_SHARE = 0.01  # of the numbers that are exactly the largest or the smallest one
 CLEARLY = 2  # standard errors of the mean rise of the NLL
 WORSE_ECE = 0.02
@@ -79,10 +80,11 @@ def zeros_remark(val: Predictions) -> str | None:
     if lowest is None:
         return None
     logs = log_probs(val.logits.cpu().numpy(), val.kind)
-    count = int((logs <= LOG_ZERO + TOLERANCE).sum())
+    count, labels = int((np.abs(logs - LOG_ZERO) <= TOLERANCE).sum()), val.true_zeros()
+    true = f", {count_of(labels, 'true label')} among them" if labels else ""
     return (
-        f"{count:,} of {logs.size:,} probabilities are exactly 0, as trees and nearest neighbours give them; "
-        f"calibration reads them as {lowest:.3g}, half the smallest positive one"
+        f"{count:,} of {logs.size:,} probabilities are exactly 0, as trees and nearest neighbours give "
+        f"them{true}; calibration reads them as {lowest:.3g}, half the smallest positive one"
     )
 
 
@@ -90,9 +92,7 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
     two = kind is LabelKind.ONE_LABEL and logits.shape[1] == 2
     values = (logits[:, 1] - logits[:, 0] if two else logits).reshape(-1)
     low, high = torch.aminmax(values)
-    ends = [low] if float(low) > ZERO else []  # below: p = 0
-    if not (float(high) == 0 or (two and float(high) > -ZERO)):  # else p = 1
-        ends.append(high)
+    ends = [low] if float(high) == 0 else [low, high]  # 0: p = 1
     counts = [int((values == end).sum()) for end in ends]
     fewest = max(CLIPPED_SHARE * len(values), FEWEST_ROWS // 2 + 1)
     often = [(end, count) for end, count in zip(ends, counts, strict=True) if count >= fewest]
@@ -105,7 +105,8 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
     what = "log odds" if two else "logits"
     return (
         f"{count / len(values):.0%} of the {what} are exactly {float(end):.6g}: they look clipped, and "
-        "confident rows can no longer be distinguished; use the model's own logits"
+        "confident rows can no longer be distinguished; use the model's own logits, or give "
+        "probabilities as such"
     )
 
 

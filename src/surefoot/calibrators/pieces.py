@@ -25,6 +25,10 @@ FEW_POINTS = 16
 MOST_IN_A_CELL = 32  # points; with more, values are searched for
 SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of an isotonic fit,
 RANKED_CELLS = 512  # and of a histogram's,
+TIED = {
+    torch.float32: 2.0**17,
+    torch.float64: 2.0**30,
+}  # steps of log odds: rounding does not divide a forest's ties
 MANY_ROWS = 2000  # if it has so many
 TOUCHING = 1e-6  # rows; more than the rounding of a sum
 
@@ -380,6 +384,8 @@ def _fit_pieces(
     not give them, they are computed as all others.
     """
     labelled, scores, positive, rows = curve_data(val, weights)
+    steps = TIED[labelled.logits.dtype]
+    scores = np.rint(scores * steps) / steps
     all_count_one = np.broadcast_to((rows == 1).all(axis=1), len(scores))
     every = zip(scores, positive, np.broadcast_to(rows, scores.shape), all_count_one, strict=True)
     curves = []

@@ -1,8 +1,8 @@
 """Probabilities of exactly 0, as forests, trees and nearest neighbours give them. Does not need torch.
 
 A probability below LEAST, in whatever type, is read as LEAST, so that its logarithm is the same number from
-every file and type. What the model meant is not known: of a forest of 100 trees, a 0 is anything below 0.01. So
-a calibration reads a 0 as half the smallest positive probability of the data that it was fitted on.
+every file and type. What the model meant is not known: of a forest of 100 trees, a 0 is anything below 0.01.
+So a calibration reads a 0 as half the smallest positive probability of the data that it was fitted on.
 """
 
 import math

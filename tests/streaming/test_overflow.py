@@ -1,0 +1,48 @@
+"""A calibration that makes logits too large is refused by every route."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from surefoot import Predictions, fit_calibration, write_predictions
+from surefoot.calibrators import calibration_document
+from surefoot.cli.app import app
+from tests.conftest import draw_one_label
+
+
+def calibration(method, **changed):
+    document = calibration_document(fit_calibration(method, draw_one_label(classes=3)))
+    return json.dumps(document | changed)
+
+
+CASES = {
+    "float32, T < 1": (np.array([[3e38, 0, 0]], np.float32), calibration("temperature", temperature=0.5)),
+    "float64, T < 1": (np.array([[1e60, 0, 0]]), calibration("temperature", temperature=1e-50)),
+    "smallest T": (np.array([[1.0, 0, 0]]), calibration("temperature", temperature=5e-324)),
+    "vector": (np.array([[1e90, 0, 0]]), calibration("vector", weights=[1e200] * 3, bias=[0.0] * 3)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_calibration_that_overflows_is_refused_by_every_route(case, members, tmp_path):
+    logits, document = CASES[case]
+    logits = np.repeat(logits, 40, axis=0) * np.where(np.arange(40) < 20, 1, -1)[:, None].astype(logits.dtype)
+    logits = np.stack([logits] * members)
+    write_predictions(Predictions.from_logits(logits, [0, 1] * 20), tmp_path / "test.parquet")
+    (tmp_path / "calibration.json").write_text(document)
+    told = set()
+    for stream in ("--stream", "--no-stream"):
+        arguments = [
+            "evaluate",
+            str(tmp_path / "test.parquet"),
+            "--calibration",
+            str(tmp_path / "calibration.json"),
+        ]
+        result = CliRunner().invoke(app, [*arguments, stream, "--resamples", "0"])
+        told.add((result.exit_code, type(result.exception).__name__))
+        assert "nan" not in result.output.lower()
+    assert len(told) == 1
+    assert told != {(0, "NoneType")}
