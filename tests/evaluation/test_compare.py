@@ -120,7 +120,8 @@ def test_differences_are_a_brute_force_bootstrap(methods, comparison, name, pair
         drawn_runs = [
             (by_name[name].runs[a].sides[side], by_name["single"].runs[b].sides[side]) for a, b in pairs
         ]
-        expected = brute_force(metrics, drawn_runs, rng=np.random.default_rng([3, index]))
+        seed = int(np.random.default_rng([3, index]).integers(2**63))
+        expected = brute_force(metrics, drawn_runs, rng=np.random.default_rng(seed))
         for metric, interval in zip(metrics, expected, strict=True):
             gap = comparison.method(name).cells[side, metric.name].from_baseline
             assert (gap.value, gap.low, gap.high) == pytest.approx(
@@ -312,39 +313,6 @@ def test_undefined_stays_undefined():
     assert math.isnan(comparison.method("b").cells["familiar", "e99"].from_baseline.value)
 
 
-def test_much_work_takes_fewer_runs_for_intervals_but_all_for_values(methods, comparison, monkeypatch):
-    monkeypatch.setattr(compared, "SLOW_WORK", 150 * 60 * 6.0)
-    few = compare(methods, resamples=60, seed=3).method("soft").cells["familiar", "ece"].from_baseline
-    full = comparison.method("soft").cells["familiar", "ece"].from_baseline
-    assert (few.value, few.pairs) == (full.value, 4)
-    assert few.resampled == 1
-    assert few.low < few.value < few.high
-    quick = (
-        compare(methods, [METRICS.named("nll")], resamples=60, seed=3).method("soft").cells["familiar", "nll"]
-    )
-    assert quick.from_baseline.resampled == 4
-
-
-@pytest.mark.parametrize(
-    ("work", "selected", "few"),
-    [
-        (1e9, 16, 500),
-        (150 * 16 * 300, 16, 300),  # fewer resamples first
-        (150 * 16 * 200, 16, 200),
-        (150 * 16 * 199, 15, 200),  # then without run 4, which one method alone has
-        (150 * 4 * 200, 4, 200),  # run 0 of three methods, and the one run once
-        (150 * 4 * 150, 4, 150),  # then fewer resamples again
-        (1, 4, 100),
-    ],
-)
-def test_what_the_work_allows(methods, monkeypatch, work, selected, few):
-    monkeypatch.setattr(compared, "SLOW_WORK", work)
-    outputs = {(m.name, run.run): run.sides["familiar"] for m in methods for run in m.runs}
-    keys, resamples = compared._slow_share(outputs, [METRICS.named("ece")], 500)
-    assert (len(keys), resamples) == (selected, few)
-    assert compared._slow_share(outputs, [METRICS.named("nll")], 500) == (set(outputs), 500)
-
-
 def test_without_unfamiliar_without_baseline_without_bootstrap():
     one = replace(method("other", [0, 1]), runs=tuple(familiar_only(s) for s in method("x", [0, 1]).runs))
     comparison = compare([one], resamples=10)
@@ -396,34 +364,6 @@ def test_mistakes_are_named(methods):
     ):
         with pytest.raises(InputError, match=message):
             compare(wrong, resamples=5)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_which_runs_are_resampled_is_what_a_plain_search_finds(seed):
-    rng = np.random.default_rng(seed)
-    shared = predictions(0, 0, n=int(rng.choice([150, 4_000, 40_000])))
-    counts = rng.integers(1, 9, size=rng.integers(1, 7))
-    outputs = {
-        (f"m{index}", int(run)): shared
-        for index, count in enumerate(counts)
-        for run in rng.permutation(10)[:count]
-    }
-    metrics, resamples = [METRICS.named("ece")], int(rng.choice([50, 500, 5_000]))
-    selected, few = compared._slow_share(outputs, metrics, resamples)
-    assert (selected, few) == plain_slow_share(list(outputs), next(iter(outputs.values())).n, resamples)
-
-
-def plain_slow_share(keys, n, resamples):
-    """Remove one run after the other, and search all that is left each time."""
-    names, runs = [name for name, _ in keys], [run for _, run in keys]
-    selected = everything = set(keys)
-    allowed = compared.SLOW_WORK / n
-    few = min(resamples, max(compared.ENOUGH_RESAMPLES, int(allowed / len(everything))))
-    shared = sorted(set(runs), key=lambda run: (-runs.count(run), run))
-    while len(selected) * few > allowed and len(shared) > 1:
-        shared = shared[:-1]
-        selected = {(name, run) for name, run in everything if run in shared or names.count(name) == 1}
-    return selected, min(few, max(compared.FEWEST_RESAMPLES, int(allowed / len(selected))))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -36,7 +36,7 @@ def squared_doubt(decisions):
 
 
 def errors_in_first_half(curve):
-    return float(np.interp(curve.total / 2, curve.mass, curve.errors) / curve.total)
+    return curve.errors_at(curve.total[..., None] / 2)[..., 0] / curve.total
 
 
 def median_confidence(predictions):
@@ -100,7 +100,8 @@ def test_values_are_those_by_hand(metric, predictions):
 def test_resampled_values_are_those_of_the_rows_written_out(predictions):
     draw = Draw.of(predictions.n, None, resamples=5, rng=np.random.default_rng(0))
     values = resampled(predictions.outcomes, ADDED, draw)
-    for counts, column in zip(draw.counts, values.T, strict=True):
+    (drawn,) = draw.counts()
+    for counts, column in zip(drawn, values.T, strict=True):
         rows = predictions.take(np.repeat(np.arange(predictions.n), counts.astype(int)))
         assert column == pytest.approx([metric.function(rows) for metric in ADDED], rel=1e-9)
 
@@ -200,7 +201,7 @@ def test_every_declaration_agrees_with_its_function():
             if declared.numerator is not None or declared.curve is not None:
                 parts = {
                     name: getattr(declared, name)
-                    for name in ("numerator", "denominator", "curve", "pooled", "transform")
+                    for name in ("numerator", "denominator", "curve", "pooled", "by_score", "transform")
                 }
                 again = Metric(metric.name, metric.title, *ABOUT, **parts).function(predictions)
                 assert again == pytest.approx(metric.function(predictions), rel=1e-12, abs=1e-15, nan_ok=True)

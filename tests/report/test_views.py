@@ -151,7 +151,7 @@ def test_frames_have_the_numbers(results):
 def test_text_shows_whole_tables_and_says_what_is_left_out(results):
     text = repr(results["evaluation"])
     assert "Before and after calibration" in text
-    assert "Coverage, 1% risk, %" in text
+    assert "Coverage, 1% risk" in text
     assert "Worst group" in text
     study = results["study"]
     assert (

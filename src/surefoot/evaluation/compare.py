@@ -1,7 +1,6 @@
 """Methods compared over runs: means, significance marks and which differences to compute."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -82,11 +81,8 @@ HEADLINE: tuple[Metric, ...] = (
     *(METRICS.named(name) for name in ("entropy", "nll_minus_entropy")),
     BEST_T,
 )
-SLOW_WORK = 5e7  # decisions times resamples times predictions, for each metric that is not a ratio of sums
-ENOUGH_RESAMPLES = 200
-FEWEST_RESAMPLES = 100
 
-Given = tuple[Predictions, str | None, int]  # the side that is resampled, and for slow metrics how often
+Given = tuple[Predictions, str | None]  # and the side that is resampled
 MeasuredKey = tuple[str, str, int, int | None]  # the side, the run, and the place of a network left out
 Outputs = Mapping[RunKey, Predictions]  # of one side
 Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]  # by the method's name
@@ -116,7 +112,7 @@ def compare(
     resampling = {}
     if resamples:
         resampling = {
-            side: _Resampling.of(outputs[side], metrics, resamples, np.random.default_rng([seed, index]))
+            side: _Resampling.of(outputs[side], resamples, np.random.default_rng([seed, index]))
             for index, side in enumerate(sides)
         }
     measured = _measured(methods, metrics, outputs, resampling)
@@ -193,26 +189,22 @@ def comparison_from_scores(
 
 @dataclass(frozen=True, eq=False)
 class _Resampling:
-    """The resamples of one side, and of which runs so many are for metrics that are not ratios of sums."""
+    """The resamples of one side."""
 
     draw: Draw
     first: Predictions  # with the groups and labels of all
-    slow_runs: set[RunKey]
-    few: int
 
     @staticmethod
-    def of(
-        outputs: Outputs, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator
-    ) -> "_Resampling":
+    def of(outputs: Outputs, resamples: int, rng: np.random.Generator) -> "_Resampling":
         """One draw for all methods."""
         every = list(outputs.values())
         first = next((predictions for predictions in every if predictions.groups is not None), every[0])
         draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
-        return _Resampling(draw, first, *_slow_share(outputs, metrics, resamples))
+        return _Resampling(draw, first)
 
-    def values(self, predictions: Predictions, metrics: Sequence[Metric], slow: int) -> Array:
-        """(metrics, resamples), those that are not ratios of sums in so many resamples."""
-        values = resampled(predictions.outcomes, metrics, self.draw, slow_resamples=slow)
+    def values(self, predictions: Predictions, metrics: Sequence[Metric]) -> Array:
+        """(metrics, resamples)."""
+        values = resampled(predictions.outcomes, metrics, self.draw)
         for index, metric in enumerate(metrics):
             if metric is BEST_T:
                 best = at_best_temperature(predictions)
@@ -241,10 +233,7 @@ def _measured(
     given: dict[MeasuredKey, Given] = {}
     for side, of_side in outputs.items():
         for key, predictions in of_side.items():
-            if (by := resampling.get(side)) is None:
-                given[side, *key, None] = predictions, None, 0
-            else:
-                given[side, *key, None] = predictions, side, by.few if key in by.slow_runs else 0
+            given[side, *key, None] = predictions, side if side in resampling else None
     left_out = {
         (method.name, run.run, place): without
         for method in methods
@@ -252,22 +241,20 @@ def _measured(
         for place, without in enumerate(run.without if resampling else ())
     }
     for network, without in left_out.items():
-        given |= {(side, *network): (predictions, None, 0) for side, predictions in without.sides.items()}
+        given |= {(side, *network): (predictions, None) for side, predictions in without.sides.items()}
 
     def measure(each: Given) -> _Measured:
-        predictions, side, slow = each
+        predictions, side = each
         scores = [_score(metric, predictions) for metric in metrics]
-        drawn = np.empty(0) if side is None else resampling[side].values(predictions, metrics, slow)
+        drawn = np.empty(0) if side is None else resampling[side].values(predictions, metrics)
         return _Measured(scores, drawn, _best_t.get(predictions))
 
-    distinct = {
-        (id(predictions), side, slow): (predictions, side, slow) for predictions, side, slow in given.values()
-    }
+    distinct = {(id(predictions), side): (predictions, side) for predictions, side in given.values()}
     done = dict(zip(distinct, in_processes(measure, list(distinct.values())), strict=True))
     for (predictions, *_), measured in zip(distinct.values(), done.values(), strict=True):
         if measured.best_t is not None:
             _best_t[predictions] = measured.best_t
-    return {key: done[id(predictions), side, slow] for key, (predictions, side, slow) in given.items()}
+    return {key: done[id(predictions), side] for key, (predictions, side) in given.items()}
 
 
 def _score(metric: Metric, predictions: Predictions) -> tuple[float, int | None, int | None]:
@@ -468,24 +455,3 @@ class _Losses:
             for name, runs in zip(pair, gap.runs, strict=True)
         )
         return np.asarray(ours - theirs)
-
-
-def _slow_share(outputs: Outputs, metrics: Sequence[Metric], resamples: int) -> tuple[set[RunKey], int]:
-    """Which runs, and how many resamples, the work allows for metrics that are not ratios of sums.
-
-    Fewer resamples first, but enough; then fewer runs (those that most methods share), at least one; then
-    fewer resamples again.
-    """
-    outcomes = next(iter(outputs.values())).outcomes
-    everything = set(outputs)
-    if all(metric.is_ratio(outcomes.kind) for metric in metrics):
-        return everything, resamples
-    allowed = SLOW_WORK / max(1, len(outcomes.row))
-    few = min(resamples, max(ENOUGH_RESAMPLES, int(allowed / len(everything))))
-    runs_of, with_run = Counter(name for name, _ in everything), Counter(run for _, run in everything)
-    removable = Counter(run for name, run in everything if runs_of[name] > 1)
-    shared, left = sorted(with_run, key=lambda run: (-with_run[run], run)), len(everything)
-    while left * few > allowed and len(shared) > 1:
-        left -= removable[shared.pop()]
-    selected = {(name, run) for name, run in everything if run in set(shared) or runs_of[name] == 1}
-    return selected, min(few, max(FEWEST_RESAMPLES, int(allowed / len(selected))))

@@ -10,7 +10,7 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, Draws, units_of
+from surefoot.evaluation.bootstrap import Bootstrap, Draw
 from surefoot.evaluation.scores import (
     GROUP_METRICS,
     SIDES,
@@ -27,17 +27,12 @@ from surefoot.intervals import (
     few_samples_factor,
     needs_exact,
 )
-from surefoot.kernels import AT_ONCE
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
-from surefoot.runtime import in_parallel
 
 ANYWHERE = (-np.inf, np.inf)
-COUNTS_AT_ONCE = 2**20  # rows times resamples
-MOST_COUNTS = 2**26  # the same, so that they do not take much memory
-MOST_AT_ONCE = 24  # resamples, so that several threads have work
 
 Tick = Callable[[int], None]
 
@@ -136,32 +131,16 @@ def replicates(
     tick: Tick = silently,
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
-    unit_of = units_of(versions[0].n, versions[0].groups)
-    bootstraps = [Bootstrap(predictions.outcomes, metrics, unit_of) for predictions in versions]
-    for bootstrap in bootstraps:
-        _ = bootstrap.outcomes.entropy  # all facts, in one reading of the logits
-        bootstrap.prepare()
-    values = [np.empty((len(metrics), resamples)) for _ in versions]
-    step = _at_once(len(unit_of))
-    draws = Draws(unit_of, rng)
-
-    def score(start: int) -> None:
-        numbers, counts = draws.take(min(step, resamples - start))
+    draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
+    for predictions in versions:
+        _ = predictions.outcomes.entropy  # all facts, in one reading of the logits
+    bootstraps = [Bootstrap(predictions.outcomes, metrics, draw) for predictions in versions]
+    values: list[list[Array]] = [[np.empty((len(metrics), 0))] for _ in versions]
+    for counts in draw.counts():
         for into, bootstrap in zip(values, bootstraps, strict=True):
-            into[:, numbers] = bootstrap.values(counts)
-        draws.give_back(counts)
+            into.append(bootstrap.values(counts))
         tick(len(counts))
-
-    in_parallel(score, range(0, resamples, step), numbers=resamples * len(unit_of))
-    draws.write_back()
-    return values
-
-
-def _at_once(rows: int) -> int:
-    """How many resamples a thread draws and reads at a time, so that their counts stay in the cache."""
-    few = min(AT_ONCE, max(1, MOST_COUNTS // max(1, rows)))
-    many = COUNTS_AT_ONCE // max(1, rows) // AT_ONCE * AT_ONCE
-    return max(few, min(many, MOST_AT_ONCE))
+    return [np.concatenate(each, axis=1) for each in values]
 
 
 def differences(

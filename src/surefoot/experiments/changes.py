@@ -10,7 +10,7 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import ENOUGH_RESAMPLES, compare, same_rows
+from surefoot.evaluation.compare import compare, same_rows
 from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.differences import difference
 from surefoot.evaluation.scores import SIDES
@@ -118,8 +118,7 @@ def _unpaired(
         draw = Draw.of(outputs[0].n, outputs[0].groups, resamples=resamples, rng=rng)
         independent.append(len(np.unique(draw.unit_of[outputs[0].outcomes.row])))
         for run, predictions in zip(method.runs, outputs, strict=True):
-            slow = min(resamples, ENOUGH_RESAMPLES)
-            drawn[method.name, run.run] = resampled(predictions.outcomes, metrics, draw, slow_resamples=slow)
+            drawn[method.name, run.run] = resampled(predictions.outcomes, metrics, draw)
     return [
         difference(
             {method.name: method.cells[ONE_SIDE, metric.name] for method in methods},

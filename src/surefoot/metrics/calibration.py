@@ -7,7 +7,7 @@ value depends on the order of rows.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -16,25 +16,25 @@ import numpy as np
 from surefoot import kernels
 from surefoot.arguments import checked
 from surefoot.intervals import NAN
-from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, mean_of_defined
+from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, curves_mean, mean_of_defined
 from surefoot.predictions.outcomes import (
     ONE,
     Array,
     Bools,
     Curve,
+    Curves,
     Decisions,
     HasOutcomes,
     Index,
     Outcomes,
     Ranked,
     Ranking,
+    interpolated,
 )
-from surefoot.runtime import in_parallel
 
 BINS = 10
 FLOOR_RESAMPLES = 200
-FLOOR_NUMBERS = 2**17  # drawn at once, which stay in cache
-FLOOR_PARTS = 4000  # of all blocks together, drawn from where predictions are streamed
+FLOOR_PARTS = 500  # of all blocks together, in each of which errors are drawn
 SMOOTH_GRID = 2048
 SMOOTH_EXACT = 1e-9
 SMOOTH_FAR = 39.0  # times the width: from here on the kernel is 0, as exp(-39^2 / 2) is
@@ -42,15 +42,9 @@ SMOOTH_STEPS = 100  # usually five or six
 CELLS = 4096
 
 
-@lru_cache(maxsize=4096)
-def bin_edges(total: float, bins: int = BINS) -> Array:
-    """Where bins begin and end, counted from the most confident decision."""
-    return edges_of(np.asarray(total), bins)
-
-
-def edges_of(totals: Array, bins: int = BINS) -> Array:
-    """The same for several totals, a row each."""
-    whole = totals.astype(np.float64)[..., None]
+def bin_edges(total: float | Array, bins: int = BINS) -> Array:
+    """Where bins begin and end, counted from the most confident decision; a row for each total."""
+    whole = np.asarray(total, dtype=np.float64)[..., None]
     edges = np.arange(bins + 1) * (whole / bins)  # as `np.linspace` of one total, to the bit
     edges[..., -1:] = whole
     return np.asarray(whole - np.ceil(edges)[..., ::-1])
@@ -61,18 +55,17 @@ def binned(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
     edges = bin_edges(curve.total, bins)
     number = np.diff(edges)
     with np.errstate(invalid="ignore"):
-        confidence = np.diff(np.interp(edges, curve.mass, curve.confidence)) / number
-        accuracy = 1 - np.diff(np.interp(edges, curve.mass, curve.errors)) / number
+        confidence = np.diff(interpolated(edges, curve.mass, curve.confidence)[0]) / number
+        accuracy = 1 - np.diff(curve.errors_at(edges)) / number
     return number, confidence, accuracy
 
 
 def binned_whole(curve: Curve, bins: int = BINS) -> tuple[Array, Array, Array]:
-    """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be fewer."""
-    ends = curve.run_ends(bin_edges(curve.total, bins))
-    mass = ends[np.append(True, np.diff(ends) > 0)]
-    number = np.diff(mass)
-    wrong = np.diff(curve.errors_at(mass)) / number
-    return number, np.diff(curve.residual_at(mass)) / number + 1 - wrong, 1 - wrong
+    """The same with runs of ties not divided: an edge within a run moves to its end, so bins may be empty."""
+    ends = curve.at_run_ends(bin_edges(curve.total, bins))
+    number = np.diff(ends.mass)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return number, np.diff(ends.confidence) / number, 1 - np.diff(ends.errors) / number
 
 
 @checked
@@ -88,14 +81,10 @@ def ece(predictions: Ranked) -> float:
     return _mean_over_blocks(predictions, ece_of)
 
 
-def ece_of(curve: Curve) -> float:
+def ece_of(curve: Curve) -> Array:
     """The ECE of one block: the sum over bins of |sum of confidence - correct|, over the total."""
-    return float(ece_of_edges(curve.residual_at(bin_edges(curve.total)), curve.total))
-
-
-def ece_of_edges(residual: Array, total: float | Array) -> Array:
-    """The same from the running residual at the edges of the bins; a row for each of several totals."""
-    return np.asarray(np.abs(residual[..., 1:] - residual[..., :-1]).sum(axis=-1) / total)
+    residual = curve.residual_at(bin_edges(curve.total))
+    return np.asarray(np.abs(np.diff(residual)).sum(axis=-1) / curve.total)
 
 
 @checked
@@ -104,9 +93,9 @@ def signed_ece(predictions: Ranked) -> float:
     return _mean_over_blocks(predictions, signed_of)
 
 
-def signed_of(curve: Curve) -> float:
+def signed_of(curve: Curve) -> Array:
     """The signed ECE of one block."""
-    return float((curve.confidence[-1] - (curve.total - curve.errors[-1])) / curve.total)
+    return np.asarray((curve.confidence[..., -1] - (curve.total - curve.total_errors)) / curve.total)
 
 
 def overconfidence(decisions: Decisions) -> Array:
@@ -129,13 +118,13 @@ def debiased_l2(predictions: Ranked) -> float:
     return ROOT.of(_mean_over_blocks(predictions, debiased_squared_of))
 
 
-def debiased_squared_of(curve: Curve) -> float:
+def debiased_squared_of(curve: Curve) -> Array:
     """The debiased squared calibration error of one block."""
     number, confidence, accuracy = binned_whole(curve)
-    if number.min() < 2:
-        return NAN
-    squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)
-    return float(number @ squared / curve.total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squared = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (number - 1)
+    each = np.where(number > 1, number * squared, np.where(number > 0, NAN, 0.0))
+    return np.asarray(each.sum(axis=-1) / curve.total)
 
 
 @checked
@@ -162,9 +151,9 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
     from scipy.fft import dct, idct
 
     result = np.full(len(totals), NAN)
-    rows = np.flatnonzero(totals)
+    rows, cells = np.flatnonzero(totals), residuals.shape[1]
     spectra = dct(residuals[rows] / totals[rows, None])
-    frequency = np.pi * np.arange(SMOOTH_GRID)
+    frequency = np.pi * np.arange(cells)
     memory = np.empty_like(spectra)  # used again: new memory costs as much as the sums
 
     def excess(spectra: Array, log_width: Array) -> Array:
@@ -178,7 +167,7 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
         integral = np.abs(smoothed, out=smoothed).sum(axis=1)
         return np.asarray(np.log(np.maximum(integral, np.finfo(float).tiny)) - log_width)
 
-    low = before = np.full(len(rows), np.log(0.5 / SMOOTH_GRID))  # log widths
+    low = before = np.full(len(rows), np.log(0.5 / cells))  # log widths
     above = excess(spectra, low)
     result[rows[above <= 0]] = np.abs(idct(spectra[above <= 0])).sum(axis=1)
     left = above > 0
@@ -206,15 +195,15 @@ def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
     if kernels.is_available():
         return kernels.spread_on_grid(confidence, residual, SMOOTH_GRID)
-    cell, right = place_on_grid(confidence)
+    cell, right = place_on_grid(confidence, SMOOTH_GRID)
     left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
 
 
-def place_on_grid(confidence: Array) -> tuple[Index, Array]:
+def place_on_grid(confidence: Array, cells: int) -> tuple[Index, Array]:
     """The left one of the two nearest cells, and the share of the right one."""
-    place = np.clip(confidence * SMOOTH_GRID - 0.5, 0, SMOOTH_GRID - 1)
-    cell = np.minimum(place.astype(np.int64), SMOOTH_GRID - 2)
+    place = np.clip(confidence * cells - 0.5, 0, cells - 1)
+    cell = np.minimum(place.astype(np.int64), cells - 2)
     return cell, place - cell
 
 
@@ -238,80 +227,35 @@ def ece_floor_95(predictions: HasOutcomes) -> float:
 
 def streamed_ece_floor(accumulated: Accumulated) -> tuple[float, None]:
     """`ece_floor` of a stream."""
-    return float(np.mean(_streamed_eces(accumulated))), None
+    return float(np.mean(_calibrated_eces(accumulated.outcomes))), None
 
 
 def streamed_ece_floor_95(accumulated: Accumulated) -> tuple[float, None]:
     """`ece_floor_95` of a stream."""
-    return float(np.percentile(_streamed_eces(accumulated), 95)), None
+    return float(np.percentile(_calibrated_eces(accumulated.outcomes), 95)), None
 
 
-_ECES: WeakKeyDictionary[Outcomes | Accumulated, Array] = WeakKeyDictionary()  # for both floors
+_ECES: WeakKeyDictionary[Curves, Array] = WeakKeyDictionary()  # for both floors
 
 
-def _calibrated_eces(outcomes: Outcomes) -> Array:
-    """The ECE again and again with 'correct' drawn from the confidences; drawn by rank, not by row."""
-    if outcomes in _ECES:
-        return _ECES[outcomes]
-    blocks = zip(outcomes.blocks, outcomes.block_rankings, outcomes.block_curves, strict=True)
-    values, numbers = np.full((len(outcomes.blocks), FLOOR_RESAMPLES), NAN), 0
-    for of_block, (block, ranking, curve) in zip(values, blocks, strict=True):
-        if curve.total:
-            confidence = outcomes.confidence[block][ranking.order]
-            weight = None if outcomes.weight is None else outcomes.weight[block][ranking.order]
-            of_block[:] = _drawn_eces(confidence, weight, ranking.ends, curve, numbers)
-            numbers += FLOOR_RESAMPLES * len(confidence)
-    _ECES[outcomes] = np.asarray(np.nanmean(values, axis=0)) if outcomes.total else np.full(1, NAN)
-    return _ECES[outcomes]
-
-
-def _drawn_eces(confidence: Array, weight: Array | None, ends: Index, curve: Curve, drawn: int) -> Array:
-    """A block's ECEs, several draws at once; the errors are needed where a bin's edge lies.
-
-    `drawn` random numbers come before: each thread begins where its own draws do.
-    """
-    edges = bin_edges(curve.total)
-    inside = np.maximum(edges, 0)  # of a sum of weights that is not whole, the first may be below
-    after = np.minimum(np.searchsorted(curve.mass, inside, "right"), len(curve.mass) - 1)
-    low, high = curve.mass[after - 1], curve.mass[after]
-    summed = np.interp(edges, curve.mass, curve.confidence)
-    step = max(1, FLOOR_NUMBERS // len(confidence))
-
-    def draw(first: int) -> Array:
-        source = np.random.PCG64(0)
-        source.advance(drawn + first * len(confidence))
-        count = min(step, FLOOR_RESAMPLES - first)
-        wrong = np.random.Generator(source).random((count, len(confidence))) >= confidence
-        counted = wrong if weight is None else weight * wrong
-        # Of several rows at once numpy lets no other thread run.
-        errors = np.cumsum(counted[0])[None] if count == 1 else np.cumsum(counted, axis=1)
-        before, until = np.where(after > 1, errors[:, ends[after - 2]], 0), errors[:, ends[after - 1]]
-        with np.errstate(invalid="ignore"):  # no mass at the end: the weights there are 0
-            between = (until - before) / (high - low) * (inside - low) + before
-        residual = summed + np.where(inside == high, until, between) - edges
-        return ece_of_edges(residual, curve.total)
-
-    starts = range(0, FLOOR_RESAMPLES, step)
-    return np.concatenate(in_parallel(draw, starts, numbers=FLOOR_RESAMPLES * len(confidence)))
-
-
-def _streamed_eces(accumulated: Accumulated) -> Array:
-    """The same from cells: the errors of a cell are binomial."""
-    if accumulated in _ECES:
-        return _ECES[accumulated]
-    rng = np.random.default_rng(0)
-    parts = max(50, FLOOR_PARTS // len(accumulated.cells))
-    blocks = [cells.coarse(parts) for cells in accumulated.cells if len(cells.count)]
-    values = np.empty((len(blocks), FLOOR_RESAMPLES))
-    for of_block, (count, _, confidence) in zip(values, blocks, strict=True):
-        mass = np.append(0.0, np.cumsum(count))
-        summed_confidence = np.append(0.0, np.cumsum(count * confidence))
-        doubt = np.clip(1 - confidence, 0, 1)
-        for index in range(FLOOR_RESAMPLES):
-            errors = np.cumsum(rng.binomial(count.astype(np.int64), doubt))
-            of_block[index] = ece_of(Curve(mass, np.append(0.0, errors), summed_confidence))
-    _ECES[accumulated] = values.mean(axis=0)
-    return _ECES[accumulated]
+def _calibrated_eces(curves: Curves) -> Array:
+    """The ECE again and again with errors drawn from the confidences: binomial in each part of a curve."""
+    if curves not in _ECES:
+        rng = np.random.default_rng(0)
+        parts = max(FLOOR_PARTS // len(curves.block_curves), 5 * BINS)
+        blocks = [curve.coarse(parts) for curve in curves.block_curves if curve.total]
+        values = np.full((max(1, len(blocks)), FLOOR_RESAMPLES), NAN)
+        for of_block, curve in zip(values, blocks, strict=False):
+            count, summed = np.diff(curve.mass), np.diff(curve.confidence)
+            doubt = np.clip(1 - summed / np.maximum(count, 1), 0, 1)
+            size = (FLOOR_RESAMPLES, len(count))
+            errors = np.cumsum(rng.binomial(np.rint(count).astype(np.int64), doubt, size=size), axis=1)
+            mass, confidence = (
+                np.broadcast_to(v, (size[0], size[1] + 1)) for v in (curve.mass, curve.confidence)
+            )
+            of_block[:] = ece_of(Curve(mass, np.pad(errors.astype(np.float64), ((0, 0), (1, 0))), confidence))
+        _ECES[curves] = values.mean(axis=0)
+    return _ECES[curves]
 
 
 def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
@@ -324,7 +268,7 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
     else:
         sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
         curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
-    return mean_of_defined([value(curve) if curve.total else NAN for curve in curves])
+    return curves_mean(list(curves), value)
 
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
@@ -374,7 +318,7 @@ def known_at_bin_edges(cells: Cells, curve: OfCurve) -> Range:
     edges = bin_edges(known.total)
     cell = np.searchsorted(known.mass, edges, side="left")
     inside = known.mass[np.minimum(cell, len(known.mass) - 1)] != edges
-    value = np.nan if cells.mixed[cell[inside] - 1].any() else curve(known)
+    value = NAN if cells.mixed[cell[inside] - 1].any() else float(curve(known))
     return value, value
 
 

@@ -1,6 +1,6 @@
 """What a metric declares: everything that evaluation, bootstrap, comparison, streaming and reports read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, Protocol
@@ -25,7 +25,7 @@ from surefoot.predictions.outcomes import (
 Better = Literal["lower", "higher", "zero", "neither"]
 Range = tuple[float, float]
 PerDecision = Callable[[Decisions], Array | Bools]
-OfCurve = Callable[[Curve], float]
+OfCurve = Callable[[Curve], Array | float]  # of one curve, or of several at once: knots are the last axis
 Count = Callable[[HasOutcomes], Proportion | None]  # the metric as k of n; None where it is no proportion
 Estimate = tuple[float, Range | None]  # a streamed value, and between what it must lie unless it is exact
 
@@ -60,16 +60,6 @@ class Cells:
         """The fewest errors that can be among the most confident."""
         right = self.count - self.wrong
         return self._arranged(np.where(self.mixed, right, self.count), np.where(self.mixed, 0.0, self.wrong))
-
-    def coarse(self, parts: int) -> tuple[Array, Array, Array]:
-        """Neighbouring cells joined: decisions, errors and mean confidence of about so many parts."""
-        ends = np.cumsum(self.count)
-        part = ((ends - self.count) / ends[-1] * parts).astype(np.int64)
-        first = np.flatnonzero(np.diff(part, prepend=-1))
-        count, wrong, confidence = (
-            np.add.reduceat(values, first) for values in (self.count, self.wrong, self.confidence)
-        )
-        return count, wrong, confidence / count
 
     def _arranged(self, count: Array, wrong: Array) -> Curve:
         """Each cell in two steps: first so many decisions with so many wrong, then the rest."""
@@ -136,7 +126,7 @@ ROOT = Transform(_root, _root_slope)
 
 def known_without_mixed_cells(cells: Cells, curve: OfCurve) -> Range:
     """The range of any metric: its value where every cell is one tie, else unknown."""
-    value = NAN if cells.mixed.any() else curve(cells.curve)
+    value = NAN if cells.mixed.any() else float(curve(cells.curve))
     return value, value
 
 
@@ -148,8 +138,12 @@ def mean_of_defined(values: list[float]) -> float:
 
 def curve_mean(curves: Curves, curve: OfCurve, *, pooled: bool) -> float:
     """The value on the curve of all decisions, or the mean over the blocks that have any."""
-    chosen = (curves.pooled_curve,) if pooled else curves.block_curves
-    return mean_of_defined([curve(each) if each.total else NAN for each in chosen])
+    return curves_mean((curves.pooled_curve,) if pooled else curves.block_curves, curve)
+
+
+def curves_mean(curves: Sequence[Curve], curve: OfCurve) -> float:
+    """The mean over the curves that have any decision."""
+    return mean_of_defined([float(curve(each)) if each.total else NAN for each in curves])
 
 
 @dataclass(frozen=True)
@@ -176,10 +170,13 @@ class OnCurves:
 
     curve: OfCurve
     pooled: bool
+    by_score: bool
     transform: Transform
 
     @checked
     def __call__(self, predictions: Ranked) -> float:
+        if self.by_score:
+            return self.transform.of(curves_mean(predictions.outcomes.score_curves, self.curve))
         return self.transform.of(curve_mean(predictions.outcomes, self.curve, pooled=self.pooled))
 
 
@@ -219,10 +216,9 @@ class Metric:
     numerator: PerDecision | None = None
     denominator: PerDecision | None = None
     curve: OfCurve | None = None
-    of_residuals: Callable[[Array, Array], Array] | None = (
-        None  # (resamples, grid) and totals, to resample fast
-    )
+    of_residuals: Callable[[Array, Array], Array] | None = None  # (resamples, grid) and totals: resampled so
     pooled: bool = False
+    by_score: bool = False  # many labels: the curves are by log odds instead of confidence
     transform: Transform = IDENTITY  # of the ratio, or of the mean over curves
     count: Count | None = None  # of a ratio its two sums; of a curve read from that alone
     resampled: bool = True  # False: already about resampling, so it gets no interval of its own
@@ -241,7 +237,9 @@ class Metric:
             function = RatioOfSums(self.numerator, self.denominator, self.transform)
             object.__setattr__(self, "function", function)
         elif self.curve is not None:
-            object.__setattr__(self, "function", OnCurves(self.curve, self.pooled, self.transform))
+            object.__setattr__(
+                self, "function", OnCurves(self.curve, self.pooled, self.by_score, self.transform)
+            )
         else:
             needed = "a function, a numerator or a curve"
             raise InputError(f"metric {self.name!r} does not say how it is computed; needed: {needed}")

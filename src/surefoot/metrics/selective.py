@@ -7,8 +7,8 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
-from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean
-from surefoot.predictions.outcomes import Array, Curve, HasOutcomes, Ranked, Ranking
+from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean, curves_mean
+from surefoot.predictions.outcomes import Array, Curve, HasOutcomes, Ranked
 from surefoot.predictions.parts import SURE, is_above, is_wrong_above, wrong
 
 LARGEST_TABLE = 2**22
@@ -48,21 +48,16 @@ def mean_average_precision(predictions: HasOutcomes) -> float:
         raise InputError(
             "the predictions have one label per row; needed: many labels, for a mean average precision"
         )
-    weight = np.ones(len(outcomes.row)) if outcomes.weight is None else outcomes.weight
-    positive = weight * outcomes.positive
-    blocks = zip(outcomes.blocks, outcomes.score_rankings, strict=True)
-    precisions = [_average_precision(positive[block], weight[block], ranking) for block, ranking in blocks]
-    return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else NAN
+    return 1 - curves_mean(outcomes.score_curves, precision_error_of)
 
 
-def _average_precision(positive: Array, weight: Array, ranking: Ranking) -> float:
-    true_positives = ranking.accumulate(positive)
-    if not len(true_positives) or not true_positives[-1]:
-        return NAN
-    precision = true_positives / np.maximum(ranking.accumulate(weight), 1)
-    best_from_here_on = np.maximum.accumulate(precision[::-1])[::-1]
-    recall_steps = np.diff(true_positives, prepend=0) / true_positives[-1]
-    return float(recall_steps @ best_from_here_on)
+def precision_error_of(curve: Curve) -> Array:
+    """1 - the average precision of one class, whose errors are those without it; NaN if none has it."""
+    found = curve.mass - curve.errors
+    precision = found[..., 1:] / np.maximum(curve.mass[..., 1:], 1)
+    best_from_here_on = np.maximum.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(1 - (np.diff(found) * best_from_here_on).sum(axis=-1) / found[..., -1])
 
 
 def streamed_precision_error(accumulated: Accumulated) -> tuple[float, Range]:
@@ -113,24 +108,29 @@ def aurc(predictions: Ranked) -> float:
     return curve_mean(predictions.outcomes, aurc_of, pooled=True)
 
 
-def aurc_of(curve: Curve) -> float:
-    """The area under the risk-coverage curve of one curve."""
-    start, end, errors, errors_after = curve.error_steps
-    if not len(start):
-        return 0.0
-    size, more = end - start, errors_after - errors
-    before, after, last = _harmonics(curve.total, start, end, np.array([curve.total]))
+def aurc_of(curve: Curve) -> Array:
+    """The area under the risk-coverage curve."""
+    start, end, more = _error_steps(curve)
+    harmonic = partial(_harmonics, float(curve.total.max(initial=0)))
+    before, after, last = harmonic(start), harmonic(end), harmonic(curve.total)[..., None]
     # An error in place i counts in 1/i + ... + 1/n = H(n) - H(i - 1); H(i - 1) of a run sums to the rest.
+    size = np.maximum(end - start, 1.0)
     area = more * (last - after) + more - more / size * start * (after - before)
-    return float(area.sum() / curve.total)
+    return np.asarray(area.sum(axis=-1) / curve.total)
 
 
-def _harmonics(most: float, *masses: Array) -> list[Array]:
-    """H(m) for each m of each array, of whole numbers up to `most`; from a table that resamples share."""
+def _error_steps(curve: Curve) -> tuple[Array, Array, Array]:
+    """Where errors are added: the mass before and after each step, and how many."""
+    more = np.diff(curve.errors)
+    some = np.flatnonzero(more.any(axis=tuple(range(more.ndim - 1))))
+    return curve.mass[..., some], curve.mass[..., some + 1], more[..., some]
+
+
+def _harmonics(most: float, mass: Array) -> Array:
+    """H(m) for each m of whole numbers up to `most`; from a table that resamples share."""
     if most >= LARGEST_TABLE:
-        return [_harmonic(mass) for mass in masses]
-    table = _harmonic_table(int(most).bit_length())
-    return [table[mass.astype(np.int64)] for mass in masses]
+        return _harmonic(mass)
+    return np.asarray(_harmonic_table(int(most).bit_length())[np.rint(mass).astype(np.int64)])
 
 
 @lru_cache(maxsize=2)
@@ -144,9 +144,8 @@ def _harmonic(mass: Array) -> Array:
     square = np.square(1 / large)
     rest = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
     result = np.log(large) + np.euler_gamma + 0.5 / large - rest
-    small = np.flatnonzero(mass < len(FIRST_HARMONICS))
-    result[small] = FIRST_HARMONICS[mass[small].astype(np.int64)]
-    return np.asarray(result)
+    first = FIRST_HARMONICS[np.minimum(mass, len(FIRST_HARMONICS) - 1).astype(np.int64)]
+    return np.where(mass < len(FIRST_HARMONICS), first, result)
 
 
 @checked
@@ -158,11 +157,11 @@ def augrc(predictions: Ranked) -> float:
     return curve_mean(predictions.outcomes, augrc_of, pooled=True)
 
 
-def augrc_of(curve: Curve) -> float:
-    """The area under the generalised risk-coverage curve of one curve."""
-    start, end, errors, errors_after = curve.error_steps
-    rejected = ((errors_after - errors) * (start + end)).sum() / 2  # of each error, the coverage without it
-    return float((curve.total * curve.total_errors - rejected) / curve.total**2)
+def augrc_of(curve: Curve) -> Array:
+    """The area under the generalised risk-coverage curve."""
+    start, end, more = _error_steps(curve)
+    rejected = (more * (start + end)).sum(axis=-1) / 2  # of each error, the coverage without it
+    return np.asarray((curve.total * curve.total_errors - rejected) / curve.total**2)
 
 
 @checked
@@ -171,17 +170,17 @@ def risk_at_coverage(predictions: Ranked, coverage: float) -> float:
     return curve_mean(predictions.outcomes, partial(risk_of, coverage=coverage), pooled=True)
 
 
-def risk_of(curve: Curve, coverage: float) -> float:
-    """The error rate of one curve at a coverage."""
-    accepted = np.ceil(coverage * curve.total - 1e-9)
-    return float(curve.errors_at(accepted) / accepted)
+def risk_of(curve: Curve, coverage: float) -> Array:
+    """The error rate at a coverage."""
+    accepted = np.ceil(coverage * curve.total - 1e-9)[..., None]
+    return (curve.errors_at(accepted) / accepted)[..., 0]
 
 
 def risk_at_coverage_count(predictions: Ranked, coverage: float) -> Proportion | None:
     """The same as k wrong of n accepted; None where a run of ties is cut, as k is then an expectation."""
     curve = predictions.outcomes.pooled_curve
     accepted = int(np.ceil(coverage * curve.total - 1e-9))
-    errors = float(np.interp(accepted, curve.mass, curve.errors))
+    errors = float(curve.errors_at(np.array(accepted)))
     return Proportion.of(round(errors), accepted) if abs(errors - round(errors)) < 1e-9 else None
 
 
@@ -191,10 +190,10 @@ def coverage_at_risk(predictions: Ranked, risk: float) -> float:
     return curve_mean(predictions.outcomes, partial(coverage_of, risk=risk), pooled=True)
 
 
-def coverage_of(curve: Curve, risk: float) -> float:
-    """The largest coverage of one curve at a risk."""
-    mass, errors = curve.cuts  # as long as nothing is wrong, the coverage only grows
-    return float(mass[errors <= risk * mass + 1e-12].max(initial=0.0) / curve.total)
+def coverage_of(curve: Curve, risk: float) -> Array:
+    """The largest coverage at a risk."""
+    accepted = np.where(curve.errors <= risk * curve.mass + 1e-12, curve.mass, 0.0)
+    return np.asarray(accepted.max(axis=-1) / curve.total)
 
 
 @checked
@@ -223,7 +222,7 @@ def coverage_at_5(predictions: Ranked) -> float:
 
 def grows_with_errors(cells: Cells, curve: OfCurve) -> Range:
     """The range, from cells, of a metric that only grows with the errors among the most confident."""
-    return curve(cells.wrong_last()), curve(cells.wrong_first())
+    return float(curve(cells.wrong_last())), float(curve(cells.wrong_first()))
 
 
 def coverage_range(cells: Cells, _curve: OfCurve, *, risk: float) -> Range:

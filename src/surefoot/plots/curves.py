@@ -106,7 +106,8 @@ def reliability(*runs: Outcomes) -> Reliability:
     Of several runs: in bins of all their decisions, each counted as one run's share, because runs share
     their images.
     """
-    number, confidence, accuracy = binned_whole(_curve_of_runs(runs))
+    bins = np.stack(binned_whole(_curve_of_runs(runs)))
+    number, confidence, accuracy = bins[:, bins[0] > 0]
     whole = np.maximum(1.0, number.round())
     ends = [clopper_pearson(round(a * n), int(n)) for a, n in zip(accuracy, whole, strict=True)]
     return Reliability(

@@ -52,7 +52,8 @@ class Ranking:
 class Curve:
     """Running sums over decisions, most confident first; knot 0 is 0 and between knots they are straight.
 
-    Straight between knots means that each decision in a run of ties counts with the mean of its run.
+    Straight between knots means that each decision in a run of ties counts with the mean of its run. Knots are
+    along the last axis; there may be axes before it, for several curves at once.
     """
 
     mass: Array
@@ -60,37 +61,67 @@ class Curve:
     confidence: Array
 
     @property
-    def total(self) -> float:
-        return float(self.mass[-1])
+    def total(self) -> Array:
+        return np.asarray(self.mass[..., -1])
 
     @property
-    def total_errors(self) -> float:
-        return float(self.errors[-1])
+    def total_errors(self) -> Array:
+        return np.asarray(self.errors[..., -1])
 
     def residual_at(self, mass: Array) -> Array:
         """Confidence less correctness, summed over so many of the most confident decisions."""
-        confidence = np.interp(mass, self.mass, self.confidence)
-        return np.asarray(confidence + self.errors_at(mass) - mass)
-
-    def run_ends(self, mass: Array) -> Array:
-        """The mass at the end of the run of ties in which so many of the most confident decisions end."""
-        return np.asarray(self.mass[np.searchsorted(self.mass, mass)])
+        confidence, errors = interpolated(mass, self.mass, self.confidence, self.errors)
+        return confidence + errors - mass
 
     def errors_at(self, mass: Array) -> Array:
         """Errors among so many of the most confident decisions."""
-        return np.asarray(np.interp(mass, self.mass, self.errors))
+        return interpolated(mass, self.mass, self.errors)[0]
 
-    @cached_property
-    def error_steps(self) -> Array:
-        """Where errors are added: the mass before and after each step, and the errors before and after."""
-        before = np.flatnonzero(self.errors[1:] != self.errors[:-1])
-        return np.stack([side[at] for side in (self.mass, self.errors) for at in (before, before + 1)])
+    def at_run_ends(self, mass: Array) -> "Curve":
+        """The curve at the ends of the runs of ties in which so many of the most confident decisions end."""
+        knot = first_at_least(mass, self.mass)
+        sums = (self.mass, self.errors, self.confidence)
+        return Curve(*(np.take_along_axis(values, knot, axis=-1) for values in sums))
 
-    @cached_property
-    def cuts(self) -> tuple[Array, Array]:
-        """The mass and the errors before each step of the errors, and in all: where a coverage can end."""
-        start, _, errors, _ = self.error_steps
-        return np.append(start, self.total), np.append(errors, self.total_errors)
+    def coarse(self, parts: int) -> "Curve":
+        """One curve at about so many of its knots."""
+        knots = np.append(0, 1 + spread_out(self.mass[1:], parts))
+        return Curve(*(values[knots] for values in (self.mass, self.errors, self.confidence)))
+
+
+def spread_out(mass: Array | Index, parts: int) -> Index:
+    """About so many of these running sums: evenly spread, but closer together at the top, where few count."""
+    if len(mass) <= parts:
+        return np.arange(len(mass))
+    total = float(mass[-1])
+    places = np.append(np.linspace(0, total, parts * 3 // 4)[1:], np.geomspace(1, total, parts // 4))
+    return np.unique(np.minimum(np.searchsorted(mass, places.round()), len(mass) - 1))
+
+
+def interpolated(places: Array, knots: Array, *values: Array) -> list[Array]:
+    """`np.interp` of each of the values along the last axis; the knots ascend from 0."""
+    if knots.ndim == 1:
+        return [np.asarray(np.interp(places, knots, each)) for each in values]
+    after = np.clip(first_at_least(places, knots), 1, knots.shape[-1] - 1)
+    low, high = (np.take_along_axis(knots, at, axis=-1) for at in (after - 1, after))
+    share = np.clip((places - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    result = []
+    for each in values:
+        before, until = (np.take_along_axis(each, at, axis=-1) for at in (after - 1, after))
+        result.append(before + share * (until - before))
+    return result
+
+
+def first_at_least(places: Array, knots: Array) -> Index:
+    """The first of the ascending knots (last axis) that is at least each place; the last one if none is."""
+    if knots.ndim == 1:
+        return np.minimum(np.searchsorted(knots, places), len(knots) - 1)
+    rows, number = knots.reshape(-1, knots.shape[-1]), knots.shape[-1]
+    apart = (np.arange(len(rows)) * (float(rows[:, -1].max()) + 1))[:, None]  # one ascending sequence
+    wanted = places.reshape(len(rows), -1)
+    found = np.searchsorted((rows + apart).ravel(), (wanted + apart).ravel()).reshape(wanted.shape)
+    found -= np.arange(len(rows))[:, None] * number
+    return np.asarray(np.minimum(found, number - 1).reshape(places.shape))
 
 
 class Fact(Generic[Values]):
@@ -231,17 +262,25 @@ class Outcomes:
     @cached_property
     def block_curves(self) -> tuple[Curve, ...]:
         pairs = zip(self.blocks, self.block_rankings, strict=True)
-        return tuple(self._curve(block, ranking) for block, ranking in pairs)
+        return tuple(self._curve(block, ranking, ~self.correct[block]) for block, ranking in pairs)
 
     @cached_property
     def pooled_curve(self) -> Curve:
         if len(self.blocks) == 1:
             return self.block_curves[0]
-        return self._curve(slice(0, len(self.row)), self.pooled_ranking)
+        return self._curve(slice(0, len(self.row)), self.pooled_ranking, ~self.correct)
 
-    def _curve(self, block: slice, ranking: Ranking) -> Curve:
-        weight = np.ones(len(self.row[block])) if self.weight is None else self.weight[block]
-        sums = (weight, weight * ~self.correct[block], weight * self.confidence[block])
+    @cached_property
+    def score_curves(self) -> tuple[Curve, ...]:
+        """Many labels: by log odds, with those as errors that do not have the class."""
+        if self.positive is None:
+            return ()
+        pairs = zip(self.blocks, self.score_rankings, strict=True)
+        return tuple(self._curve(block, ranking, ~self.positive[block]) for block, ranking in pairs)
+
+    def _curve(self, block: slice, ranking: Ranking, wrong: Bools) -> Curve:
+        weight = np.ones(len(wrong)) if self.weight is None else self.weight[block]
+        sums = (weight, weight * wrong, weight * self.confidence[block])
         mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
         return Curve(mass, errors, confidence)
 
@@ -281,6 +320,9 @@ class Curves(Protocol):
 
     @property
     def pooled_curve(self) -> Curve: ...
+
+    @property
+    def score_curves(self) -> tuple[Curve, ...]: ...
 
 
 @runtime_checkable

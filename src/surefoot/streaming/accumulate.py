@@ -201,6 +201,11 @@ class Version:
         return self.pooled_cells.curve
 
     @property
+    def score_curves(self) -> tuple[Curve, ...]:
+        """None: scores of many labels are counted, not ranked."""
+        return ()
+
+    @property
     def residuals(self) -> Array:
         return np.asarray(self.accumulator.residuals[self.number])
 

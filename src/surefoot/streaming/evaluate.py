@@ -12,7 +12,7 @@ import numpy as np
 
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap
+from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, curve_of, mean_on_curves
 from surefoot.evaluation.scores import SIDES, Evaluation, Score, SetScores
 from surefoot.intervals import (
     NAN,
@@ -27,7 +27,7 @@ from surefoot.intervals import (
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.labels import refuse_other_classifier
-from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes
+from surefoot.predictions.outcomes import Array, HasOutcomes
 from surefoot.progress import Tick, Watch, silently
 from surefoot.runtime import usable_cores
 from surefoot.streaming.accumulate import Accumulator, Request, Shape, Version, accumulate
@@ -37,9 +37,6 @@ from surefoot.streaming.readers import Part, parts_of, shape_of
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-
-PARTS = 2000  # of the cells, from which resamples are drawn
-DRAWN_AT_ONCE = 50
 
 
 def evaluation_of(
@@ -76,8 +73,9 @@ def _set_scores(
     metrics = [metric.of_kind(shape.kind) for metric in metrics]
     drawn: Mapping[str, Array] = {}
     if version.one_label and resamples:
-        ranked = [metric for metric in metrics if metric.numerator is None and metric.resampled]
-        drawn = replicates(version.pooled_cells, ranked, resamples=resamples, rng=rng, tick=tick)
+        ranked = [m for m in metrics if (m.curve or m.of_residuals) and m.resampled]
+        if ranked:
+            drawn = replicates(version.pooled_cells, ranked, resamples=resamples, rng=rng, tick=tick)
     return SetScores(
         n=rows,
         members=shape.members,
@@ -98,26 +96,20 @@ def replicates(
     cells: Cells, metrics: Sequence[Metric], *, resamples: int, rng: np.random.Generator, tick: Tick
 ) -> Mapping[str, Array]:
     """Metrics of one block's decisions in each resample, drawn from parts of its cells: right, then wrong."""
-    count, wrong, confidence = cells.coarse(PARTS)
-    parts, unknown = len(count), np.full(2 * len(count), NAN)
-    outcomes = Outcomes(
-        log_p_true=unknown,
-        squared_error=unknown,
-        confidence=np.tile(confidence, 2),
-        correct=np.repeat([True, False], parts),
-        entropy=unknown,
-        row=np.arange(2 * parts),
-        blocks=(slice(0, 2 * parts),),
-    )
-    bootstrap = Bootstrap(outcomes, metrics, outcomes.row)
+    curve = cells.curve.coarse(CELLS)
+    count, wrong, confidence = (np.diff(sums) for sums in (curve.mass, curve.errors, curve.confidence))
     share = np.append(count - wrong, wrong) / count.sum()
-    values = np.empty((len(metrics), resamples))
-    for start in range(0, resamples, DRAWN_AT_ONCE):
-        size = min(DRAWN_AT_ONCE, resamples - start)
-        counts = rng.multinomial(int(count.sum()), share, size=size).astype(np.float64)
-        values[:, start : start + size] = bootstrap.values(counts)
+    values = [np.empty((len(metrics), 0))]
+    for start in range(0, resamples, AT_ONCE):
+        size = min(AT_ONCE, resamples - start)
+        right, missed = np.split(
+            rng.multinomial(int(count.sum()), share, size=size).astype(np.float64), 2, axis=1
+        )
+        curves = [curve_of(right + missed, missed, confidence / count)]
+        values.append(np.stack([m.transform.values(mean_on_curves(m, curves)) for m in metrics]))
         tick(size)
-    return {metric.name: of_metric for metric, of_metric in zip(metrics, values, strict=True)}
+    drawn = np.concatenate(values, axis=1)
+    return {metric.name: of_metric for metric, of_metric in zip(metrics, drawn, strict=True)}
 
 
 def _ratio_score(version: Version, metric: Metric) -> Score:
