@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from surefoot.deploy.distances import NEIGHBOURS, QUERIES_AT_ONCE, REFERENCES_AT_ONCE, average_ranks
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.networks.network import Network
 from surefoot.predictions.labels import LabelKind
@@ -22,9 +23,6 @@ from surefoot.training.predict import ROWS_AT_ONCE, evaluating, test_batches
 Array = NDArray[np.float64]
 Key = TypeVar("Key", bound=str)
 
-NEIGHBOURS = 50
-QUERIES_AT_ONCE = 1024
-REFERENCES_AT_ONCE = 16_384  # with the above, 128 MiB of distances in float64
 TEMPERATURE = 1000.0
 STEP = 0.0014  # of images: in units of the pixel values from 0 to 1; of points: in their own units
 ROWS_WITH_GRADIENTS = 64  # a backward pass needs every layer's output
@@ -194,19 +192,6 @@ def auroc(familiar_scores: ArrayLike, unfamiliar_scores: ArrayLike) -> float:
         return float("nan")
     ranks = average_ranks(np.concatenate([familiar, unfamiliar]))
     return float((ranks[n:].sum() - m * (m + 1) / 2) / (n * m))
-
-
-def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rank of each value from 1, equal values at the mean of theirs; NaN for all where one is NaN.
-
-    >>> average_ranks(np.array([0.5, 0.1, 0.5])).tolist()
-    [2.5, 1.0, 2.5]
-    """
-    if np.isnan(values).any():
-        return np.full(len(values), np.nan)
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[place]
-    return ranks
 
 
 @dataclass(frozen=True)

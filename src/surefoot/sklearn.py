@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
@@ -125,7 +124,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Calibrated probabilities, (n, classes)."""
-        probabilities: Array = self._calibrated(X).probs().numpy()
+        probabilities: Array = self._calibrated(X).probs()
         return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
@@ -135,7 +134,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Calibrated logits (n, classes); of two classes the log odds of the second, (n,)."""
-        logits: Array = self._calibrated(X).logits[0].to(torch.float64).numpy()
+        logits: Array = self._calibrated(X).logits[0].astype(np.float64)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def get_metadata_routing(self) -> Any:

@@ -179,7 +179,7 @@ def _with_held_out(
 
     held_out = None
     is_declined = getattr(fitted, "declined", None) is not None
-    if val.logits.numel() <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
+    if val.logits.size <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
         chosen = dict(options)
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import torch
 
 from surefoot.metrics import ece
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import LOG_ZERO, TOLERANCE, log_probs
 from surefoot.text import count_of
@@ -26,7 +26,7 @@ def data_remarks(val: Predictions) -> list[str]:
     zeros = zeros_remark(val)
     if zeros is not None or val.n < FEWEST_ROWS:
         return [] if zeros is None else [zeros]
-    logits = val.logits[0].to(torch.float64)
+    logits = val.logits[0].astype(np.float64)
     found = _probabilities(logits, val.kind) or _standardised(logits) or _clipped(logits, val.kind)
     return [] if found is None else [found]
 
@@ -39,14 +39,14 @@ def probabilities_remark(predictions: Predictions) -> str | None:
     return _probabilities(logits, predictions.kind)
 
 
-def _probabilities(logits: torch.Tensor, kind: LabelKind) -> str | None:
-    low, high = (float(end) for end in torch.aminmax(logits))
+def _probabilities(logits: Array, kind: LabelKind) -> str | None:
+    low, high = float(logits.min()), float(logits.max())
     if low < 0 or high > 1 or low == high:
         return None
     if kind is LabelKind.ONE_LABEL:
         if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
             seen = "every log odds is between 0 and 1"  # one number a row, whose class 0 has the logit 0
-        elif bool(((logits.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()):
+        elif bool((np.abs(logits.sum(axis=1) - 1) < SUM_TOLERANCE).all()):
             seen = "every row is between 0 and 1 and sums to 1"
         else:
             return None
@@ -58,14 +58,14 @@ def _probabilities(logits: torch.Tensor, kind: LabelKind) -> str | None:
     )
 
 
-def _standardised(logits: torch.Tensor) -> str | None:
-    for dim, what in ((0, "column"), (1, "row")):
-        if logits.shape[dim] < 3:  # two numbers with mean 0 and deviation 1 are -1 and 1
+def _standardised(logits: Array) -> str | None:
+    for axis, what in ((0, "column"), (1, "row")):
+        if logits.shape[axis] < 3:  # two numbers with mean 0 and deviation 1 are -1 and 1
             continue
-        if bool((logits.mean(dim=dim).abs() >= STANDARD_TOLERANCE).any()):
+        if bool((np.abs(logits.mean(axis=axis)) >= STANDARD_TOLERANCE).any()):
             continue
-        deviation, sample = logits.std(dim=dim, correction=0), logits.std(dim=dim)
-        is_one = torch.minimum((deviation - 1).abs(), (sample - 1).abs()) < STANDARD_TOLERANCE
+        deviation, sample = logits.std(axis=axis), logits.std(axis=axis, ddof=1)
+        is_one = np.minimum(np.abs(deviation - 1), np.abs(sample - 1)) < STANDARD_TOLERANCE
         if bool(is_one.all()):
             return (
                 f"every {what} has mean 0 and deviation 1: these look like standardised logits, whose size "
@@ -79,7 +79,7 @@ def zeros_remark(val: Predictions) -> str | None:
     lowest = val.half_of_smallest()
     if lowest is None:
         return None
-    logs = log_probs(val.logits.cpu().numpy(), val.kind)
+    logs = log_probs(val.logits, val.kind)
     count, labels = int((np.abs(logs - LOG_ZERO) <= TOLERANCE).sum()), val.true_zeros()
     true = f", {count_of(labels, 'true label')} among them" if labels else ""
     return (
@@ -88,10 +88,10 @@ def zeros_remark(val: Predictions) -> str | None:
     )
 
 
-def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
+def _clipped(logits: Array, kind: LabelKind) -> str | None:
     two = kind is LabelKind.ONE_LABEL and logits.shape[1] == 2
     values = (logits[:, 1] - logits[:, 0] if two else logits).reshape(-1)
-    low, high = torch.aminmax(values)
+    low, high = values.min(), values.max()
     ends = [low] if float(high) == 0 else [low, high]  # 0: p = 1
     counts = [int((values == end).sum()) for end in ends]
     fewest = max(CLIPPED_SHARE * len(values), FEWEST_ROWS // 2 + 1)
@@ -99,7 +99,7 @@ def _clipped(logits: torch.Tensor, kind: LabelKind) -> str | None:
     if not often:
         return None
     inside = values[(values != low) & (values != high)]
-    if not len(inside) or len(torch.unique(inside)) < DISTINCT_SHARE * len(inside):
+    if not len(inside) or len(np.unique(inside)) < DISTINCT_SHARE * len(inside):
         return None
     end, count = often[0]
     what = "log odds" if two else "logits"

@@ -5,10 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from surefoot.calibrators.calibration import Calibration, evidence_from, not_negative, numbers_from
 from surefoot.calibrators.folds import folds_of
@@ -24,13 +21,10 @@ from surefoot.calibrators.logistic import (
     minimised,
     minimised_near,
 )
-from surefoot.calibrators.temperature import (
-    FittedModule,
-    fit_temperature,
-    weighted_rows,
-)
+from surefoot.calibrators.temperature import fit_temperature, weighted_rows
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 
@@ -64,16 +58,11 @@ class Affine(Calibration):
 
     def apply(self, predictions: Predictions) -> Predictions:
         """W f + b, computed in float64."""
-        logits = predictions.logits[0]
-        calibrated = self.module(torch.float64)(logits.to(torch.float64))
-        return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
-
-    def module(self, dtype: torch.dtype = torch.float32) -> "AffineModule":
-        """As a torch module of logits (n, classes)."""
-        weights, bias = torch.tensor(self.weights, dtype=dtype), torch.tensor(self.bias, dtype=dtype)
-        if self.label_kind is LabelKind.MANY_LABELS:
-            return AffineModule(weights, bias, "none")
-        return AffineModule(weights, bias, "log_softmax" if self.is_log_probability else "centred")
+        weights, bias = np.array(self.weights), np.array(self.bias)
+        features = _features(type(self), predictions.logits[0], self.label_kind)
+        calibrated = features * weights.T if self.is_diagonal else weights @ features
+        calibrated += bias[:, None]
+        return predictions.with_logits(calibrated.T.astype(predictions.logits.dtype, order="C")[None])
 
     def parameters(self) -> dict[str, list[float]]:
         """The weights of each class's own logit, and the biases; the others are in the file."""
@@ -159,29 +148,6 @@ class DirichletScaling(Affine):
     is_log_probability: ClassVar[bool] = True
 
 
-class AffineModule(FittedModule):
-    """W f + b of logits (n, classes)."""
-
-    weights: Tensor
-    bias: Tensor
-
-    def __init__(self, weights: Tensor, bias: Tensor, features: str) -> None:
-        super().__init__()
-        self.features = features
-        self.register_buffer("weights", weights)
-        self.register_buffer("bias", bias)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        if self.features == "log_softmax":
-            logits = F.log_softmax(logits, dim=1)
-        elif self.features == "centred":
-            logits = logits - logits.mean(dim=1, keepdim=True)
-        weights, bias = self.weights.to(logits), self.bias.to(logits)
-        if len(weights) == 1:
-            return logits * weights + bias
-        return logits @ weights.T + bias
-
-
 Kind = TypeVar("Kind", bound=Affine)
 
 
@@ -228,7 +194,7 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     if regularisation is not None:
         require_number("regularisation", regularisation, lambda r: 0 <= r < math.inf, "a number from 0")
     labelled, rows = weighted_rows(val, weights)
-    features = _features(kind, labelled)
+    features = _features(kind, labelled.logits[0], labelled.kind)
     plain = fit_temperature(labelled, weights=None if weights is None else rows)
     unit = plain.temperature
     if plain.at_bound:
@@ -241,7 +207,7 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
     if chosen is None:
         chosen = _cross_validated(kind, features, labelled, rows)
     design, penalty = _design(kind, features), _penalty(kind, labelled, chosen)
-    problem = _problem(design, labelled.labels.numpy(), rows, penalty)
+    problem = _problem(design, labelled.labels, rows, penalty)
     found = minimised(problem, _start(design), tolerance=EXACT)
     own, bias = found[:, :-1] / unit, found[:, -1]
     return kind(
@@ -258,11 +224,13 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
 
 def _smallest_margin(labelled: Predictions) -> float:
     """How far the logits of known labels are at least above all others, or on the right side of 0."""
-    logits, labels = labelled.logits[0].to(torch.float64), labelled.labels
+    logits, labels = labelled.logits[0].astype(np.float64), labelled.labels
     if labelled.kind is LabelKind.MANY_LABELS:
-        return float(logits[labels >= 0].abs().min())
-    true = logits.gather(1, labels.unsqueeze(1))
-    return float((true - logits.scatter(1, labels.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)).min())
+        return float(np.abs(logits[labels >= 0]).min())
+    rows = np.arange(len(labels))
+    true = logits[rows, labels]
+    logits[rows, labels] = -np.inf
+    return float((true - logits.max(axis=1)).min())
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +255,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
     folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
     start, hessian = _start(design), None
     if folds and start.size <= MOST_IN_HESSIAN:
-        hessian = _problem(design, labelled.labels.numpy(), rows).hessian(start)
+        hessian = _problem(design, labelled.labels, rows).hessian(start)
     parameters, before = [start] * len(folds), None
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
@@ -328,7 +296,7 @@ def _near(
 
 def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
     """Without those that have no known label to fit or to test."""
-    units, labels = labelled.groups, labelled.labels.numpy()
+    units, labels = labelled.groups, labelled.labels
     if units is None:
         units = sum((weight * column for weight, column in zip(_KEYS, features, strict=False)), np.zeros(1))
 
@@ -361,14 +329,15 @@ def _problem(
     return Problem(design, targets, weights / (total or 1.0), exclusive, penalty)
 
 
-def _features(kind: type[Affine], labelled: Predictions) -> Array:
+def _features(kind: type[Affine], logits: Floats, label_kind: LabelKind) -> Array:
     """(classes, n): the logits of many labels; of one label centred, or log probabilities."""
-    features = labelled.logits[0].to(torch.float64)
-    if labelled.kind is LabelKind.ONE_LABEL and kind.is_log_probability:
-        features = F.log_softmax(features, dim=1)
-    elif labelled.kind is LabelKind.ONE_LABEL:
-        features = features - features.mean(dim=1, keepdim=True)
-    return np.array(features.numpy().T, order="C")
+    features = np.array(logits.T, dtype=np.float64, order="C")
+    if label_kind is LabelKind.ONE_LABEL and kind.is_log_probability:
+        features -= features.max(axis=0)
+        features -= np.log(np.exp(features).sum(axis=0))
+    elif label_kind is LabelKind.ONE_LABEL:
+        features -= features.mean(axis=0)
+    return features
 
 
 def _design(kind: type[Affine], features: Array) -> Design:

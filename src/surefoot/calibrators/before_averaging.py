@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
+from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.search import CLOSE, is_at_bound, is_flat, is_separable, search, search_bounds
 from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import Whole, spans
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 GRID_POINTS = 61  # scales of the first search: the NLL may have several minima
@@ -68,7 +68,7 @@ class TemperatureBeforeAveraging(Temperature):
 class Slopes:
     """Derivatives of the summed NLL at one scale 1 / T: the first row by row, the second summed."""
 
-    rows: Tensor
+    rows: Array
     second: float
     nll: float  # summed
     third: float = 0.0  # not computed: the search takes Newton's steps
@@ -119,50 +119,53 @@ def read(labelled: Predictions, scale: float) -> Slopes:
     With l_m = log p_m(true), g_m and h_m its first and second derivative, and w_m = p_m / sum p: the NLL is
     log M - logsumexp_m l_m, its slope -sum w g, its second derivative (sum w g)^2 - sum w (g^2 + h).
     """
-    slopes = torch.empty(labelled.n, dtype=torch.float64)
+    slopes = np.empty(labelled.n)
     second = total = 0.0
     for part, logits in _chunks(labelled):
         labels = labelled.labels[part]
         if labelled.kind is LabelKind.ONE_LABEL:
             log_p, first, bend = _of_true_class(logits, labels, scale)
-            known = torch.ones_like(log_p[0])
+            known = np.ones_like(log_p[0])
         else:
             log_p, first, bend = _of_true_presence(logits, labels, scale)
-            known = (labels >= 0).to(torch.float64)
-        weights = log_p.softmax(dim=0)
-        mean = (weights * first).sum(dim=0)
-        spread = (weights * (first.square() + bend)).sum(dim=0)
-        slopes[part] = (-mean * known).reshape(len(labels), -1).sum(dim=1)
-        second += float(((mean.square() - spread) * known).sum())
-        total += float(((math.log(len(logits)) - log_p.logsumexp(dim=0)) * known).sum())
+            known = (labels >= 0).astype(np.float64)
+        top = log_p.max(axis=0)
+        weights = np.exp(log_p - top)
+        sums = weights.sum(axis=0)
+        weights /= sums
+        mean = (weights * first).sum(axis=0)
+        spread = (weights * (np.square(first) + bend)).sum(axis=0)
+        slopes[part] = (-mean * known).reshape(len(labels), -1).sum(axis=1)
+        second += float(((np.square(mean) - spread) * known).sum())
+        total += float(((math.log(len(logits)) - np.log(sums) - top) * known).sum())
     return Slopes(slopes, second, total)
 
 
-def _of_true_class(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _of_true_class(logits: Array, labels: Whole, scale: float) -> tuple[Array, Array, Array]:
     """Each member's log p(true), and its first and second derivative in the scale: (members, n)."""
-    below_top = logits.sub_(logits.amax(dim=2, keepdim=True))
-    true = below_top.gather(2, labels.expand(len(logits), -1).unsqueeze(2)).squeeze(2)
-    log_total = (scale * below_top).logsumexp(dim=2)
-    probs = (scale * below_top - log_total.unsqueeze(2)).exp_()
-    mean = (probs * below_top).sum(dim=2)
-    variance = (probs * (below_top - mean.unsqueeze(2)).square_()).sum(dim=2)
-    return scale * true - log_total, true - mean, -variance
+    logits -= logits.max(axis=2, keepdims=True)
+    true = logits[:, np.arange(len(labels)), labels]
+    probs = np.exp(scale * logits)
+    total = probs.sum(axis=2)
+    probs /= total[..., None]
+    mean = (probs * logits).sum(axis=2)
+    variance = (probs * np.square(logits - mean[..., None])).sum(axis=2)
+    return scale * true - np.log(total), true - mean, -variance
 
 
-def _of_true_presence(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _of_true_presence(logits: Array, labels: Whole, scale: float) -> tuple[Array, Array, Array]:
     """The same for each label of many: (members, n, classes)."""
-    towards_truth = torch.where(labels == 1, logits, -logits)
-    wrong = torch.sigmoid(-scale * towards_truth)
-    bend = -towards_truth.square() * wrong * (1 - wrong)
-    return F.logsigmoid(scale * towards_truth), towards_truth * wrong, bend
+    towards_truth = np.where(labels == 1, logits, -logits)
+    near, right = softplus(scale * towards_truth)
+    bend = -np.square(towards_truth) * right * (1 - right)
+    return scale * towards_truth - near, towards_truth * (1 - right), bend
 
 
-def _chunks(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
+def _chunks(predictions: Predictions) -> Iterator[tuple[slice, Array]]:
     """Some rows of all members at a time, as copies in float64."""
     rows = max(1, LOGITS_AT_ONCE // (predictions.members * predictions.classes))
-    for start in range(0, predictions.n, rows):
-        part = slice(start, min(start + rows, predictions.n))
-        yield part, predictions.logits[:, part].to(torch.float64, copy=True)
+    for part in spans(predictions.n, rows):
+        yield part, predictions.logits[:, part].astype(np.float64)
 
 
 def _start(labelled: Predictions, lowest: float, highest: float) -> tuple[float, float, float]:
@@ -184,7 +187,7 @@ def _start(labelled: Predictions, lowest: float, highest: float) -> tuple[float,
 
 def _with_labels(val: Predictions) -> Predictions:
     """The rows with at least one known label, members not averaged."""
-    known = (val.labels >= 0).reshape(val.n, -1).any(dim=1)
+    known = (val.labels >= 0).reshape(val.n, -1).any(axis=1)
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
-    return val if known.all() else val.take(known.numpy())
+    return val if known.all() else val.take(known)

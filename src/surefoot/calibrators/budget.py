@@ -195,7 +195,7 @@ def _check(val: Predictions, budget: float | str, reference: Predictions | None)
                 f"{name} are {theirs} in the reference, {ours} in the predictions; must be equal"
             )
     ids = (val.ids, reference.ids)
-    for name, ours, theirs in (("ids", *ids), ("labels", val.labels.numpy(), reference.labels.numpy())):
+    for name, ours, theirs in (("ids", *ids), ("labels", val.labels, reference.labels)):
         if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
             raise InputError(
                 f"the reference has other {name} than the predictions; "

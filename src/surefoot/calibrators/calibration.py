@@ -12,8 +12,6 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from surefoot.predictions.predictions import Predictions
 
 
@@ -162,14 +160,6 @@ class Calibration(Result, ABC):
         """The one T that all logits are divided by, after averaging; None if it does anything else."""
         divides_only = self.averages_members and self.lowest_probability is None
         return self.temperatures[0] if divides_only and self.temperatures else None
-
-    def module(self) -> "nn.Module":
-        """A torch module for bundles and exports: `apply` on logits (members, n, classes) or (n, classes).
-
-        The members are there unless `averages_members`. If `needs_novelty`, the second input is the novelty
-        of each sample, (n,), between 0 and 1.
-        """
-        raise InputError(f"a {self.kind} calibration has no torch module, so it cannot be bundled")
 
     def details(self) -> dict[str, float]:
         """Further numbers for tables, each after its label."""

@@ -36,10 +36,10 @@ def out_of_fold(
 ) -> Predictions | None:
     """Every row calibrated by a fit on the other folds, members averaged; None where rows are too few."""
     averaged = val.average()
-    logits = averaged.logits.clone()
+    logits = averaged.logits.copy()
     held_out = list(folds_of(val.n, val.groups))
     for fold in held_out:
         if not bool((val.labels[~fold] >= 0).any()):
             return None
-        logits[:, fold] = fit(~fold)(val.take(fold)).average().logits.to(logits.dtype)
+        logits[:, fold] = fit(~fold)(val.take(fold)).average().logits
     return averaged.with_logits(logits) if held_out else None

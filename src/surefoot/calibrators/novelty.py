@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
-from surefoot.calibrators.search import Rows, known_labels, losses, search_bounds
-from surefoot.calibrators.temperature import FittedModule, fit_temperature, only_labelled
+from surefoot.calibrators.search import Rows, known_labels, row_derivatives, search_bounds
+from surefoot.calibrators.temperature import fit_temperature, only_labelled
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
@@ -43,15 +41,11 @@ class NoveltyScaling(Calibration):
     def apply(self, predictions: Predictions) -> Predictions:
         """The logits of each sample divided by its T; the samples must have their novelty."""
         temperatures = self.temperatures_at(novelty_of(predictions)).reshape(1, -1, 1)
-        return predictions.with_logits(predictions.logits / temperatures.to(predictions.logits.dtype))
+        return predictions.with_logits(predictions.logits / temperatures.astype(predictions.logits.dtype))
 
-    def temperatures_at(self, novelty: Tensor) -> Tensor:
+    def temperatures_at(self, novelty: Array) -> Array:
         """The temperature of each sample."""
         return self.t0 + self.t1 * novelty
-
-    def module(self) -> "NoveltyScalingModule":
-        """As a torch module of logits (n, classes) and novelty (n,)."""
-        return NoveltyScalingModule(self.t0, self.t1)
 
     def parameters(self) -> dict[str, list[float]]:
         """T0 and T1."""
@@ -84,21 +78,6 @@ class NoveltyScaling(Calibration):
                 "novelty are all predicted correctly, or their logits are useless; use more validation data"
             )
         return remarks
-
-
-class NoveltyScalingModule(FittedModule):
-    """Divides logits (n, classes) by T0 + T1 novelty (n,)."""
-
-    t0: Tensor
-    t1: Tensor
-
-    def __init__(self, t0: float, t1: float) -> None:
-        super().__init__()
-        for name, value in (("t0", t0), ("t1", t1)):
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
-
-    def forward(self, logits: Tensor, novelty: Tensor) -> Tensor:
-        return logits / (self.t0 + self.t1 * novelty).unsqueeze(1)
 
 
 def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
@@ -149,12 +128,12 @@ def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     return replace(without_novelty, t0=t0, t1=t1, at_bound=at_bound)
 
 
-def novelty_of(predictions: Predictions) -> Tensor:
+def novelty_of(predictions: Predictions) -> Array:
     """The novelty of each sample, refused unless it is there and between 0 and 1."""
     novelty = predictions.novelty
     if novelty is None:
         raise InputError("the predictions have no novelty; needed: a novelty between 0 and 1 for every row")
-    low, high = torch.aminmax(novelty)
+    low, high = float(novelty.min()), float(novelty.max())
     if low < 0 or high > 1:
         raise InputError(f"novelty from {low:g} to {high:g}; allowed: from 0 to 1")
     return novelty
@@ -173,19 +152,20 @@ def _best_of_grid(labelled: Predictions, unit: float, plain: Pair) -> Pair:
 def _summed_nlls(labelled: Predictions, points: Array) -> list[float]:
     """The summed NLL at each (T0, T1), in one pass over as many copies of the rows: each pass takes long."""
     assert labelled.novelty is not None
-    t0, t1 = torch.from_numpy(points).to(labelled.novelty.device).unsqueeze(2).unbind(1)
+    t0, t1 = points.T[:, :, None]
     logits, labels = [labelled.logits] * len(points), [labelled.labels] * len(points)
-    every = Rows(torch.cat(logits, dim=1), torch.cat(labels), labelled.kind)
-    rows, _ = losses(every, (1 / (t0 + t1 * labelled.novelty)).flatten())
-    return rows.view(len(points), -1).sum(dim=1).tolist()
+    every = Rows(np.concatenate(logits, axis=1), np.concatenate(labels), labelled.kind)
+    (rows,) = row_derivatives(every, (1 / (t0 + t1 * labelled.novelty)).ravel(), 0)
+    summed: list[float] = rows.reshape(len(points), -1).sum(axis=1).tolist()
+    return summed
 
 
 def _nll(labelled: Predictions, at: Pair, unit: float = 1.0) -> tuple[float, Pair]:
     """The mean NLL at (T0, T1) and its gradient, times `unit`: with b = 1/T, dNLL/dT = -b^2 dNLL/db."""
     assert labelled.novelty is not None
     scales = 1 / (float(at[0]) + float(at[1]) * labelled.novelty)
-    rows, slopes = losses(labelled, scales)
-    of_t = -scales.square() * slopes
+    rows, slopes = row_derivatives(labelled, scales, 1)
+    of_t = -np.square(scales) * slopes
     gradient = np.array([float(of_t.sum()), float(of_t @ labelled.novelty)])
     count = known_labels(labelled)
     return float(rows.sum()) / count, unit * gradient / count

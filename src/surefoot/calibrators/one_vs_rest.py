@@ -5,28 +5,24 @@ their sum. Two classes have one curve, that of class 1; many labels have one for
 are in `pieces`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
-from torch.nn import functional as F
 
 from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
 from surefoot.calibrators.curves import Curves
 from surefoot.calibrators.logistic import softplus
-from surefoot.calibrators.temperature import FittedModule, weighted_rows
+from surefoot.calibrators.temperature import weighted_rows
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_softmax, map_chunks, spans
+from surefoot.predictions.logits import map_rows, spans
 from surefoot.predictions.outcomes import Array, Bools
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import Floats
-from surefoot.runtime import in_parallel
 
 NUMBERS_IN_CACHE = 2**15  # of a kind that is computed from others of its size
 FEW_POSITIVES = 20  # rows of a class, or of the others
@@ -44,30 +40,20 @@ class OneVsRest(Calibration):
     def apply(self, predictions: Predictions) -> Predictions:
         """Log odds of class 1 of two, log probabilities of more, log odds of many labels; in float64."""
         logits = predictions.logits[0]
-        if logits.device.type != "cpu":
-            calibrated = self.module(torch.float64)(logits.to(torch.float64))
-            return predictions.with_logits(calibrated.to(logits.dtype).unsqueeze(0))
-        result = torch.empty_like(logits)
-        written = result.numpy().T
+        result = np.empty_like(logits)
+        written = result.T
 
-        def write_two(part: slice) -> None:
-            own = log_odds_of(logits[part].numpy(), self.label_kind)
-            written[0, part], written[1, part] = 0, self.curve(own)[0]
-
-        def write(part: slice, chunk: Tensor, _buffer: Tensor) -> None:
-            own = chunk.numpy().T
-            if self.label_kind is LabelKind.MANY_LABELS:
+        def write(part: slice) -> None:
+            own = log_odds_of(logits[part], self.label_kind)
+            if curve_count(self.label_kind, self.classes) == 1:
+                written[0, part], written[1, part] = 0, self.curve(own)[0]
+            elif self.label_kind is LabelKind.MANY_LABELS:
                 written[:, part] = self.curve(own)
             else:
-                for some in spans(own.shape[1], 1 + NUMBERS_IN_CACHE // self.classes):
-                    _to_log_odds(own[:, some])
                 written[:, part] = self.log_probabilities(own)
 
-        if curve_count(self.label_kind, self.classes) == 1:
-            in_parallel(write_two, spans(len(logits), NUMBERS_AT_ONCE // 2), numbers=logits.numel())
-        else:
-            map_chunks(logits.unsqueeze(0), average_softmax, write)
-        return predictions.with_logits(result.unsqueeze(0))
+        map_rows(len(logits), logits[None], write)
+        return predictions.with_logits(result[None])
 
     @abstractmethod
     def curve(self, log_odds: Array) -> Array:
@@ -76,10 +62,6 @@ class OneVsRest(Calibration):
     @abstractmethod
     def log_probabilities(self, log_odds: Array) -> Array:
         """The logarithms of the calibrated probabilities (curves, n), in the place of the log odds."""
-
-    @abstractmethod
-    def module(self, dtype: torch.dtype = torch.float32) -> "OneVsRestModule":
-        """As a torch module of logits (n, classes)."""
 
     def remarks(self) -> list[str]:
         """A warning about few rows."""
@@ -116,11 +98,6 @@ class LogisticCurves(OneVsRest):
     slopes_above: tuple[float, ...]
     slopes_below: tuple[float, ...]
     intercepts: tuple[float, ...]
-
-    def module(self, dtype: torch.dtype = torch.float32) -> "LogisticModule":
-        """As a torch module of logits (n, classes)."""
-        curves = (self.slopes_above, self.slopes_below, self.intercepts)
-        return LogisticModule(torch.tensor(curves, dtype=dtype), self.label_kind, self.classes)
 
     @np.errstate(over="ignore", invalid="ignore")  # slopes of any size may come from a file
     def curve(self, log_odds: Array) -> Array:
@@ -201,69 +178,14 @@ class BetaCalibration(LogisticCurves):
 Logistic = TypeVar("Logistic", bound=LogisticCurves)
 
 
-class OneVsRestModule(FittedModule, ABC):
-    """Logits (n, classes) to log odds of each curve (curves, n), through the curve, and back."""
-
-    def __init__(self, kind: LabelKind, classes: int) -> None:
-        super().__init__()
-        self.kind, self.classes = kind, classes
-
-    @abstractmethod
-    def curve(self, log_odds: Tensor) -> Tensor:
-        """Calibrated log odds (curves, n)."""
-
-    def log_probabilities(self, log_odds: Tensor) -> Tensor:
-        """Of each curve, (curves, n)."""
-        return -F.softplus(-self.curve(log_odds))
-
-    def forward(self, logits: Tensor) -> Tensor:
-        given = log_odds(logits, self.kind)
-        if self.kind is LabelKind.MANY_LABELS:
-            return self.curve(given).T
-        if self.classes == 2:
-            return F.pad(self.curve(given), (0, 0, 1, 0)).T
-        return self.log_probabilities(given).T
-
-
-class LogisticModule(OneVsRestModule):
-    """Curves of two slopes and an intercept."""
-
-    parameters_of_curves: Tensor
-
-    def __init__(self, curves: Tensor, kind: LabelKind, classes: int) -> None:
-        super().__init__(kind, classes)
-        self.register_buffer("parameters_of_curves", curves)
-
-    def curve(self, log_odds: Tensor) -> Tensor:
-        above, below, intercept = self.parameters_of_curves.to(log_odds).unsqueeze(2)
-        # s = log p - log(1 - p), so that equal slopes give slope * s exactly, however large s is.
-        calibrated: Tensor = below * log_odds + (above - below) * -F.softplus(-log_odds) + intercept
-        return calibrated
-
-
-def log_odds(logits: Tensor, kind: LabelKind) -> Tensor:
-    """Of each curve's class against all others: (classes, n), or (1, n) of two classes.
+def log_odds_of(logits: Floats, kind: LabelKind) -> Array:
+    """Of each curve's class against all others, in float64: (classes, n), or (1, n) of two classes.
 
     log p_k - log(1 - p_k) = z_k - logsumexp of the others; computed without cancellation.
 
-    >>> log_odds(torch.tensor([[0.0, 40.0, 0.0]]), LabelKind.ONE_LABEL).T
-    tensor([[-40.0000,  39.3069, -40.0000]])
+    >>> log_odds_of(np.array([[0.0, 40.0, 0.0]]), LabelKind.ONE_LABEL).T.round(4).tolist()
+    [[-40.0, 39.3069, -40.0]]
     """
-    if kind is LabelKind.MANY_LABELS:
-        return logits.T.contiguous()
-    if logits.shape[1] == 2:
-        return (logits[:, 1] - logits[:, 0]).unsqueeze(0)
-    below = logits.T.contiguous()
-    below = below - below.amax(dim=0)
-    weights = below.exp()
-    found = below - torch.log((weights.sum(dim=0) - weights).clamp(min=0.5))  # of all but the largest logit
-    largest = logits.argmax(dim=1).unsqueeze(0)
-    others = below.scatter(0, largest, -torch.inf).logsumexp(dim=0, keepdim=True)
-    return found.scatter(0, largest, -others)
-
-
-def log_odds_of(logits: Floats, kind: LabelKind) -> Array:
-    """The same as `log_odds`, in float64: numpy's exponentials and logarithms are faster than torch's."""
     if kind is LabelKind.ONE_LABEL and logits.shape[1] == 2:
         return np.subtract(logits[:, 1], logits[:, 0], dtype=np.float64)[None]
     result = np.array(logits.T, dtype=np.float64, order="C")
@@ -300,7 +222,7 @@ def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> 
     rows of the class: labels that are separated perfectly give no infinite slope.
 
     >>> fitted = fit_platt_scaling(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
-    >>> round(torch.softmax(fitted.module()(torch.tensor([[4.0, 0.0]])), dim=1)[0, 0].item(), 4)
+    >>> round(float(fitted(Predictions.from_logits([[4.0, 0.0]], [0])).probs()[0, 0]), 4)
     0.6833
     """
     return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
@@ -320,8 +242,8 @@ def curve_data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions
     Weights that are the same for every curve are (1, n).
     """
     labelled, counts = weighted_rows(val, weights)
-    scores = log_odds_of(labelled.logits[0].numpy(), labelled.kind)
-    labels = labelled.labels.numpy().T
+    scores = log_odds_of(labelled.logits[0], labelled.kind)
+    labels = labelled.labels.T
     if labelled.kind is LabelKind.MANY_LABELS:
         return labelled, scores, np.ascontiguousarray(labels == 1), counts * (labels >= 0)
     of_curve = np.array([1]) if len(scores) == 1 else np.arange(labelled.classes)

@@ -6,15 +6,11 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from surefoot.calibrators.calibration import numbers_from
-from surefoot.calibrators.one_vs_rest import OneVsRest, OneVsRestModule, curve_count, curve_data, facts_of
+from surefoot.calibrators.one_vs_rest import OneVsRest, curve_count, curve_data, facts_of
 from surefoot.errors import require_whole
-from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array, Bools, Index
 from surefoot.predictions.predictions import Predictions
 
@@ -26,8 +22,8 @@ MOST_IN_A_CELL = 32  # points; with more, values are searched for
 SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of an isotonic fit,
 RANKED_CELLS = 512  # and of a histogram's,
 TIED = {
-    torch.float32: 2.0**17,
-    torch.float64: 2.0**30,
+    np.dtype(np.float32): 2.0**17,
+    np.dtype(np.float64): 2.0**30,
 }  # steps of log odds: rounding does not divide a forest's ties
 MANY_ROWS = 2000  # if it has so many
 TOUCHING = 1e-6  # rows; more than the rounding of a sum
@@ -39,10 +35,6 @@ class Pieces(OneVsRest):
 
     scores: tuple[tuple[float, ...], ...]  # of each curve, not falling
     probabilities: tuple[tuple[float, ...], ...]
-
-    def module(self, dtype: torch.dtype = torch.float32) -> "PiecesModule":
-        """As a torch module of logits (n, classes)."""
-        return PiecesModule(self.scores, self.probabilities, self.label_kind, self.classes, dtype)
 
     @cached_property
     def _curves(self) -> "list[_Curve]":
@@ -201,54 +193,6 @@ def passed_points(points: Array, values: Array) -> NDArray[np.integer]:
                 passed += following.take(passed) <= values
             return passed
     return np.searchsorted(points, values, side="right")
-
-
-class PiecesModule(OneVsRestModule):
-    """Curves of points; each curve is filled up with its last point to the same length."""
-
-    scores: Tensor
-    probabilities: Tensor
-
-    def __init__(
-        self,
-        scores: tuple[tuple[float, ...], ...],
-        probabilities: tuple[tuple[float, ...], ...],
-        kind: LabelKind,
-        classes: int,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(kind, classes)
-        most = max(2, *map(len, scores))
-        for name, curves in (("scores", scores), ("probabilities", probabilities)):
-            filled = [list(curve) + [curve[-1]] * (most - len(curve)) for curve in curves]
-            self.register_buffer(name, torch.tensor(filled, dtype=dtype))
-
-    def shares(self, log_odds: Tensor) -> Tensor:
-        """The calibrated probability of each curve's class (curves, n)."""
-        return _interpolated(log_odds, self.scores.to(log_odds), self.probabilities.to(log_odds))
-
-    def curve(self, log_odds: Tensor) -> Tensor:
-        shares = self.shares(log_odds)
-        return torch.log(shares) - torch.log1p(-shares)
-
-    def log_probabilities(self, log_odds: Tensor) -> Tensor:
-        return torch.log(self.shares(log_odds))
-
-
-def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tensor:
-    """As numpy.interp, curve by curve; of two points with the same score, the second is that of the score."""
-    if torch.compiler.is_compiling():
-        # Comparisons instead of a search, which ONNX does not have.
-        counts = [(row.unsqueeze(1) >= own).sum(dim=1) for row, own in zip(values, scores, strict=True)]
-        passed = torch.stack(counts)
-    else:
-        passed = torch.searchsorted(scores, values, right=True)
-    left = (passed - 1).clamp(min=0)
-    spans, rises = scores.diff(dim=1), probabilities.diff(dim=1)
-    is_step = spans < torch.finfo(spans.dtype).tiny
-    slopes = F.pad(torch.where(is_step, 0, rises / torch.where(is_step, 1, spans)), (0, 1))
-    beyond = (values - scores.gather(1, left)).clamp(min=0)
-    return probabilities.gather(1, left) + beyond * slopes.gather(1, left)
 
 
 def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:

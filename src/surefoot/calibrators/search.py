@@ -1,4 +1,4 @@
-"""The exact minimiser of the NLL over one positive scale of the logits."""
+"""The NLL and its slopes in one scale of the logits, and the exact minimiser. Numpy only."""
 
 import math
 from collections.abc import Callable
@@ -7,25 +7,14 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import (
-    average_sigmoid,
-    average_softmax,
-    can_fuse,
-    exp_into,
-    map_chunks,
-)
+from surefoot.predictions.logits import Floats, Whole, averaged_columns, map_rows
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
 MORE = 8  # times as many rows for the next search
-FEWEST_ON_A_GPU = 4000  # where so many take no longer,
-MORE_ON_A_GPU = 32  # and the number of readings counts
 EXACT = 1e-6  # tolerance of the last relative step if it bisects the bracket
 CLOSE = 1e-4  # if it is Halley's: the error left is about the cube of the step
 MANY_ROWS = 40_000
@@ -54,8 +43,8 @@ Read = TypeVar("Read", bound=Derivatives)
 class Rows(NamedTuple):
     """Some rows of predictions, which have been checked."""
 
-    logits: Tensor
-    labels: Tensor
+    logits: Floats
+    labels: Whole
     kind: LabelKind
 
 
@@ -67,24 +56,12 @@ class Reading:
     slope: float
     second: float
     third: float
-    row_slopes: "Tensor | kernels.Slopes"  # or what compiled code has found of them
+    row_slopes: Array
 
     @property
     def squared_slopes(self) -> float:
         """The sum of the squares of the rows' slopes."""
-        slopes = self.row_slopes
-        if isinstance(slopes, kernels.Slopes):
-            return slopes.squared
-        return float(
-            np.square(slopes.numpy()).sum() if slopes.device.type == "cpu" else slopes.square().sum()
-        )
-
-    @property
-    def largest_slope(self) -> float:
-        slopes = self.row_slopes
-        if isinstance(slopes, kernels.Slopes):
-            return slopes.largest
-        return float(slopes.numpy().max() if slopes.device.type == "cpu" else slopes.max())
+        return float(np.square(self.row_slopes).sum())
 
 
 def halley(slope: float, second: float, third: float) -> float:
@@ -103,32 +80,20 @@ def halley(slope: float, second: float, third: float) -> float:
 
 
 def best_scale(
-    predictions: Predictions, lowest: float, highest: float, weights: Tensor | None = None
+    predictions: Predictions, lowest: float, highest: float, weights: Array | None = None
 ) -> tuple[float, Reading]:
     """The scale in [lowest, highest] with the lowest NLL, weighted if given, and a reading near it."""
     scale = start = math.sqrt(lowest * highest)
-    on_cpu = predictions.logits.device.type == "cpu"
-    fewest, more = (FEWEST_ROWS, MORE) if on_cpu else (FEWEST_ON_A_GPU, MORE_ON_A_GPU)
-    stride = predictions.n // fewest
+    stride = predictions.n // FEWEST_ROWS
     while stride > 1:
-        every = Rows(
-            predictions.logits[:, ::stride], _contiguous(predictions.labels[::stride]), predictions.kind
-        )
-        some = None if weights is None else _contiguous(weights[::stride])
+        every = Rows(predictions.logits[:, ::stride], predictions.labels[::stride], predictions.kind)
+        some = None if weights is None else weights[::stride]
         scale, _ = search(partial(read, every, weights=some), scale, lowest, highest, ROUGH)
         if is_at_bound(scale, lowest, highest):  # with few rows, all predictions may be correct
             scale = start
-        stride //= more
+        stride //= MORE
     tolerance = LOOSE if predictions.n >= MANY_ROWS else CLOSE
     return search(partial(read, predictions, weights=weights), scale, lowest, highest, tolerance)
-
-
-def _contiguous(values: Tensor) -> Tensor:
-    """A copy without gaps; by numpy on the host, where torch would wake its threads, which then keep a core
-    busy for a while."""
-    if values.device.type != "cpu":
-        return values.contiguous()
-    return torch.from_numpy(np.ascontiguousarray(values.numpy()))
 
 
 def search_bounds(predictions: Predictions) -> tuple[float, float]:
@@ -140,11 +105,9 @@ def search_bounds(predictions: Predictions) -> tuple[float, float]:
 def mean_square(predictions: Predictions | Rows, fewest: int = FEWEST_ROWS) -> float:
     """Of the (averaged) logits of some rows; for one label about the mean of each row."""
     rows = predictions.logits[0]
-    some = rows[:: 1 + len(rows) // fewest]
-    # numpy on the host, as in `_contiguous`
-    logits = some.numpy().astype(np.float64) if some.device.type == "cpu" else some.to(torch.float64)
+    logits = rows[:: 1 + len(rows) // fewest].astype(np.float64)
     if predictions.kind is LabelKind.ONE_LABEL:
-        logits = logits - logits.mean(1)[:, None]
+        logits = logits - logits.mean(axis=1)[:, None]
     return float((logits * logits).mean())
 
 
@@ -172,44 +135,66 @@ def is_separable(predictions: Predictions | Rows) -> bool:
     """Whether every label has the top logit of its row, or for many labels the right sign."""
     logits, labels = predictions.logits[0], predictions.labels
     if predictions.kind is LabelKind.ONE_LABEL:
-        return bool((logits.gather(1, labels.unsqueeze(1)).squeeze(1) >= logits.amax(dim=1)).all())
-    return bool(((labels < 0) | torch.where(labels == 1, logits >= 0, logits <= 0)).all())
+        return bool((logits[np.arange(len(labels)), labels] >= logits.max(axis=1)).all())
+    return bool(((labels < 0) | np.where(labels == 1, logits >= 0, logits <= 0)).all())
 
 
-def losses(predictions: Predictions | Rows, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's NLL with its (averaged) logits multiplied by its scale, and the slope in that scale.
+def row_derivatives(rows: Predictions | Rows, scale: float | Array, orders: int) -> Array:
+    """Each row's NLL, its (averaged) logits multiplied by the scale (or by its own), and so many derivatives.
 
-    For many labels a row's NLL is the sum over its known labels. Every row has a label.
+    (orders + 1, n), in the scale. For many labels a row's NLL is the sum over its known labels. Every row has
+    a label.
     """
-    softmax = predictions.kind is LabelKind.ONE_LABEL
-    logits = predictions.logits
-    nll, slopes = torch.empty(2, logits.shape[1], dtype=torch.float64, device=logits.device)
+    logits, labels, kind = rows.logits, rows.labels, rows.kind
+    result = np.empty((orders + 1, logits.shape[1]))
+    derivatives = _of_softmax if kind is LabelKind.ONE_LABEL else _of_sigmoid
 
-    def lose(part: slice, logits: Tensor, buffer: Tensor) -> None:
-        labels, scale = predictions.labels[part], scales[part].to(logits.device).unsqueeze(1)
-        if softmax:
-            below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-            true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-            torch.mul(below_top, scale, out=buffer)
-            weights = exp_into(buffer, buffer)
-            total = weights.sum(dim=1)
-            nll[part] = total.log() - scale.squeeze(1) * true
-            slopes[part] = weights.mul_(below_top).sum(dim=1) / total - true
-        else:
-            towards_truth = torch.where(labels == 1, logits, -logits)
-            each = F.softplus(-scale * towards_truth)
-            slope = -towards_truth * torch.sigmoid(-scale * towards_truth)
-            nll[part] = torch.where(labels >= 0, each, 0.0).sum(dim=1)
-            slopes[part] = torch.where(labels >= 0, slope, 0.0).sum(dim=1)
+    def read_part(part: slice) -> None:
+        own = scale[part] if isinstance(scale, np.ndarray) else scale
+        derivatives(averaged_columns(logits[:, part], kind), labels[part].T, own, result[:, part])
 
-    map_chunks(logits, average_softmax if softmax else average_sigmoid, lose)
-    return nll, slopes
+    map_rows(logits.shape[1], logits, read_part)
+    return result
+
+
+def _of_softmax(logits: Array, labels: Whole, scale: float | Array, into: Array) -> None:
+    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
+    logits -= logits.max(axis=0)
+    true = logits[labels, np.arange(len(labels))]
+    weights = logits * scale
+    np.exp(weights, out=weights)
+    total = weights.sum(axis=0)
+    into[0] = np.log(total) - scale * true
+    moments = []
+    for _ in into[1:]:
+        weights *= logits
+        moments.append(weights.sum(axis=0) / total)
+    if moments:
+        into[1] = moments[0] - true
+    if len(moments) > 1:
+        squared = np.square(moments[0])
+        into[2] = moments[1] - squared
+    if len(moments) > 2:
+        into[3] = moments[2] - moments[0] * (3 * moments[1] - 2 * squared)
+
+
+def _of_sigmoid(logits: Array, labels: Whole, scale: float | Array, into: Array) -> None:
+    """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
+    towards_truth = logits * np.where(labels == 1, 1.0, np.where(labels == 0, -1.0, 0.0))
+    scaled = towards_truth * scale
+    small = np.exp(-np.abs(scaled))
+    into[0] = np.where(labels >= 0, np.log1p(small) + np.maximum(-scaled, 0), 0.0).sum(axis=0)
+    wrong = towards_truth * np.where(scaled >= 0, small, 1.0) / (1 + small)  # s w
+    right = towards_truth - wrong  # s (1 - w)
+    variance = wrong * right
+    each = (-wrong, variance, -variance * (right - wrong))
+    for row, values in zip(into[1:], each, strict=False):
+        row[:] = values.sum(axis=0)
 
 
 def mean_nll(predictions: Predictions, scale: float) -> float:
     """The unclipped NLL with all logits multiplied by `scale`, in float64."""
-    rows, _ = losses(predictions, torch.full((predictions.n,), scale, dtype=torch.float64))
-    return float(rows.sum()) / known_labels(predictions)
+    return float(row_derivatives(predictions, scale, 0).sum()) / known_labels(predictions)
 
 
 def known_labels(predictions: Predictions) -> int:
@@ -217,50 +202,13 @@ def known_labels(predictions: Predictions) -> int:
     return int((predictions.labels >= 0).sum())
 
 
-def read(
-    rows: Predictions | Rows, scale: float, weights: Tensor | None = None, row_slopes: Tensor | None = None
-) -> Reading:
-    """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label.
-
-    `row_slopes`, a float64 for each row on the device of the logits, is filled with the first derivatives.
-    """
-    logits, labels, kind = rows.logits, rows.labels, rows.kind
-    softmax = kind is LabelKind.ONE_LABEL
-    if softmax and can_fuse(logits):
-        from surefoot.predictions.fused import softmax_slopes
-
-        derivatives = softmax_slopes(logits, labels, scale)
-        weighted = derivatives if weights is None else derivatives * weights
-        if row_slopes is not None:
-            row_slopes.copy_(weighted[0])
-        slope, second, third = weighted.sum(dim=1).tolist()
-        return Reading(scale, slope, second, third, weighted[0])
-    if softmax and len(logits) == 1 and logits.device.type == "cpu" and kernels.fits(logits[0].numpy()):
-        weight, slopes_of = (None if each is None else each.numpy() for each in (weights, row_slopes))
-        found = kernels.softmax_slopes(logits[0].numpy(), labels.numpy(), scale, weight, slopes_of)
-        return Reading(scale, found.slope, found.second, found.third, found)
-    slopes = row_slopes
-    if slopes is None:
-        slopes = torch.empty(logits.shape[1], dtype=torch.float64, device=logits.device)
-
-    def summed(of_rows: Tensor, part: slice) -> float:
-        if weights is None:
-            return float(of_rows.sum())
-        return float((of_rows.reshape(len(of_rows), -1).sum(dim=1) * weights[part]).sum())
-
-    def read_chunk(part: slice, chunk: Tensor, buffer: Tensor) -> tuple[float, float]:
-        if softmax:
-            slopes[part], second, third = _read_softmax(chunk, labels[part], scale, buffer)
-        else:
-            slopes[part], second, third = _read_sigmoid(chunk, labels[part], scale, buffer)
-        return summed(second, part), summed(third, part)
-
-    found_in = map_chunks(logits, average_softmax if softmax else average_sigmoid, read_chunk)
-    seconds, thirds = zip(*found_in, strict=True)
+def read(rows: Predictions | Rows, scale: float, weights: Array | None = None) -> Reading:
+    """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
+    derivatives = row_derivatives(rows, scale, 3)[1:]
     if weights is not None:
-        slopes.mul_(weights)
-    slope = slopes.numpy().sum() if logits.device.type == "cpu" else slopes.sum()  # numpy: one thread
-    return Reading(scale, float(slope), sum(seconds), sum(thirds), slopes)
+        derivatives *= weights
+    slope, second, third = derivatives.sum(axis=1).tolist()
+    return Reading(scale, slope, second, third, derivatives[0])
 
 
 def search(
@@ -281,29 +229,3 @@ def search(
             return following, reading
         scale = following
     raise AssertionError("the bracket at worst halves in log space, so this is never reached")
-
-
-def _read_softmax(
-    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """With d = z - max z and p the scaled softmax: the slope is E[d] - d_true, then come p's cumulants."""
-    below_top = logits.sub_(logits.amax(dim=1, keepdim=True))
-    true = below_top.gather(1, labels.unsqueeze(1)).squeeze(1)
-    torch.mul(below_top, scale, out=buffer)
-    weights = exp_into(buffer, buffer)
-    total = weights.sum(dim=1)
-    mean, square, cube = (weights.mul_(below_top).sum(dim=1) / total for _ in range(3))
-    squared_mean = mean.square()
-    return mean - true, square - squared_mean, cube - mean * (3 * square - 2 * squared_mean)
-
-
-def _read_sigmoid(
-    logits: Tensor, labels: Tensor, scale: float, buffer: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """With s the log odds signed towards the truth (0 where ignored) and w = sigmoid(-b s)."""
-    towards_truth = logits.mul_(torch.where(labels == 1, 1.0, torch.where(labels == 0, -1.0, 0.0)))
-    wrong = torch.mul(towards_truth, -scale, out=buffer).sigmoid_().mul_(towards_truth)  # s w
-    right = towards_truth.sub_(wrong)  # s (1 - w)
-    variance = wrong * right
-    third = right.sub_(wrong).mul_(variance)
-    return wrong.sum(dim=1).neg_(), variance, third.neg_()

@@ -1,14 +1,11 @@
 """Temperature scaling: one T, one per member, and at least one."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
 
 from surefoot.arguments import checked
 from surefoot.calibrators.calibration import (
@@ -24,12 +21,12 @@ from surefoot.calibrators.search import (
     is_at_bound,
     is_flat,
     is_separable,
-    read,
     search_bounds,
 )
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions, as_numpy
 from surefoot.predictions.validate import as_floats
@@ -38,8 +35,6 @@ FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 UNKNOWN = 100  # an interval whose ends differ by this factor or more says nothing: T is not used
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
-
-Numbers = TypeVar("Numbers", Tensor, NDArray[np.floating])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +47,9 @@ class SingleTemperature(Calibration):
         """The logits divided by T."""
         return predictions.with_logits(self.scale(predictions.logits))
 
-    def scale(self, logits: Numbers) -> Numbers:
+    def scale(self, logits: Any) -> Any:
         """Bare logits of one model, as a tensor or an array, divided by T."""
         return logits / self.temperature
-
-    def module(self) -> "TemperatureModule":
-        """As a torch module, to put behind a network."""
-        return TemperatureModule(torch.tensor(self.temperature))
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -245,16 +236,9 @@ class MemberTemperatures(Calibration):
         """Each member's logits divided by its T."""
         return predictions.with_logits(self.scale(predictions.logits))
 
-    def scale(self, logits: Numbers) -> Numbers:
-        """Bare logits (members, n, classes), as a tensor or an array, each member divided by its T."""
-        if isinstance(logits, Tensor):
-            divisors = torch.tensor(self.temperatures, dtype=logits.dtype, device=logits.device)
-            return logits / divisors.reshape(-1, 1, 1)
+    def scale(self, logits: Floats) -> Floats:
+        """Bare logits (members, n, classes), each member divided by its T."""
         return logits / np.array(self.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
-
-    def module(self) -> "TemperatureModule":
-        """As a torch module, to put behind the stacked logits of the members."""
-        return TemperatureModule(torch.tensor(self.temperatures).reshape(-1, 1, 1))
 
     def parameters(self) -> dict[str, list[float]]:
         """The T of each member."""
@@ -297,31 +281,6 @@ class MemberTemperatures(Calibration):
         return [f"member {i}: {remark}" for i, t in enumerate(self.members) for remark in t.remarks()]
 
 
-class FittedModule(nn.Module):
-    """A module that keeps its own buffers, the fitted numbers, in full precision when it is moved or cast."""
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        full = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in full.items():
-            if not buffer.is_meta:
-                setattr(self, name, buffer.to(getattr(self, name).device))
-        return self
-
-
-class TemperatureModule(FittedModule):
-    """Divides logits by a fixed T; it is a buffer, so it moves and saves with the model."""
-
-    temperature: Tensor
-
-    def __init__(self, temperature: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("temperature", temperature.to(torch.float32))
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits / self.temperature.to(logits)
-
-
 @checked
 def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
@@ -346,7 +305,9 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
         if labelled.groups is None:
             factor = factor_of(found.reading.squared_slopes, labelled.n, found.reading.second, found.scale)
         else:
-            factor = _factor_of_groups(labelled, found, rows)
+            factor = interval_factor(
+                found.reading.row_slopes, found.reading.second, found.scale, labelled.groups
+            )
     return Temperature(
         temperature=1 / found.scale,
         low=1 / factor / found.scale,
@@ -372,21 +333,11 @@ class _Found(NamedTuple):
     separable: bool
 
 
-def _factor_of_groups(labelled: Predictions, found: _Found, weights: Array | None) -> float:
-    """`interval_factor` from the slopes of the rows, which are not stored otherwise."""
-    device = labelled.logits.device
-    of_rows = None if weights is None else torch.from_numpy(weights).to(device)
-    slopes = torch.empty(labelled.n, dtype=torch.float64, device=device)
-    read(labelled, found.reading.scale, of_rows, slopes)
-    return interval_factor(slopes, found.reading.second, found.scale, labelled.groups)
-
-
 def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
     lowest, highest = search_bounds(labelled)
-    of_rows = None if weights is None else torch.from_numpy(weights).to(labelled.logits.device)
-    scale, reading = best_scale(labelled, lowest, highest, of_rows)
+    scale, reading = best_scale(labelled, lowest, highest, weights)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
-    if not reading.largest_slope > 0 and is_separable(labelled):
+    if not (reading.row_slopes > 0).any() and is_separable(labelled):
         return _Found(highest, reading, at_bound=True, separable=True)
     return _Found(scale, reading, is_at_bound(scale, lowest, highest), separable=False)
 
@@ -408,9 +359,9 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
 
 def only_labelled(val: Predictions) -> Predictions:
     """The rows with at least one known label, members averaged: what a calibration is fitted on."""
-    if val.lowest_label >= 0:
+    known = val.labels >= 0
+    if known.all():
         return val.average()
-    known = (val.labels >= 0).cpu().numpy()
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
     return val.take(known.reshape(val.n, -1).any(axis=1)).average()
@@ -430,16 +381,16 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
         raise InputError(f"the weight of row {wrong[0]} is {given[wrong[0]]:g}; {allowed}")
     if not given.any():
         raise InputError(f"all weights are 0; {allowed}")
-    counting = (given > 0) & (val.labels >= 0).reshape(val.n, -1).any(dim=1).cpu().numpy()
+    counting = (given > 0) & (val.labels >= 0).reshape(val.n, -1).any(axis=1)
     return only_labelled(val.take(counting)), given[counting]
 
 
-def interval_factor(row_slopes: Tensor, second: float, scale: float, groups: NDArray[Any] | None) -> float:
+def interval_factor(row_slopes: Array, second: float, scale: float, groups: NDArray[Any] | None) -> float:
     """`factor_of` the rows' slopes, which are summed within groups."""
-    slopes = row_slopes.numpy() if row_slopes.device.type == "cpu" else row_slopes
+    slopes = row_slopes
     if groups is not None:
         _, member_of = np.unique(groups, return_inverse=True)
-        slopes = np.bincount(member_of, row_slopes.cpu().numpy())
+        slopes = np.bincount(member_of, row_slopes).astype(np.float64)
     return factor_of(float((slopes * slopes).sum()), len(slopes), second, scale)
 
 

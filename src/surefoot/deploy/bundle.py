@@ -31,6 +31,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
+from surefoot.deploy.modules import module_of
 from surefoot.deploy.own_code import SOURCE, BundledSource, is_own_code, is_source
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
@@ -211,7 +212,7 @@ class Bundle:
             None,
             kind=self.kind,
             class_names=self.class_names,
-            novelty=None if scale is None else scale(novelty.numpy()),
+            novelty=None if scale is None else scale(novelty),
             features=projected(inner) if inner else None,
         )
         outer = self.outer_calibration
@@ -222,7 +223,7 @@ class Bundle:
         """Probabilities of fixed numbers, the same on every machine, to recognise the networks by."""
         numbers = np.arange(FIXED_ROWS * math.prod(self.shape), dtype=np.float64)
         samples = torch.from_numpy(2 * np.sin(0.1 * numbers**1.5)).float().reshape(FIXED_ROWS, *self.shape)
-        return self.predict(samples).probs().double()
+        return torch.from_numpy(self.predict(samples).probs())
 
     def _checked(self, samples: Samples) -> Tensor:
         """Samples on the networks' device, in their weights' type; those of another shape are refused."""
@@ -321,7 +322,7 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
         assert calibration is not None
         for network in networks:
             assert isinstance(network, FixedSamples)
-            network.scaling = calibration.module()
+            network.scaling = module_of(calibration)
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     thresholds = None
     if THRESHOLDS in about["files"]:

@@ -18,6 +18,7 @@ from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
 from surefoot.deploy.model_card import NOVELTY_MEANING, model_card
+from surefoot.deploy.modules import module_of
 from surefoot.deploy.own_code import OwnCode, copy_source, is_own_code, own_code_of
 from surefoot.deploy.reference import add_to_reference, row_features, write_reference
 from surefoot.deploy.self_check import differences, rows_of
@@ -136,7 +137,7 @@ def write_bundle(
     with new_folder(folder) as new:
         selected = _run(chosen, run)
         if selected.calibration is not None:
-            selected.calibration.module()  # refuses a calibration that cannot be bundled
+            module_of(selected.calibration)  # refuses a calibration that cannot be bundled
         _refuse_unscored(chosen, selected)
         weights = [chosen.opened.store.weights(spec) for spec in selected.specs]
         about = _about(chosen, selected, _shape(chosen.plan, weights[0]), run)
@@ -364,7 +365,7 @@ def _familiar(novelty: Novelty, selected: MethodRun, chosen: Chosen) -> Familiar
     paper's protocol trains on them before networks are bundled, after which their novelty is lower.
     """
     kind = chosen.plan.kind
-    scores = {split: novelty.of(each.logits, kind).numpy() for split, each in selected.outputs.items()}
+    scores = {split: novelty.of(each.logits, kind) for split, each in selected.outputs.items()}
     familiar = np.random.default_rng(SEED).permutation(scores[Split.TEST_FAMILIAR])
     half = len(familiar) // 2
     return fit_familiar(familiar[half:], familiar[: max(1, half)], scores.get(Split.TEST_UNFAMILIAR))

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.calibration import BEFORE_AND_AFTER
-from surefoot.calibrators.temperature import FittedModule
+from surefoot.deploy.modules import FittedModule, module_of
 from surefoot.errors import InputError
+from surefoot.networks.average import average_sigmoid, average_softmax
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.predictions.outcomes import Array
 from surefoot.predictions.zeros import as_zeros
 from surefoot.training.predict import evaluating
 
@@ -311,7 +312,7 @@ class CalibratedBy(CalibratedModule):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        self.calibration = nn.Sequential(raised_zeros(calibration), calibration.module())
+        self.calibration = nn.Sequential(raised_zeros(calibration), module_of(calibration))
         device = device_of(self.model)
         if device is not None and device.type != "meta":
             self.calibration.to(device)
@@ -408,9 +409,11 @@ class Novelty:
     score: str
     scale: Scale | None = None
 
-    def of(self, logits: Tensor, kind: LabelKind) -> Tensor:
+    def of(self, logits: Any, kind: LabelKind) -> Array:
         """(n,) in float64, from the networks' own logits (members, n, classes): the mean over members."""
-        return torch.stack([logits_score(self.score)(each, kind) for each in logits]).mean(dim=0)
+        each = [logits_score(self.score)(torch.as_tensor(member), kind) for member in logits]
+        mean: Array = torch.stack(each).mean(dim=0).numpy()
+        return mean
 
 
 class NoveltyModule(FittedModule):
@@ -449,7 +452,7 @@ class CalibratedNetworks(CalibratedModule):
         self.kind = kind
         self.networks = nn.ModuleList(networks)
         self.zeros = raised_zeros(calibration)
-        self.calibration = nn.Identity() if calibration is None else calibration.module()
+        self.calibration = nn.Identity() if calibration is None else module_of(calibration)
         self.averages_first = calibration is None or calibration.averages_members
         self.novelty: NoveltyModule | None = None
         if calibration is not None and calibration.needs_novelty:

@@ -8,7 +8,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surefoot.arguments import checked
@@ -25,6 +24,7 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
+from surefoot.deploy.distances import average_ranks, energy, neighbour_distances
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
 from surefoot.errors import InputError
@@ -36,9 +36,7 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.novelty import average_ranks, energy, neighbour_distances
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import map_chunks
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
@@ -168,9 +166,9 @@ def scores_of(
     calibrated = predictions if calibration is None else calibration(predictions)
     novelty = {"energy": energies(predictions)}
     if predictions.novelty is not None:
-        novelty["novelty"] = predictions.novelty.numpy()
+        novelty["novelty"] = predictions.novelty
     surplus, accuracy = _against_labels(calibrated)
-    vectors = predictions.average().logits[0].double().numpy()
+    vectors = predictions.average().logits[0].astype(np.float64)
     one_label = predictions.kind is LabelKind.ONE_LABEL
     outcomes = calibrated.outcomes
     known = one_label and surplus is not None
@@ -183,10 +181,10 @@ def scores_of(
         accuracy=accuracy,
         calibrated=calibration is not None,
         vectors=vectors,
-        probs=predictions.probs().double().numpy(),
+        probs=predictions.probs(),
         classes=vectors.argmax(axis=1) if one_label else None,
         labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if known else None,
-        features=None if features is None else features.double().numpy(),
+        features=None if features is None else features.astype(np.float64),
         ids=predictions.ids,
         groups=predictions.groups,
         class_names=predictions.class_names or tuple(str(index) for index in range(predictions.classes)),
@@ -198,17 +196,9 @@ def energies(predictions: Predictions) -> Array:
 
     0 for files with one logit, which is stored with a 0: their energy would rank the rows by class.
     """
-    total = torch.zeros(predictions.n, dtype=torch.float64)
     if predictions.kind is LabelKind.ONE_LABEL and not predictions.logits[:, :, 0].any():
-        return total.numpy()
-    for member in predictions.logits:
-
-        def add(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
-            total[part] += energy(logits, predictions.kind).cpu()
-
-        map_chunks(member.unsqueeze(0), lambda one: one[0], add)
-    mean: Array = total.numpy() / predictions.members
-    return mean
+        return np.zeros(predictions.n)
+    return np.asarray(np.mean([energy(member, predictions.kind) for member in predictions.logits], axis=0))
 
 
 def check_shift(
@@ -314,7 +304,7 @@ def _outputs(reference: Scores, current: Scores) -> list[Array]:
     vectors = [reference.vectors, current.vectors]
     if reference.classes is None or _have_energy(reference, current):
         return vectors
-    return [torch.from_numpy(each).log_softmax(dim=1).numpy() for each in vectors]
+    return [each + energy(each, LabelKind.ONE_LABEL)[:, None] for each in vectors]  # log softmax
 
 
 def _have_energy(reference: Scores, current: Scores) -> bool:
@@ -343,8 +333,7 @@ def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
 def _unfamiliarity(reference: Scores, current: Scores) -> tuple[str, Array]:
     """The score that ranks current rows by how unfamiliar they are, and its name."""
     if reference.features is not None and current.features is not None:
-        known, rows = (torch.from_numpy(side) for side in (reference.features, current.features))
-        return "distance of features", neighbour_distances(rows, known, device=torch.device("cpu")).numpy()
+        return "distance of features", neighbour_distances(current.features, reference.features)
     name = novelty_name(reference, current)
     return ("1 - confidence", 1 - current.confidence) if name is None else (name, current.novelty[name])
 

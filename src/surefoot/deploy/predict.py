@@ -9,10 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import torch
+from scipy.special import entr
 from torch import Tensor
 
 from surefoot.deploy.bundle import Bundle
@@ -21,7 +23,7 @@ from surefoot.errors import InputError
 from surefoot.images.decode import in_parallel
 from surefoot.io import real_path, replacing
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import DECIMALS
+from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.tables import arrow_file, spreadsheet_table
 from surefoot.tasks.features import RawColumns, Unseen
@@ -174,7 +176,7 @@ class Table:
         assert predictions.novelty is not None
         confidence, entropy = confidence_and_entropy(probs, predictions.kind)
         if predictions.kind is LabelKind.ONE_LABEL:
-            labels = [names[index] for index in probs.argmax(dim=1).tolist()]
+            labels = [names[index] for index in probs.argmax(axis=1).tolist()]
         else:
             chosen = (probs >= 0.5).tolist()
             labels = [";".join(n for n, has in zip(names, row, strict=True) if has) for row in chosen]
@@ -194,15 +196,15 @@ class Table:
         return columns
 
 
-def confidence_and_entropy(probs: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
+def confidence_and_entropy(probs: Array, kind: LabelKind) -> tuple[Array, Array]:
     """One label: the top probability, -sum p log p. Many: the least max(p, 1 - p), the sum over labels.
 
     Confidences are rounded as in the metrics, so that thresholds chosen on those are valid here.
     """
     if kind is LabelKind.ONE_LABEL:
-        return probs.amax(dim=1).round(decimals=DECIMALS), torch.special.entr(probs).sum(dim=1)
-    both = torch.special.entr(probs) + torch.special.entr(1 - probs)
-    return torch.maximum(probs, 1 - probs).amin(dim=1).round(decimals=DECIMALS), both.sum(dim=1)
+        return probs.max(axis=1).round(DECIMALS), entr(probs).sum(axis=1)
+    both = entr(probs) + entr(1 - probs)
+    return np.maximum(probs, 1 - probs).min(axis=1).round(DECIMALS), both.sum(axis=1)
 
 
 def _grouped(

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surefoot.deploy.bundle import Bundle
 from surefoot.deploy.self_check import sample_of
 from surefoot.errors import InputError
 from surefoot.predictions.files import write_predictions
+from surefoot.predictions.logits import Floats
 from surefoot.predictions.predictions import Predictions
 from surefoot.tasks import Task
 from surefoot.tasks.task import Split
@@ -56,7 +56,7 @@ def row_features(
     stored: Predictions,
     rows: NDArray[np.int64],
     tick: Callable[[int], None] = lambda _: None,
-) -> Tensor:
+) -> Floats:
     """Projected features (rows, at most 64) of a test set's rows, from the task's data."""
     parts = []
     for start in range(0, len(rows), AT_ONCE):
@@ -66,4 +66,4 @@ def row_features(
         assert features is not None
         parts.append(features)
         tick(len(some))
-    return torch.cat(parts)
+    return np.concatenate(parts)

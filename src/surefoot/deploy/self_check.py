@@ -68,9 +68,9 @@ def differences(
 
 
 def _largest_gap(stored: Predictions, member: int, rows: NDArray[np.int64], logits: Tensor) -> float:
-    expected = stored.with_logits(stored.logits[member : member + 1]).probs()[torch.as_tensor(rows)]
+    expected = stored.with_logits(stored.logits[member : member + 1]).probs()[rows]
     given = Predictions.from_logits(logits[None], None, kind=stored.kind).probs()
-    return float((expected.double() - given.double()).abs().max())
+    return float(np.abs(expected - given).max())
 
 
 def sample_of(

@@ -106,7 +106,7 @@ def choose_sets(
 
 def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
     """On the rows that have a label."""
-    labels = predictions.labels.numpy()
+    labels = predictions.labels
     known = np.flatnonzero(labels >= 0)
     chosen = sets.of(predictions)[known]
     size = chosen.sum(axis=1)
@@ -144,12 +144,11 @@ def save_sets(sets: Sets, path: str | Path) -> None:
 
 def _probabilities(predictions: Predictions) -> NDArray[np.float64]:
     """Rounded, so that equal probabilities tie."""
-    probs: NDArray[np.float64] = predictions.probs().numpy().round(DECIMALS)
-    return probs
+    return predictions.probs().round(DECIMALS)
 
 
 def _of_true_class(predictions: Predictions) -> NDArray[np.float64]:
-    labels = predictions.labels.numpy()
+    labels = predictions.labels
     known = np.flatnonzero(labels >= 0)
     of_true: NDArray[np.float64] = _probabilities(predictions)[known, labels[known]]
     return of_true

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surefoot import __version__
@@ -26,9 +25,8 @@ from surefoot.deploy.learn_then_test import (
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
-from surefoot.novelty import max_probability
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_sigmoid, average_softmax, map_chunks
+from surefoot.predictions.logits import averaged_columns, map_rows
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
@@ -47,15 +45,18 @@ def confidences(predictions: Predictions) -> Array:
     >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
     array([0.9])
     """
-    average = average_softmax if predictions.kind is LabelKind.ONE_LABEL else average_sigmoid
-    uncertainty = torch.empty(predictions.n, dtype=torch.float64)
+    confidence = np.empty(predictions.n)
 
-    def score(part: slice, logits: torch.Tensor, _scratch: torch.Tensor) -> None:
-        uncertainty[part] = max_probability(logits, predictions.kind)
+    def write(part: slice) -> None:
+        averaged = averaged_columns(predictions.logits[:, part], predictions.kind)
+        if predictions.kind is LabelKind.MANY_LABELS:
+            confidence[part] = (1 / (1 + np.exp(-np.abs(averaged)))).mean(axis=0)
+        else:
+            averaged -= averaged.max(axis=0)
+            confidence[part] = 1 / np.exp(averaged, out=averaged).sum(axis=0)
 
-    map_chunks(predictions.logits, average, score)
-    confidence: Array = (1 - uncertainty.numpy()).round(DECIMALS)
-    return confidence
+    map_rows(predictions.n, predictions.logits, write)
+    return confidence.round(DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
     """The predicted class, or the group, of each row as text."""
     if per == PREDICTED_CLASS:
         names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(axis=1)]
         return predicted
     groups = prepared.grouped_by(per).groups
     assert groups is not None

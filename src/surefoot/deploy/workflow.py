@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy import thresholds as choosing
@@ -114,7 +116,7 @@ def monitor(
         if calibration is not None:
             raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
         calibration = thresholds.calibration
-    unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
+    unlabelled = replace(current, labels=np.full_like(current.labels, IGNORE))
     refuse_other_classifier({"reference": reference, "current": unlabelled})
     before, after = (
         scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)

@@ -1,12 +1,12 @@
 """The bootstrap: every metric of the same decisions, in resamples of whole units (groups, or else rows).
 
 More than BLOCKS units are first put into so many blocks at random, each of nearly as many units, and blocks
-are drawn instead of units: the spread is the same, but what a metric needs is summed once per block. A ratio of
-sums is then a matrix product for all resamples. A metric of ranked decisions is read from curves: decisions are
-put into cells of neighbouring confidence, their number and errors are counted by block and cell, and two matrix
-products give the curves of all resamples. With fewer units and decisions nothing is joined, and a resample is
-what drawing its rows would give. Any other function is computed from reweighted outcomes, one resample at a
-time.
+are drawn instead of units: the spread is the same, but what a metric needs is summed once per block. A ratio
+of sums is then a matrix product for all resamples. A metric of ranked decisions is read from curves:
+decisions are put into cells of neighbouring confidence, their number and errors are counted by block and
+cell, and two matrix products give the curves of all resamples. With fewer units and decisions nothing is
+joined, and a resample is what drawing its rows would give. Any other function is computed from reweighted
+outcomes, one resample at a time.
 """
 
 from collections.abc import Iterator, Sequence

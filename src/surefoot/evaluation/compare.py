@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 
 from surefoot.calibrators.temperature import best_temperature
 from surefoot.errors import InputError
@@ -332,7 +331,7 @@ def _refuse_unpaired(side: str, outputs: Outputs) -> None:
 
 def same_rows(one: Predictions, other: Predictions) -> bool:
     """Whether both are of the same samples in the same order, as far as labels and ids tell."""
-    if one.kind is not other.kind or not torch.equal(one.labels, other.labels):
+    if one.kind is not other.kind or not np.array_equal(one.labels, other.labels):
         return False
     return one.ids is None or other.ids is None or np.array_equal(one.ids, other.ids)
 

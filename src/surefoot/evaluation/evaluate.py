@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
@@ -109,7 +108,7 @@ def paired_differences(
     >>> change.high < 0
     True
     """
-    if not torch.equal(first.labels, second.labels):
+    if not np.array_equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
     require_resampling(resamples, seed)
     chosen = _chosen(metrics)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.temperature import MemberTemperatures
@@ -52,7 +51,7 @@ class Reader:
         """One thread for predictions that are so few that dividing the work takes longer than doing it."""
         for spec in (spec for planned in plan.methods for spec in planned.specs()):
             if self.store.is_done(spec) and self.store.has_predictions(spec, Split.VAL):
-                is_small = self.predictions(spec, Split.VAL).logits.numel() < NUMBERS_TO_DIVIDE
+                is_small = self.predictions(spec, Split.VAL).logits.size < NUMBERS_TO_DIVIDE
                 return one_thread() if is_small else nullcontext()
         return nullcontext()
 
@@ -159,14 +158,14 @@ class Reader:
     def _joined(self, method: Method, specs: Sequence[Spec], split: Split) -> Predictions:
         """The predictions of all networks of a run as members, with the novelty that the method needs."""
         parts = [self.predictions(spec, split) for spec in specs]
-        joined = parts[0].with_logits(torch.cat([part.logits for part in parts]))
+        joined = parts[0].with_logits(np.concatenate([part.logits for part in parts]))
         if method.novelty is None:
             return joined
         stored = stored_novelty(specs[0], self.store, method.novelty, split)
         if stored is None:
             raise InputError(f"{method.novelty} scores of {described_spec(specs[0])} are missing for {split}")
         scores, scale = stored
-        return replace(joined, novelty=torch.from_numpy(scale(scores)))
+        return replace(joined, novelty=scale(scores))
 
     def _facts(self, spec: Spec) -> dict[str, Any]:
         if spec not in self.facts:

@@ -6,14 +6,11 @@ least confident. A decision in a run of equal confidences counts with the mean a
 value depends on the order of rows.
 """
 
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from surefoot import kernels
 from surefoot.arguments import checked
 from surefoot.intervals import NAN
 from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, curves_mean, mean_of_defined
@@ -193,8 +190,6 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
 
 def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
-    if kernels.is_available():
-        return kernels.spread_on_grid(confidence, residual, SMOOTH_GRID)
     cell, right = place_on_grid(confidence, SMOOTH_GRID)
     left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
     return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
@@ -263,8 +258,6 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
     outcomes = predictions.outcomes
     if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
         curves = iter(outcomes.block_curves)  # resamples share what was sorted for all of them
-    elif outcomes.on_device is not None:
-        curves = iter((outcomes.on_device.curve_at(bin_edges(outcomes.total)),))
     else:
         sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
         curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
@@ -273,31 +266,17 @@ def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
 
 def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
     """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    sums_of_cells, rows_in = _count_in_cells(confidence, correct)
-    number, *others = sums_of_cells.T
+    cell = ((1 - confidence) * CELLS).astype(np.int64)
+    number, *others = (np.bincount(cell, values, CELLS) for values in (None, ~correct, confidence))
     holds_edge = np.zeros(CELLS, dtype=bool)
     holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    whole, apart = np.flatnonzero(number * ~holds_edge), rows_in(holds_edge)
+    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
     ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
     sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]
     for of_cell, values in zip(others, (~correct[apart], confidence[apart]), strict=True):
         sums.append(np.append(of_cell[whole], values))
     mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
     return Curve(mass, errors, summed_confidence)
-
-
-def _count_in_cells(confidence: Array, correct: Bools) -> tuple[Array, Callable[[Bools], Index]]:
-    """Number, errors and confidence of each cell (cells, 3), the most confident first.
-
-    And a function from the chosen cells to the decisions that are in them.
-    """
-    if kernels.is_available():
-        cell, sums = kernels.count_in_cells(confidence, correct, CELLS)
-        return sums, partial(kernels.rows_in_cells, cell)
-    own = ((1 - confidence) * CELLS).astype(np.int64)
-    facts = (np.ones(len(own)), ~correct, confidence)
-    sums = np.stack([np.bincount(own, values, CELLS) for values in facts], axis=1)
-    return sums, lambda chosen: np.flatnonzero(chosen[own])
 
 
 def ece_range(cells: Cells, _curve: OfCurve) -> Range:

@@ -43,9 +43,7 @@ def brier_true_class(predictions: HasOutcomes) -> float:
 
 def true_class_error(decisions: Decisions) -> Array:
     """(1 - p(true))^2."""
-    log_p = decisions.log_p_true
-    below_one: Array = np.expm1(log_p) if isinstance(log_p, np.ndarray) else log_p.expm1()  # of a tensor
-    return below_one * below_one
+    return np.square(np.expm1(decisions.log_p_true))
 
 
 @checked

@@ -219,7 +219,7 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
     for novelty in (0.0, 0.5, 1.0) if calibration.needs_novelty else (None,):
         given = None if novelty is None else np.full(len(before), novelty)
         every = Predictions.from_logits(logits, None, kind=calibration.label_kind, novelty=given)
-        after = calibration(every).probs()[:, 0].numpy()
+        after = calibration(every).probs()[:, 0]
         label = _short_summary(calibration) if novelty is None else f"novelty {novelty:g}"
         axes.plot(before, after, **Style(axes).line, label=label)
     axes.set(xlabel="confidence before", ylabel="confidence after", xlim=(lowest, 1), ylim=(lowest, 1))

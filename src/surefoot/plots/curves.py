@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surefoot.calibrators import Calibration
@@ -183,20 +182,21 @@ def nll_by_temperature(
 ) -> list[float]:
     """The metric `nll` with the averaged logits divided by each T; only p(true) is computed."""
     one = predictions.average()
-    logits, labels = one.logits[0].double(), one.labels
+    logits, labels = one.logits[0].astype(np.float64), one.labels
     known = labels >= 0
     if not known.any():
         return [math.nan] * len(temperatures)
     if one.kind is LabelKind.ONE_LABEL:
-        logits = logits[known]
         # The true logit less each other's: p(true) = 1 / sum exp(z - z_true).
-        logits = logits - logits.gather(1, labels[known].unsqueeze(1))
-        logs = [-torch.logsumexp(logits / t, dim=1) for t in temperatures]
+        apart = logits[known] - logits[known, labels[known]][:, None]
+        top = apart.max(axis=1)
+        below = apart - top[:, None]
+        logs = [-np.log(np.exp(below / t).sum(axis=1)) - top / t for t in temperatures]
     else:
-        signed = torch.where(labels == 1, logits, -logits)[known]
-        logs = [torch.nn.functional.logsigmoid(signed / t) for t in temperatures]
+        signed = np.where(labels == 1, logits, -logits)[known]
+        logs = [-np.logaddexp(0, -signed / t) for t in temperatures]
     low, high = (math.log(end) if end else -math.inf for end in clip)
-    return [float(-log_p.clamp(low, high).mean()) for log_p in logs]
+    return [float(-log_p.clip(low, high).mean()) for log_p in logs]
 
 
 def class_scores(predictions: Predictions) -> list[ClassScores]:
@@ -204,7 +204,7 @@ def class_scores(predictions: Predictions) -> list[ClassScores]:
     outcomes = predictions.outcomes
     names = predictions.class_names or tuple(f"class {index}" for index in range(predictions.classes))
     if predictions.kind is LabelKind.ONE_LABEL:
-        true = predictions.labels.cpu().numpy()[outcomes.row]
+        true = predictions.labels[outcomes.row]
     else:
         true = np.repeat(
             np.arange(predictions.classes), [block.stop - block.start for block in outcomes.blocks]

@@ -151,7 +151,7 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
 
 def to_list_table(predictions: Predictions) -> pa.Table:
     """The predictions with list columns, exact to the bit."""
-    logits, labels = predictions.logits.cpu().numpy(), predictions.labels.cpu().numpy()
+    logits, labels = predictions.logits, predictions.labels
     columns = {"logits": _list_column(logits[0] if len(logits) == 1 else logits.transpose(1, 0, 2))}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = pa.array(labels)
@@ -167,7 +167,7 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
     In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
     """
     names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
-    logits, labels = predictions.logits.cpu().double().numpy(), predictions.labels.cpu().numpy()
+    logits, labels = predictions.logits.astype(np.float64), predictions.labels
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:
         columns["label"] = [names[label] if label >= 0 else str(label) for label in labels.tolist()]
@@ -181,9 +181,9 @@ def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Tabl
         if getattr(predictions, key) is not None:
             columns[key] = getattr(predictions, key)
     if predictions.novelty is not None:
-        columns["novelty"] = predictions.novelty.numpy()
+        columns["novelty"] = predictions.novelty
     if predictions.features is not None:
-        columns["features"] = _list_column(predictions.features.numpy())
+        columns["features"] = _list_column(predictions.features)
     table = pa.table(columns)
     attributes = predictions.attributes
     if attributes is None:
@@ -280,13 +280,13 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
     arrays: dict[str, Any] = {
-        "logits": predictions.logits.cpu().numpy(),
-        "labels": predictions.labels.cpu().numpy(),
+        "logits": predictions.logits,
+        "labels": predictions.labels,
         "groups": predictions.groups,
         "ids": predictions.ids,
         "classes": None if predictions.class_names is None else np.array(predictions.class_names),
-        "novelty": None if predictions.novelty is None else predictions.novelty.numpy(),
-        "features": None if predictions.features is None else predictions.features.numpy(),
+        "novelty": None if predictions.novelty is None else predictions.novelty,
+        "features": None if predictions.features is None else predictions.features,
     }
     if predictions.attributes is not None:
         sink = io.BytesIO()

@@ -3,25 +3,17 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot import kernels
 from surefoot.predictions.labels import LabelKind
-from surefoot.runtime import in_parallel
-
-if TYPE_CHECKING:
-    from surefoot.predictions.on_device import DeviceFacts
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Values = TypeVar("Values", Array, Bools, Index)
-
-DECISIONS_AT_ONCE = 2**16  # that are added up at a time
 DECIMALS = 12  # confidences are rounded to so many, so that equal probabilities tie
 ONE = 10**DECIMALS  # the doubt (1 - confidence, in units of the last decimal) of a confidence of 0
 
@@ -35,9 +27,6 @@ class Ranking:
 
     @staticmethod
     def of(score: Array) -> "Ranking":
-        ranked = kernels.rank_confidences(score)
-        if ranked is not None:
-            return Ranking(*ranked)
         order = np.argsort(-score)
         ordered = score[order]
         ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(score) else order
@@ -52,8 +41,8 @@ class Ranking:
 class Curve:
     """Running sums over decisions, most confident first; knot 0 is 0 and between knots they are straight.
 
-    Straight between knots means that each decision in a run of ties counts with the mean of its run. Knots are
-    along the last axis; there may be axes before it, for several curves at once.
+    Straight between knots means that each decision in a run of ties counts with the mean of its run. Knots
+    are along the last axis; there may be axes before it, for several curves at once.
     """
 
     mass: Array
@@ -124,24 +113,6 @@ def first_at_least(places: Array, knots: Array) -> Index:
     return np.asarray(np.minimum(found, number - 1).reshape(places.shape))
 
 
-class Fact(Generic[Values]):
-    """A field that is an array, or a function that computes it when it is first read."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.place = f"_{name}"
-
-    def __set__(self, instance: object, value: Values | Callable[[], Values]) -> None:
-        instance.__dict__[self.place] = value
-
-    def __get__(self, instance: object, owner: type | None = None) -> Values:
-        if instance is None:
-            raise AttributeError(f"{self.place} has no default")
-        value = instance.__dict__[self.place]
-        if callable(value):
-            value = instance.__dict__[self.place] = value()
-        return cast(Values, value)
-
-
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Per decision: log probability of the truth, squared error, confidence, correctness, entropy.
@@ -150,18 +121,16 @@ class Outcomes:
     that are averages over classes are means over blocks.
     """
 
-    log_p_true: Fact[Array] = Fact()
-    squared_error: Fact[Array] = Fact()  # mean over classes of (p - onehot)^2; many labels: (p - y)^2
-    confidence: Fact[Array] = Fact()
-    correct: Fact[Bools] = Fact()
-    entropy: Fact[Array] = Fact()
-    row: Fact[Index] = Fact()  # which row of the predictions the decision belongs to
-    blocks: tuple[slice, ...]  # type: ignore[misc] # a Fact is no default
+    log_p_true: Array
+    squared_error: Array  # mean over classes of (p - onehot)^2; many labels: (p - y)^2
+    confidence: Array
+    correct: Bools
+    entropy: Array
+    row: Index  # which row of the predictions the decision belongs to
+    blocks: tuple[slice, ...]
     score: Array | None = None  # many labels: log odds, and whether the class is truly there
     positive: Bools | None = None
     weight: Array | None = None  # whole-number counts per decision; None is one each
-    on_device: "DeviceFacts | None" = None  # the same decisions in the memory of a GPU
-    known_sums: Callable[..., list[float] | None] | None = None  # `sums_of` where every decision counts once
 
     @property
     def outcomes(self) -> "Outcomes":
@@ -176,33 +145,8 @@ class Outcomes:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
     def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]:
-        """The sums over decisions of functions of their facts, which may be tensors on a GPU."""
-        if self.weight is not None:
-            return [float(part(self) @ self.weight) for part in parts]
-        known = None if self.known_sums is None else self.known_sums(*parts)
-        if known is not None:
-            return known
-        n = self.blocks[-1].stop
-
-        def summed(start: int) -> list[float]:
-            some = self._some(slice(start, min(start + DECISIONS_AT_ONCE, n)))
-            return [float(part(some).sum()) for part in parts]
-
-        first = summed(0)  # here, because it computes the facts, on all threads
-        others = in_parallel(summed, range(DECISIONS_AT_ONCE, n, DECISIONS_AT_ONCE), numbers=2 * n)
-        return [sum(of_part) for of_part in zip(first, *others, strict=True)]
-
-    def _some(self, part: slice) -> "Outcomes":
-        """Some decisions as one block, of which a fact is read when a function needs it."""
-        return Outcomes(
-            log_p_true=lambda: self.log_p_true[part],
-            squared_error=lambda: self.squared_error[part],
-            confidence=lambda: self.confidence[part],
-            correct=lambda: self.correct[part],
-            entropy=lambda: self.entropy[part],
-            row=lambda: self.row[part],
-            blocks=(slice(0, part.stop - part.start),),
-        )
+        """The sums over decisions of functions of their facts."""
+        return [float(self.counted(np.asarray(part(self), dtype=np.float64)).sum()) for part in parts]
 
     def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
         """The mean over decisions; NaN where there are none."""
@@ -245,8 +189,6 @@ class Outcomes:
 
     @cached_property
     def block_rankings(self) -> tuple[Ranking, ...]:
-        if self.on_device is not None:
-            return (self.on_device.ranking(),)
         return tuple(Ranking.of(self.confidence[block]) for block in self.blocks)
 
     @cached_property

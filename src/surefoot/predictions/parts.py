@@ -1,9 +1,6 @@
-"""What metrics add up: functions of the facts of each decision, which may be arrays, or tensors on a GPU."""
+"""What metrics add up: functions of the facts of each decision."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from surefoot.predictions.outcomes import Array, Bools, Decisions
 
@@ -46,27 +43,3 @@ def is_above(decisions: Decisions, threshold: float) -> Bools:
 def is_wrong_above(decisions: Decisions, threshold: float) -> Bools:
     """Whether it is, and the predicted class is not the label."""
     return is_above(decisions, threshold) & ~decisions.correct
-
-
-Part = Callable[[Any], Any]  # what is added up: one of these, or of a metric of one's own
-
-# What is added up while the logits are read, in the order of `fused.totals` and kernels.cpp.
-SUMMED: tuple[Part, ...] = (
-    loss,
-    clipped_loss,
-    squared_error,
-    entropy_of,
-    wrong,
-    partial(is_above, threshold=SURE),
-    partial(is_wrong_above, threshold=SURE),
-)
-
-
-def name_of(part: Part) -> object:
-    """The same for the same function with the same arguments."""
-    return (part.func, *part.keywords.items()) if isinstance(part, partial) else part
-
-
-def by_name(sums: Array) -> dict[object, float]:
-    """The sums of SUMMED by `name_of`."""
-    return dict(zip(map(name_of, SUMMED), sums.tolist(), strict=True))

@@ -1,38 +1,20 @@
 """A classifier's outputs with the true labels."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import (
-    NUMBERS_AT_ONCE,
-    average_members,
-    can_fuse,
-    extremes_of,
-    facts_on_device,
-    fused_facts,
-    lowest,
-    many_label_outcomes,
-    one_label_outcomes,
-    outcomes_on_device,
-    softmax,
-    spans,
-)
-from surefoot.predictions.on_device import DeviceFacts
-from surefoot.predictions.outcomes import Outcomes
+from surefoot.predictions.logits import Whole, average, extremes_of, outcomes_of, probabilities
+from surefoot.predictions.outcomes import Array, Outcomes
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
@@ -45,7 +27,6 @@ from surefoot.predictions.validate import (
     first_not_finite,
 )
 from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
-from surefoot.runtime import in_parallel
 
 
 @checked
@@ -59,72 +40,35 @@ class Predictions:
     Predictions(one_label, members=1, n=2, classes=2)
     """
 
-    logits: Tensor  # (members, n, classes), float32 or float64
-    labels: Tensor  # (n,) class index, or (n, classes) 0 / 1; IGNORE where unknown
+    logits: Floats  # (members, n, classes), float32 or float64
+    labels: Whole  # (n,) class index, or (n, classes) 0 / 1; IGNORE where unknown
     kind: LabelKind
     class_names: tuple[str, ...] | None = None
     groups: NDArray[Any] | None = None  # (n,) text or whole numbers: the group of each sample
     ids: NDArray[Any] | None = None  # (n,) text or whole numbers
-    novelty: Tensor | None = None  # (n,) float64, higher is less familiar
+    novelty: Array | None = None  # (n,) float64, higher is less familiar
     attributes: pa.Table | None = None  # any further columns, n rows
-    features: Tensor | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
+    features: Floats | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
         for name in ("logits", "labels", "novelty", "features"):
-            tensor = getattr(self, name)
-            if tensor is not None and tensor.layout is not torch.strided:
-                raise InputError(f"{name} are a {tensor.layout} tensor; allowed: a dense one")
-        if self.logits.device.type == "cpu":
-            check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
-        else:
-            self._check_on_device()
+            values = getattr(self, name)
+            if values is not None and not isinstance(values, np.ndarray):
+                object.__setattr__(self, name, as_array(name, values))
+        check_predictions(self.logits, self.labels, self.kind, self.class_names)
         for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
-            raise InputError(f"novelty has shape {tuple(self.novelty.shape)}; allowed: (n,)")
-        if self.novelty is not None and not torch.isfinite(self.novelty).all():
-            where = first_not_finite(self.novelty.numpy())
-            raise InputError(f"novelty holds {where}; allowed: finite numbers")
+            raise InputError(f"novelty has shape {self.novelty.shape}; allowed: (n,)")
+        if self.novelty is not None and not np.isfinite(self.novelty).all():
+            raise InputError(f"novelty holds {first_not_finite(self.novelty)}; allowed: finite numbers")
         if self.features is not None:
-            check_features(self.features.numpy())
+            check_features(self.features)
 
     @cached_property
     def extremes(self) -> tuple[float, float]:
         """The lowest and the highest logit."""
-        if self.logits.device.type != "cpu":
-            return self._ranges[:2]
         return extremes_of(self.logits)
-
-    @cached_property
-    def lowest_label(self) -> float:
-        """Below 0 where a label is unknown."""
-        return lowest(self.labels) if self.logits.device.type == "cpu" else self._ranges[2]
-
-    @cached_property
-    def _ranges(self) -> tuple[float, float, float, float]:
-        """On a GPU: the lowest and the highest logit, and label; waited for once."""
-        if self._fused is not None:
-            low, first, high, last = self._fused[1]
-        else:
-            labels = self.labels if self.labels.numel() else self.labels.new_zeros(1)
-            ends = (*torch.aminmax(self.logits), *torch.aminmax(labels))
-            low, high, first, last = torch.stack([end.to(torch.float64) for end in ends]).tolist()
-        return low, high, first, last
-
-    @cached_property
-    def _fused(self) -> tuple[DeviceFacts, list[float]] | None:
-        """On a GPU, where one reading finds them: all facts, and the lowest and highest logits and labels."""
-        one_label = self.kind is LabelKind.ONE_LABEL and self.labels.shape == self.logits.shape[1:-1]
-        return fused_facts(self.logits, self.labels) if one_label and can_fuse(self.logits) else None
-
-    def _check_on_device(self) -> None:
-        """The same without a copy of logits or labels: the extremes, and NaN if there is one, say enough."""
-        extremes = np.array(self.extremes, str(self.logits.dtype).removeprefix("torch."))
-        above = 1 if self.kind is LabelKind.MANY_LABELS else self.logits.shape[-1] - 1
-        in_range = self._ranges[2] >= 0 and self._ranges[3] <= above
-        labels = _zeros(self.labels) if in_range else self.labels.cpu().numpy()
-        shape = tuple(self.logits.shape)
-        check_predictions(extremes, labels, self.kind, self.class_names, shape=shape, in_range=in_range)
 
     @staticmethod
     @checked
@@ -144,17 +88,14 @@ class Predictions:
 
         `labels` of shape (n,) are class indices, or names among `class_names`; of shape (n, classes) they
         are 0 / 1 / -100 (ignored), and the logits are then one sigmoid each. Without labels, give None and
-        `kind`. Logits on a GPU stay there: metrics and temperatures are computed there, and `cpu` gives a
-        copy for everything else.
+        `kind`. Tensors of torch, on a GPU too, are read like arrays.
 
         >>> Predictions.from_logits([1.5, -0.5], labels=[1, 0]).logits  # one logit: the log odds of class 1
-        tensor([[[ 0.0000,  1.5000],
-                 [ 0.0000, -0.5000]]], dtype=torch.float64)
+        array([[[ 0. ,  1.5],
+                [ 0. , -0.5]]])
         """
-        rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
-        if isinstance(logits, Tensor) and logits.device.type != "cpu":
-            return _build("logit", _zeros(logits), *rest, on_device=logits.detach())
-        return _build("logit", as_floats("logits", as_numpy(logits)), *rest)
+        scores = as_floats("logits", as_numpy(logits))
+        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
     @checked
@@ -207,7 +148,7 @@ class Predictions:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"cat": [2.0, -1.0], "dog": [0.5, 0.1], "truth": ["cat", "dog"]})
         >>> Predictions.from_frame(frame, logits=["cat", "dog"], label="truth").labels
-        tensor([0, 1])
+        array([0, 1])
         """
         from surefoot.predictions.frames import read_frame
 
@@ -267,15 +208,15 @@ class Predictions:
 
     @property
     def members(self) -> int:
-        return self.logits.shape[0]
+        return int(self.logits.shape[0])
 
     @property
     def n(self) -> int:
-        return self.logits.shape[1]
+        return int(self.logits.shape[1])
 
     @property
     def classes(self) -> int:
-        return self.logits.shape[2]
+        return int(self.logits.shape[2])
 
     def __len__(self) -> int:
         return self.n
@@ -286,29 +227,11 @@ class Predictions:
     @cached_property
     def outcomes(self) -> Outcomes:
         """The facts per decision that the metrics are computed from; computed on first use."""
-        if self.kind is LabelKind.MANY_LABELS:
-            return many_label_outcomes(self.logits, self.labels)
-        if self.logits.device.type == "cpu":
-            return one_label_outcomes(self.logits, self.labels)
-        facts = facts_on_device(self.logits, self.labels) if self._fused is None else self._fused[0]
-        return outcomes_on_device(facts, self.labels if self.lowest_label < 0 else None)
+        return outcomes_of(self.logits, self.labels, self.kind)
 
     def average(self) -> "Predictions":
         """One member whose probabilities are the mean of all members'."""
-        if self.members == 1:
-            return self
-        average = partial(average_members, kind=self.kind)
-        if self.logits.device.type != "cpu":
-            return self.with_logits(average(self.logits).unsqueeze(0))
-        parts = spans(self.n, max(1, NUMBERS_AT_ONCE // (self.members * self.classes)))
-        averaged = in_parallel(lambda part: average(self.logits[:, part]), parts, numbers=self.logits.numel())
-        return self.with_logits(torch.cat(averaged).unsqueeze(0))
-
-    def cpu(self) -> "Predictions":
-        """The same in the memory of the host."""
-        if self.logits.device.type == "cpu":
-            return self
-        return replace(self, logits=self.logits.cpu(), labels=self.labels.cpu())
+        return self if self.members == 1 else self.with_logits(average(self.logits, self.kind)[None])
 
     @checked
     def member(self, index: int) -> "Predictions":
@@ -318,56 +241,49 @@ class Predictions:
         return self.with_logits(self.logits[index : index + 1])
 
     @checked
-    def with_logits(self, logits: Tensor) -> "Predictions":
+    def with_logits(self, logits: Any) -> "Predictions":
         """The same samples with other logits."""
         return replace(self, logits=logits)
 
-    def probs(self) -> Tensor:
+    def probs(self) -> Array:
         """Probabilities (n, classes) in float64: softmax, or sigmoid per class, averaged over members."""
-        logits = self.average().logits[0]
-        return softmax(logits) if self.kind is LabelKind.ONE_LABEL else logits.to(torch.float64).sigmoid()
+        return probabilities(self.average().logits[0], self.kind)
 
     def half_of_smallest(self) -> float | None:
         """Half the smallest positive probability where some are exactly 0; None where none is."""
         low, high = self.extremes
-        return (
-            half_of_smallest(self.logits.cpu().numpy(), self.kind)
-            if may_have_zeros(low, high, self.classes)
-            else None
-        )
+        return half_of_smallest(self.logits, self.kind) if may_have_zeros(low, high, self.classes) else None
 
     def true_zeros(self) -> int:
         """How many known labels have a probability of exactly 0."""
         low, high = self.extremes
         if not may_have_zeros(low, high, self.classes):
             return 0
-        return count_true_zeros(self.logits.cpu().numpy(), self.labels.cpu().numpy(), self.kind)
+        return count_true_zeros(self.logits, self.labels, self.kind)
 
     def with_zeros_as(self, lowest: float) -> "Predictions":
         """The same samples with probabilities of at least `lowest`."""
-        raised = raise_zeros(self.logits.cpu().numpy(), self.kind, lowest)
-        return self.with_logits(torch.from_numpy(raised).to(self.logits.device))
+        return self.with_logits(raise_zeros(self.logits, self.kind, lowest))
 
     def always_one_label(self) -> bool:
         """Whether labels of the many-label kind are all one-hot."""
         if self.kind is LabelKind.ONE_LABEL:
             return False
-        return bool(((self.labels == 1).sum(dim=1) == 1).all() and (self.labels >= 0).all())
+        return bool(((self.labels == 1).sum(axis=1) == 1).all() and (self.labels >= 0).all())
 
     @checked
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
         index = _row_indices(rows, self.n)
-        tensor_index = torch.from_numpy(index)
         return replace(
             self,
-            logits=self.logits[:, tensor_index],
-            labels=self.labels[tensor_index],
+            logits=self.logits[:, index],
+            labels=self.labels[index],
             groups=None if self.groups is None else self.groups[index],
             ids=None if self.ids is None else self.ids[index],
-            novelty=None if self.novelty is None else self.novelty[tensor_index],
+            novelty=None if self.novelty is None else self.novelty[index],
             attributes=None if self.attributes is None else self.attributes.take(index),
-            features=None if self.features is None else self.features[tensor_index],
+            features=None if self.features is None else self.features[index],
         )
 
     @checked
@@ -381,8 +297,8 @@ class Predictions:
         log_odds = self.logits[:, :, column]
         return replace(
             self,
-            logits=torch.stack([torch.zeros_like(log_odds), log_odds], dim=2),
-            labels=self.labels[:, column].to(torch.int64),
+            logits=np.stack([np.zeros_like(log_odds), log_odds], axis=2),
+            labels=self.labels[:, column].astype(np.int64),
             kind=LabelKind.ONE_LABEL,
             class_names=(f"not {name}", name),
         )
@@ -417,13 +333,13 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
     novelty = [part.novelty for part in parts if part.novelty is not None]
     features = [part.features for part in parts if part.features is not None]
     return Predictions(
-        logits=torch.cat([part.logits for part in parts], dim=1),
-        labels=torch.cat([part.labels for part in parts]),
+        logits=np.concatenate([part.logits for part in parts], axis=1),
+        labels=np.concatenate([part.labels for part in parts]),
         kind=first.kind,
         class_names=first.class_names,
         groups=np.concatenate(groups) if len(groups) == len(parts) else None,
-        novelty=torch.cat(novelty) if len(novelty) == len(parts) else None,
-        features=torch.cat(features) if len(features) == len(parts) else None,
+        novelty=np.concatenate(novelty) if len(novelty) == len(parts) else None,
+        features=np.concatenate(features) if len(features) == len(parts) else None,
     )
 
 
@@ -455,29 +371,22 @@ def _build(
     novelty: Any,
     attributes: pa.Table | Mapping[str, Any] | None,
     features: Any,
-    *,
-    on_device: Tensor | None = None,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
-    stay = on_device is not None and isinstance(labels, Tensor) and labels.device == on_device.device
-    stay = stay and labels.dtype is not torch.bool and not labels.is_floating_point() and labels.ndim == 1
-    truth = (
-        _zeros(labels) if stay else None if labels is None else _label_indices(as_numpy(labels), class_names)
-    )
+    truth = None if labels is None else _label_indices(as_numpy(labels), class_names)
     logits, truth, known = as_predictions(scale, scores, truth, known)
-    device = "cpu" if on_device is None else on_device.device
     if novelty is not None:
-        novelty = torch.from_numpy(as_floats("novelty", as_numpy(novelty)).astype(np.float64))
+        novelty = as_floats("novelty", as_numpy(novelty)).astype(np.float64)
     return Predictions(
-        logits=as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
-        labels=labels.to(torch.int64) if stay else as_tensor(truth).to(device),
+        logits=logits,
+        labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
         groups=None if groups is None else as_keys("groups", as_numpy(groups)),
         ids=None if ids is None else as_keys("ids", as_numpy(ids)),
         novelty=novelty,
         attributes=_as_table(attributes) if isinstance(attributes, Mapping) else attributes,
-        features=None if features is None else as_tensor(as_floats("features", as_numpy(features))),
+        features=None if features is None else as_floats("features", as_numpy(features)),
     )
 
 
@@ -486,23 +395,6 @@ def _as_table(columns: Mapping[str, Any]) -> pa.Table:
         return pa.table(columns)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(f"attributes are not columns ({one_line(error)}); allowed: lists by name") from error
-
-
-def _zeros(like: Tensor) -> NDArray[Any]:
-    """Of the shape of a tensor on a device, without its memory."""
-    return np.broadcast_to(
-        np.zeros((), np.float32 if like.is_floating_point() else np.int64), tuple(like.shape)
-    )
-
-
-def _shaped(logits: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Logits that stay on their device, as `as_floats` and `as_predictions` would convert them."""
-    if logits.dtype not in (torch.float32, torch.float64):
-        logits = logits.to(torch.float32 if logits.is_floating_point() else torch.float64)
-    logits = logits.reshape(*shape[:2], -1)
-    if logits.shape[2] < shape[2]:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=2)
-    return logits
 
 
 def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDArray[np.integer]:
@@ -525,16 +417,25 @@ def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDAr
 
 
 def as_numpy(values: Any) -> Any:
-    """Tensors, and anything with DLPack, as an array on the CPU that shares memory where it can."""
-    if not isinstance(values, Tensor):
-        if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
-            return values
-        values = from_dlpack(values)
-    tensor = values.detach().cpu().to_dense()
-    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    """Tensors, on a GPU too, and anything with DLPack, as an array that shares memory where it can."""
+    if is_tensor(values):
+        tensor = values.detach().cpu().to_dense()
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
+        return values
+    return np.from_dlpack(values)
 
 
-def as_tensor(array: NDArray[Any]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
-        return torch.from_numpy(array)
+def is_tensor(values: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported to find out."""
+    return any(
+        (of.__module__.split(".")[0], of.__name__) == ("torch", "Tensor") for of in type(values).__mro__
+    )
+
+
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """A tensor as an array; anything else is refused."""
+    if not is_tensor(values):
+        raise InputError(f"{name} are a {type(values).__name__}; allowed: an array")
+    array: NDArray[Any] = as_numpy(values)
+    return array

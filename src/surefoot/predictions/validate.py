@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot import kernels
 from surefoot.errors import InputError
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.logits import extremes_of
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.zeros import as_zeros
-from surefoot.runtime import in_parallel
 
 SUM_TOLERANCE = 1e-3  # how far a row of probabilities may be from summing to 1
 LARGEST_LOGIT = 1e100  # so that squares and sums stay finite
 MOST_FEATURES = 64  # for each row; project more at random
-NUMBERS_AT_ONCE = 1_000_000  # logits that are checked at a time
-DOT_NUMBERS = 8192
 LARGEST_WHOLE = 2**53  # above it, a float64 does not hold every whole number
 
 Floats = NDArray[np.floating]
@@ -142,19 +139,12 @@ def check_predictions(
     labels: Whole,
     kind: LabelKind,
     class_names: Sequence[str] | None,
-    *,
-    shape: tuple[int, ...] | None = None,
-    in_range: bool = False,
 ) -> None:
-    """Raise unless logits, labels and class names are finite, in range and of shapes that fit.
-
-    Of logits on a GPU, `logits` are the lowest and the highest, and `shape` is the shape of all. `in_range`
-    says that labels are known to be in range; then only their shape matters.
-    """
-    check_logits(logits, shape)
-    _, n, classes = shape or logits.shape
+    """Raise unless logits and labels are what `Predictions` holds."""
+    check_logits(logits)
+    _, n, classes = logits.shape
     check_length("labels", labels, n)
-    check_labels(labels, kind, n, classes, in_range=in_range)
+    check_labels(labels, kind, n, classes)
     if class_names is None:
         return
     if len(class_names) != classes:
@@ -189,9 +179,9 @@ def _looks(name: str) -> str:
     return unicodedata.normalize("NFC", "".join(shown))
 
 
-def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
+def check_logits(logits: Floats) -> None:
     """Raise unless logits are finite, at most LARGEST_LOGIT in size, and (members, n, classes)."""
-    shape = logits.shape if shape is None else shape
+    shape = logits.shape
     if len(shape) != 3 or logits.dtype.kind != "f":
         raise InputError(
             f"logits have type {logits.dtype}, shape {shape}; allowed: float (members, n, classes)"
@@ -201,35 +191,12 @@ def check_logits(logits: Floats, shape: tuple[int, ...] | None = None) -> None:
         raise InputError(f"no rows: logits have shape {shape}; allowed: at least one row")
     if classes < 2:
         raise InputError(f"{classes} class; allowed: two or more (or one logit with labels 0 and 1)")
-    if logits.flags.c_contiguous:
-        # One fast pass decides nearly always: a sum of squares bounds every element. It may overflow.
-        flat = logits.reshape(-1)
-        starts = range(0, len(flat), NUMBERS_AT_ONCE)
-        squares = sum(
-            in_parallel(
-                lambda start: _sum_of_squares(flat[start : start + NUMBERS_AT_ONCE]),
-                starts,
-                numbers=len(flat),
-            )
-        )
-        if squares <= LARGEST_LOGIT**2 and np.isfinite(squares):
-            return
-    low, high = float(logits.min()), float(logits.max())
+    low, high = extremes_of(logits)
     if not (np.isfinite(low) and np.isfinite(high)):
         where = first_not_finite(logits[0] if members == 1 and logits.ndim == 3 else logits)
         raise InputError(f"logits hold {where}; allowed: finite numbers")
     if max(abs(low), abs(high)) > LARGEST_LOGIT:
         raise InputError(f"logits from {low:g} to {high:g}; allowed: up to {LARGEST_LOGIT:g} in size")
-
-
-def _sum_of_squares(values: Floats) -> float:
-    """Row by row of a matrix: BLAS divides long rows between threads, which then wait for each other."""
-    if kernels.reads(values):
-        return kernels.sum_of_squares(values)
-    end = len(values) // DOT_NUMBERS * DOT_NUMBERS
-    matrix, rest = values[:end].reshape(-1, DOT_NUMBERS), values[end:]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.matmul(matrix[:, None, :], matrix[:, :, None]).sum() + np.dot(rest, rest))
 
 
 def first_not_finite(values: Floats) -> str:
@@ -251,14 +218,12 @@ def check_features(features: Floats) -> None:
         raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
 
 
-def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int, *, in_range: bool = False) -> None:
+def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
     """Raise unless labels are class indices (n,), or 0 and 1 of shape (n, classes); or IGNORE."""
     if kind is LabelKind.ONE_LABEL:
         if labels.ndim != 1:
             raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
-        if (
-            in_range or labels.view(f"u{labels.itemsize}").max() < classes
-        ):  # read as unsigned, negative ones are large
+        if labels.view(f"u{labels.itemsize}").max() < classes:  # read as unsigned, negative ones are large
             return
         wrong = ((labels < 0) & (labels != IGNORE)) | (labels >= classes)
         allowed = f"0 to {classes - 1}, or {IGNORE} for unknown"
@@ -268,8 +233,6 @@ def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int, *, in_ran
                 f"labels have shape {labels.shape} and logits ({n}, {classes}); "
                 "for many labels the shapes must be equal"
             )
-        if in_range:
-            return
         wrong = (labels != 0) & (labels != 1) & (labels != IGNORE)
         allowed = f"0, 1 or {IGNORE} (ignored)"
     if wrong.any():

@@ -6,17 +6,15 @@ from functools import cached_property
 
 import numpy as np
 
-from surefoot import kernels
 from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
-from surefoot.predictions.parts import LOG_CLIP, SUMMED, SURE, name_of
 from surefoot.predictions.zeros import count_true_zeros
-from surefoot.streaming.cells import EVEN, Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Applied, Batch, Rescaling, Scaling, outcomes_of
+from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
+from surefoot.streaming.outcomes import Batch, Rescaling, Scaling, outcomes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +32,7 @@ class Sums:
     @staticmethod
     def of(facts: Array) -> "Sums":
         """Of facts (facts, rows)."""
-        products = kernels.squares(facts) if kernels.is_available() else facts @ facts.T
-        return Sums(facts.sum(axis=1), np.zeros(len(facts)), products)
+        return Sums(facts.sum(axis=1), np.zeros(len(facts)), facts @ facts.T)
 
     @property
     def total(self) -> Array:
@@ -88,13 +85,6 @@ class Request:
         """What is summed in each version: numerators and denominators, metric by metric."""
         parts = (part for metric in self.metrics for part in (metric.numerator, metric.denominator))
         return tuple(part for part in parts if part is not None)
-
-    @cached_property
-    def numbers(self) -> tuple[int, ...] | None:
-        """Where they are in `parts.SUMMED`; None if one of them is not there."""
-        names = [name_of(part) for part in SUMMED]
-        known = [names.index(name_of(part)) for part in self.summed if name_of(part) in names]
-        return tuple(known) if len(known) == len(self.summed) else None
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int | None]]:
@@ -264,9 +254,6 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
         if isinstance(scaling, Scaling) and n:
             scaling.check(batch.logits)
     zeros = accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind)
-    if _is_compiled(request, batch):
-        sums = accumulator.sums.merged(_compiled(accumulator, batch))
-        return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=False, zeros=zeros)
     many = shape.kind is LabelKind.MANY_LABELS
     doubts = np.empty((len(request.versions), shape.blocks, n))
     wrong = np.empty(doubts.shape, dtype=bool)
@@ -295,31 +282,6 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     one_hot = accumulator.one_hot and many
     one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
     return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot, zeros=zeros)
-
-
-def _is_compiled(request: Request, batch: Batch) -> bool:
-    """Whether compiled code adds up everything while it reads the logits."""
-    one_network = request.shape.kind is LabelKind.ONE_LABEL and len(batch.logits) == 1
-    known = request.numbers is not None and not any(isinstance(each, Applied) for each in request.versions)
-    plain = not any(grid.zooms for grid in request.grids)
-    return one_network and known and plain and kernels.fits(batch.logits[0])
-
-
-def _compiled(accumulator: Accumulator, batch: Batch) -> Sums:
-    request = accumulator.request
-    grid = request.grids[0]  # the same in all versions
-    sums, products = kernels.add_stream(
-        batch.logits[0],
-        batch.labels.astype(np.int64, copy=False),
-        [scaling.temperatures[0] if isinstance(scaling, Scaling) else None for scaling in request.versions],
-        request.numbers or (),
-        (*LOG_CLIP, SURE),
-        grid.bits,
-        EVEN,
-        [histogram.numbers[0] for histogram in accumulator.histograms],
-        [residuals[0] for residuals in accumulator.residuals],
-    )
-    return Sums(sums, np.zeros(len(sums)), products)
 
 
 def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, labels: Whole) -> None:

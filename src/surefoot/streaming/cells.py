@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot import kernels
 from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.outcomes import ONE, Array, Bools, Index
 
@@ -131,9 +130,6 @@ class Histogram:
 
     def add(self, block: int, doubts: Array, wrong: Bools) -> None:
         """Count some decisions of a block, in place."""
-        if kernels.is_available() and not self.grid.zooms:
-            kernels.count_doubts(doubts, ~wrong, self.grid.bits, EVEN, self.numbers[block])
-            return
         cell, size = self.grid.index(doubts), len(self.grid)
         self.count[block] += np.bincount(cell, minlength=size)
         self.wrong[block] += np.bincount(cell[wrong], minlength=size)

@@ -12,8 +12,6 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from surefoot.calibrators import Evidence
 from surefoot.calibrators.search import (
@@ -36,8 +34,8 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS
-from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, extremes_of, spans
-from surefoot.predictions.predictions import Predictions, as_tensor
+from surefoot.predictions.logits import average, extremes_of
+from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import raise_zeros, stand_in, zeros_and_smallest
 from surefoot.progress import Watch, silently
 from surefoot.runtime import in_parallel, usable_cores
@@ -184,19 +182,9 @@ def read(stream: Iterator[Batch], shape: Shape, scale: float, lowest: float | No
         if lowest is not None:
             batch = Batch(raise_zeros(batch.logits, shape.kind, lowest), batch.labels)
         if len(batch.labels):
-            rows = Rows(_averaged(batch, shape), as_tensor(batch.labels), shape.kind)
+            rows = Rows(average(batch.logits, shape.kind)[None], batch.labels, shape.kind)
             reading = reading.merged(_read_batch(rows, scale, reading))
     return reading
-
-
-def _averaged(batch: Batch, shape: Shape) -> Tensor:
-    """The logits (1, rows, classes) of a batch; several members are averaged in float64."""
-    logits = as_tensor(batch.logits)
-    if shape.members == 1:
-        return logits
-    parts = spans(len(batch.labels), max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes)))
-    averages = [average_members(logits[:, part].to(torch.float64), shape.kind) for part in parts]
-    return torch.cat(averages).unsqueeze(0)
 
 
 def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:

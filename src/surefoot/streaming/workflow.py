@@ -181,8 +181,8 @@ def fit_calibration(
     >>> calibration = fit_calibration("temperature", val)
     >>> calibration.lines()
     ['T = 1.8205 (95% interval 1.357 to 2.4423), n = 200']
-    >>> calibration(val).probs()[0]
-    tensor([0.7500, 0.2500], dtype=torch.float64)
+    >>> calibration(val).probs()[0].round(4)
+    array([0.75, 0.25])
     """
     from surefoot.calibrators import CALIBRATORS
     from surefoot.calibrators import fit_calibration as fit_in_memory

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
+from surefoot.networks.average import average_members
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import average_members
 from surefoot.runtime import generator
 from surefoot.training.data import Inputs, fetched
 from surefoot.training.predict import predict
