@@ -108,10 +108,10 @@ def rows_of(sides: list[Predictions], scale: float) -> Rows:
             into.append(np.bincount(outcomes.row, values, side.n) / np.maximum(count, 1))
     entropy = sampled = agreeing = None
     if sides[0].kind is LabelKind.ONE_LABEL:
-        probs = np.concatenate([np.clip(side.probs().double().numpy(), 1e-12, 1) for side in sides])
+        probs = np.concatenate([np.clip(side.probs().astype(np.float64), 1e-12, 1) for side in sides])
         entropy = (probs * np.log(probs)).sum(axis=1)
         if sides[0].members > 1:
-            logits = torch.cat([side.logits.double() for side in sides], dim=1)
+            logits = torch.cat([side.logits.astype(np.float64) for side in sides], dim=1)
             sampled = _pairs((logits / scale).softmax(dim=2))
             chosen = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).double()
             agreeing = _pairs(chosen)
@@ -154,10 +154,10 @@ def uncalibrated(kind: str, network: Network) -> Uncalibrated:
     """The same windows for CBPE."""
     reference, cells = drawn(network)
     sides = [network.familiar, network.unfamiliar]
-    probs = np.concatenate([side.probs().double().numpy() for side in sides])
+    probs = np.concatenate([side.probs().astype(np.float64) for side in sides])
     correct = rows_of(sides, 1.0).correct
     return Uncalibrated(
-        network.name, kind, probs[reference], network.familiar.labels.numpy()[reference],
+        network.name, kind, probs[reference], network.familiar.labels[reference],
         [cell for cell, _ in cells], [probs[rows] for _, rows in cells],
         [float(correct[rows].mean()) for _, rows in cells],
     )  # fmt: skip

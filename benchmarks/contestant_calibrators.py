@@ -22,7 +22,7 @@ def _surefoot(name, **options):
         logits, labels, others, truth = _halves(data)
         val, test = Predictions.from_logits(logits, labels), Predictions.from_logits(others, truth)
         fit = CALIBRATORS.named(name).fit
-        return lambda: _nll(fit(val, **options)(test).probs().numpy(), truth)
+        return lambda: _nll(fit(val, **options)(test).probs(), truth)
 
     return contestant
 

@@ -45,13 +45,13 @@ def surefoot_paper(data):
 def netcal_ece_width(data):
     from netcal.metrics import ECE
 
-    return lambda: float(ECE(BINS).measure(data.probs().numpy(), data.labels))
+    return lambda: float(ECE(BINS).measure(data.probs(), data.labels))
 
 
 def netcal_ece_mass(data):
     from netcal.metrics import ECE
 
-    return lambda: float(ECE(BINS, equal_intervals=False).measure(data.probs().numpy(), data.labels))
+    return lambda: float(ECE(BINS, equal_intervals=False).measure(data.probs(), data.labels))
 
 
 def torchmetrics_ece(data):
@@ -79,13 +79,13 @@ def torchmetrics_error(data):
 def sklearn_nll(data):
     from sklearn.metrics import log_loss
 
-    return lambda: float(log_loss(data.labels, data.probs().numpy(), labels=range(data.classes)))
+    return lambda: float(log_loss(data.labels, data.probs(), labels=range(data.classes)))
 
 
 def sklearn_brier(data):
     from sklearn.metrics import brier_score_loss
 
-    return lambda: float(brier_score_loss(data.labels, data.probs().numpy(), labels=range(data.classes)))
+    return lambda: float(brier_score_loss(data.labels, data.probs(), labels=range(data.classes)))
 
 
 def sklearn_error(data):

@@ -137,7 +137,7 @@ class Numbers:
 def numbers(network: Network) -> Numbers:
     sides = network.familiar, network.unfamiliar
     many = network.familiar.kind is LabelKind.MANY_LABELS
-    probs = np.concatenate([side.probs().double().numpy() for side in sides])
+    probs = np.concatenate([side.probs().astype(np.float64) for side in sides])
     clipped = np.clip(probs, 1e-12, 1)
     entropy = -(clipped * np.log(clipped)).sum(axis=1)
     if many:
@@ -148,7 +148,7 @@ def numbers(network: Network) -> Numbers:
         "energy": np.concatenate([energies(side) for side in sides]),
     }
     scores = {name: values for name, values in scores.items() if np.ptp(values) > 0}  # one logit: no energy
-    logits = np.concatenate([side.average().logits[0].double().numpy() for side in sides])
+    logits = np.concatenate([side.average().logits[0].astype(np.float64) for side in sides])
     return Numbers(scores, probs, logits, many, network.familiar.n, network.features)
 
 
@@ -324,7 +324,7 @@ def windows(
     familiar: int = FAMILIAR_WINDOWS,
 ) -> Iterator[tuple[Cell, Array]]:
     """Cells, and the rows (count, size) of its windows, for the cells that the data suffice for."""
-    labels = network.familiar.labels.numpy()
+    labels = network.familiar.labels
     first = labels == 0 if labels.ndim == 1 else labels[:, labels.clip(0).sum(axis=0).argmax()] == 1
     weight = np.where(first[pool], 3.0, 1.0)
     groups = network.familiar.groups

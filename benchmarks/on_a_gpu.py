@@ -303,7 +303,7 @@ def compare(out: Path, result, images: Path, device: str) -> None:
         if not known:
             print(f"none of {split} is below {images}")
             continue
-        stored = expected.probs().numpy()[known]
+        stored = expected.probs()[known]
         confidence = np.array([table["confidence"][rows[index]] for index in known])
         labels = np.array([table["label"][rows[index]] for index in known])
         names = np.array(expected.class_names)[stored.argmax(axis=1)]

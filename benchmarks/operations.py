@@ -218,7 +218,7 @@ def _comparison(shape: Callable[[int], list[MethodRuns]], size: int) -> Comparis
 
 def _accumulate(data: Callable[[int], Predictions], size: int) -> Work:
     predictions = data(size)
-    logits, labels = predictions.logits.numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits, predictions.labels
     shape = Shape(LabelKind.ONE_LABEL, predictions.classes, predictions.members)
     request = Request.of(shape, METRICS)
     starts = range(0, predictions.n, BATCH_ROWS)

@@ -44,7 +44,7 @@ def main() -> tuple[np.ndarray, np.ndarray]:
         points, _ = draw("unfamiliar")
         (logits,) = session.run(["logits"], {"points": points})
         probabilities = softmax(logits / temperature)
-        expected = calibration(surefoot.read_predictions(folder / "unfamiliar.npz")).probs().numpy()
+        expected = calibration(surefoot.read_predictions(folder / "unfamiliar.npz")).probs()
     print(calibration)
     print("first row:", probabilities[0].round(3))
     return probabilities, expected

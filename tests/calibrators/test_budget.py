@@ -27,7 +27,7 @@ from tests.conftest import draw_many_labels, draw_one_label
 
 def oracle_nll(predictions, temperature):
     """From the definition, by scipy."""
-    logits, labels = predictions.logits[0].double().numpy() / temperature, predictions.labels.numpy()
+    logits, labels = predictions.logits[0].astype(np.float64) / temperature, predictions.labels
     if labels.ndim == 1:
         return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()
     return -log_expit(np.where(labels == 1, logits, -logits)[labels != IGNORE]).mean()
@@ -64,10 +64,10 @@ def test_keeps_within_the_budget_and_uses_all_of_it(seed, classes, log_sharpness
 
 def test_single_precision_logits_are_divided_in_double():
     double = draw_one_label(500, sharpness=3)
-    single = double.with_logits(double.logits.float())
+    single = double.with_logits(double.logits.astype(np.float32))
     found = [
         fit_budget_temperature(val).temperature
-        for val in (single, single.with_logits(single.logits.double()))
+        for val in (single, single.with_logits(single.logits.astype(np.float64)))
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
@@ -136,7 +136,7 @@ def test_refuses_budgets(budget):
 
 def averaged(predictions):
     """The mean of the members' probabilities as one member's logits, in numpy."""
-    logits = predictions.logits.double().numpy()
+    logits = predictions.logits.astype(np.float64)
     if predictions.labels.ndim == 1:
         return predictions.with_logits(torch.from_numpy(np.log(softmax(logits, axis=2).mean(axis=0))[None]))
     return predictions.with_logits(torch.from_numpy(logit(expit(logits).mean(axis=0))[None]))

@@ -24,10 +24,10 @@ def test_a_model_gives_what_the_calibration_gives(name):
     two = Predictions.from_logits(val.logits[0, :, 0] - val.logits[0, :, 1], (val.labels == 0).long())
     log_odds = (two.logits[0, :, 1] - two.logits[0, :, 0]).float()
     cases = [
-        (val, val.logits[0].float()),
+        (val, val.logits[0].astype(np.float32)),
         (two, log_odds),
         (two, log_odds.unsqueeze(1)),
-        (many, many.logits[0].float()),
+        (many, many.logits[0].astype(np.float32)),
     ]
     for predictions, logits in cases:
         if predictions is many and name in ("matrix", "dirichlet"):

@@ -28,8 +28,8 @@ def draw(n=2000, classes=4, t0=1.0, t1=2.0, *, seed=0, kind="one"):
 
 
 def oracle_nll(val, t0, t1):
-    logits, labels = val.logits[0].numpy(), val.labels.numpy()
-    logits = logits / (t0 + t1 * val.novelty.numpy())[:, None]
+    logits, labels = val.logits[0], val.labels
+    logits = logits / (t0 + t1 * val.novelty)[:, None]
     if labels.ndim == 1:
         return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()
     return -log_expit(np.where(labels == 1, logits, -logits)[labels != IGNORE]).mean()
@@ -124,7 +124,7 @@ def test_members_are_averaged_and_rows_without_labels_left_out():
     several = val.with_logits(members)
     assert fit_novelty_scaling(several) == fit_novelty_scaling(several.average())
     assert fit_novelty_scaling(several)(several).members == 1
-    labels = val.labels.clone()
+    labels = val.labels.copy()
     labels[::3] = IGNORE
     partly = Predictions(val.logits, labels, val.kind, novelty=val.novelty)
     assert fit_novelty_scaling(partly) == fit_novelty_scaling(val.take(np.flatnonzero(labels >= 0)))

@@ -51,7 +51,7 @@ def skewed(n=300, classes=3, seed=0, **optional):
 
 
 def numbers(val):
-    return val.logits[0].numpy(), val.labels.numpy()
+    return val.logits[0], val.labels
 
 
 def objective(name, val, strength):
@@ -249,7 +249,7 @@ def test_classes_and_labels_are_fitted_one_by_one(name):
     """Of more classes: each against the others, then divided by the sum; of many labels: each alone."""
     fit = ONE_VS_REST[name]
     val = skewed(classes=3)
-    p = val.probs().numpy()
+    p = val.probs()
     alone = [Predictions.from_probs(p[:, k], (val.labels == k).numpy().astype(int)) for k in range(3)]
     shares = np.stack([fit(each)(each).probs()[:, 1] for each in alone], axis=1)
     found = fit(val)(val).probs()
@@ -422,7 +422,7 @@ def test_the_hessian_of_few_parameters_is_the_derivative_of_the_gradient(name):
     val = draw_many_labels(400, 4, sharpness=1, seed=0) if many else skewed(n=400)
     kind = affine.MatrixScaling if name == "matrix" else affine.VectorScaling
     rows = np.random.default_rng(0).random(val.n)
-    data = affine._problem(affine._design(kind, affine._features(kind, val)), val.labels.numpy(), rows)
+    data = affine._problem(affine._design(kind, affine._features(kind, val)), val.labels, rows)
     at = affine._start(data.design) + 0.1
     penalty = affine._penalty(kind, val, 0.3)
     found = data.hessian(at) + penalty.hessian()

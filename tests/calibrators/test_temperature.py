@@ -30,7 +30,7 @@ from tests.conftest import draw_many_labels, draw_one_label
 
 def oracle(predictions):
     """The best T by scipy, from the definition of the NLL, to about 1e-8."""
-    logits, labels = predictions.logits[0].double().numpy(), predictions.labels.numpy()
+    logits, labels = predictions.logits[0].astype(np.float64), predictions.labels
 
     def softmax_nll(log_t):
         return -log_softmax(logits / math.exp(log_t), axis=1)[np.arange(len(labels)), labels].mean()
@@ -188,7 +188,7 @@ def test_remarks_on_low_temperature_and_few_rows():
 
 def test_rows_without_a_label_do_not_count():
     predictions = draw_one_label(400, sharpness=3)
-    half = predictions.labels.clone()
+    half = predictions.labels.copy()
     half[::2] = IGNORE
     partly = Predictions(predictions.logits, half, predictions.kind)
     only = predictions.take(np.arange(1, 400, 2))
@@ -220,7 +220,7 @@ def test_a_member_each_and_after_averaging():
     ).mean(dim=0)
     assert torch.allclose(calibrated.probs(), expected, atol=1e-12)
     assert torch.equal(fitted.scale(members), calibrated.logits)
-    assert np.array_equal(fitted.scale(members.numpy()), calibrated.logits.numpy())
+    assert np.array_equal(fitted.scale(members.numpy()), calibrated.logits)
     assert torch.allclose(fitted.module()(members), calibrated.logits, rtol=1e-6)
     after = fit_temperature(ensemble)
     assert after == fit_temperature(ensemble.average())

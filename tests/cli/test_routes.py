@@ -35,7 +35,7 @@ def drawn(many=False, n=ROWS):
 
 def as_predicted(predictions, file, *, truth=True):
     """Predictions as `surefoot predict --probabilities` writes them, one image unreadable; with true labels."""
-    probs = predictions.probs().numpy()
+    probs = predictions.probs()
     top = [NAMES[index] for index in probs.argmax(axis=1)]
     columns = {
         "path": ["bad.png", *predictions.ids],

@@ -166,7 +166,7 @@ def test_the_page_s_snippet_accepts_what_the_thresholds_do(method, members, tmp_
     rng = np.random.default_rng(0)
     ours = draw_one_label(1500, 3, sharpness=3)
     unlike = np.array([0.5, 1.0, 2.0])[:members].reshape(-1, 1, 1)
-    logits = unlike * ours.logits.numpy() + rng.standard_normal((members, ours.n, 3))
+    logits = unlike * ours.logits + rng.standard_normal((members, ours.n, 3))
     val, file = tmp_path / "val.npz", tmp_path / "t.json"
     write_predictions(Predictions.from_logits(logits, ours.labels), val)
     options = []

@@ -289,7 +289,7 @@ def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
     assert counted.unreadable == (f"{bad} (not an image)",)
     assert rows[str(bad)]["error"] == "not an image"
     assert {rows[str(bad)][name] for name in ("label", "confidence", "decision", "prob_red")} == {None}
-    probs = stored.probs().numpy()
+    probs = stored.probs()
     for path, p in zip(stored.ids, probs, strict=True):
         row = rows[str(made.images / path)]
         assert row["label"] == COLOURS[p.argmax()]
@@ -299,7 +299,7 @@ def test_predictions_of_files_are_the_stored_ones(one, tmp_path):
         decision = "accept" if p.max() >= 0.6 else "reject" if p.max() < 0.35 else "review"
         assert row["decision"] == decision
         assert row["error"] is None
-    before = made.stored(METHODS.named("ensemble-of-t")).before[TESTED[0]].logits.double()
+    before = made.stored(METHODS.named("ensemble-of-t")).before[TESTED[0]].logits.astype(np.float64)
     energy = -torch.logsumexp(before, dim=2).mean(dim=0)
     assert [rows[str(made.images / path)]["novelty"] for path in stored.ids] == pytest.approx(
         energy.tolist(), abs=1e-4

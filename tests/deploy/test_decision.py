@@ -49,7 +49,7 @@ def test_it_is_kept_in_a_bundle_with_the_reference(tmp_path):
     assert made.opened.plans[0].methods[0].method.name == METHOD
 
     def novelty(split):
-        each = [made.store.predictions(spec, split).logits.numpy().astype(float)[0] for spec in specs]
+        each = [made.store.predictions(spec, split).logits.astype(float)[0] for spec in specs]
         return np.mean([-logsumexp(logits, axis=1) for logits in each], axis=0)
 
     scores = {split: novelty(split) for split in (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)}

@@ -71,7 +71,7 @@ def test_every_number_against_scipy_and_scikit_learn():
     assert [confidence.change.low, confidence.change.high] == pytest.approx([ends.low, ends.high], rel=0.03)
     auroc = roc_auc_score([0] * 700 + [1] * 150, -np.concatenate([a, b]))
     assert confidence.more_novel.value == pytest.approx(auroc)
-    energies = [-each.logits[0].logsumexp(dim=1).numpy() for each in (reference, current)]
+    energies = [-each.logits[0].logsumexp(dim=1) for each in (reference, current)]
     assert novelty.more_novel.value == pytest.approx(
         roc_auc_score([0] * 700 + [1] * 150, np.concatenate(energies))
     )
@@ -102,7 +102,7 @@ def test_probabilities_are_compared_with_logits_by_what_both_have():
     rng = np.random.default_rng(3)
     constant = 2 * rng.standard_normal((1200, 1))
     rows = source(1200, rng)
-    logits = Predictions.from_logits(rows.logits[0].numpy() + constant, rows.labels)
+    logits = Predictions.from_logits(rows.logits[0] + constant, rows.labels)
     reference, current = logits.take(slice(900)), logits.take(slice(900, None))
     probabilities = Predictions.from_probs(current.probs(), None, kind="one_label")
     adjusted = {each.name: each.adjusted for each in surefoot.monitor(reference, probabilities).findings}
@@ -375,9 +375,9 @@ def test_novelty_that_is_as_high_as_can_be_everywhere_is_compared():
 def test_many_labels_are_watched_row_by_row():
     many = draw_many_labels(400, 5)
     scores = scores_of(many)
-    probs = many.probs().numpy()
+    probs = many.probs()
     assert scores.confidence == pytest.approx(np.maximum(probs, 1 - probs).mean(axis=1))
-    labels = many.labels.numpy()
+    labels = many.labels
     right = np.where(labels < 0, np.nan, (probs >= 0.5) == (labels == 1))
     sure = np.where(labels < 0, np.nan, np.maximum(probs, 1 - probs))
     known = (labels >= 0).any(axis=1)

@@ -244,9 +244,9 @@ def test_many_labels_one_class_at_a_time():
     found = choose_thresholds(many, Guarantee(target_error=0.1), for_class="dog")
     known = many.labels[:, 1] >= 0
     assert found.n == int(known.sum())
-    odds = many.logits[0, known, 1].numpy()
+    odds = many.logits[0, known, 1]
     taken = 1 / (1 + np.exp(-np.abs(odds))) >= found.accept
-    wrong = (odds >= 0) != (many.labels[known, 1].numpy() == 1)
+    wrong = (odds >= 0) != (many.labels[known, 1] == 1)
     error = found.zones["accept"].error
     assert (error.k, error.n) == ((taken & wrong).sum(), taken.sum())
     with pytest.raises(InputError, match="alone needs many labels; got one label per row"):
@@ -356,7 +356,7 @@ def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     three = draw_one_label(3000, 3, sharpness=3, class_names=["a", "b", "c"])
     per_class = choose_thresholds(three, Guarantee(target_error=0.2), per="class")
     assert set(per_class.parts) == {"a", "b", "c"}
-    predicted = three.probs().argmax(dim=1).numpy()
+    predicted = three.probs().argmax(dim=1)
     limits = np.array([per_class.parts[name].accept for name in "abc"])[predicted]
     assert np.array_equal(per_class.accepted(three), confidences(three) >= limits)
     with pytest.raises(InputError, match="unknown column 'colour'"):

@@ -576,7 +576,7 @@ def test_these_groups_and_sign_flips_are_of_the_rows_differences():
 
 
 def true_probability(predictions):
-    return predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()]
+    return predictions.probs()[np.arange(predictions.n), predictions.labels]
 
 
 def test_the_combined_interval_has_satterthwaites_freedom():

@@ -182,7 +182,7 @@ def test_two_models_on_the_same_samples():
 def test_groups_have_values_and_a_worst():
     groups = np.array(["good", "bad"])[(np.arange(400) % 4 == 0).astype(int)]
     labels_wrong = draw_one_label(400, sharpness=4, groups=groups)
-    labels = labels_wrong.labels.clone()
+    labels = labels_wrong.labels.copy()
     labels[groups == "bad"] = (labels[groups == "bad"] + 1) % 4
     result = evaluate(dataclasses.replace(labels_wrong, labels=labels), resamples=10).sides["familiar"]
     assert [(group.group, group.n) for group in result.groups] == [("bad", 100), ("good", 300)]

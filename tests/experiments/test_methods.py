@@ -104,7 +104,7 @@ def test_probabilities_are_sound_for_every_run(made, name):
             assert ((probs >= 0) & (probs <= 1)).all()
             if task.kind is LabelKind.ONE_LABEL:
                 assert torch.allclose(probs.sum(dim=1), torch.ones(len(probs), dtype=torch.float64))
-            assert (run.after[split].labels.numpy() == task.splits[split].labels).all()
+            assert (run.after[split].labels == task.splits[split].labels).all()
 
 
 @pytest.mark.parametrize("name", names)

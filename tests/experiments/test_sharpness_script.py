@@ -115,7 +115,7 @@ def best_temperature(logits, labels):
 
 def arrays(store, spec, split):
     predictions = store.predictions(spec, split)
-    return predictions.logits[0].numpy(), predictions.labels.numpy()
+    return predictions.logits[0], predictions.labels
 
 
 PLAIN = Recipe(epochs=4, learning_rate=0.1)
@@ -349,7 +349,7 @@ def finished(request, evaluation, tmp_path_factory):
 
 def naive(name, ensemble, rows):
     """A metric of the mean of the members' probabilities over rows drawn with repetition, by numpy."""
-    logits, labels = ensemble.logits.numpy().astype(np.float64)[:, rows], ensemble.labels.numpy()[rows]
+    logits, labels = ensemble.logits.astype(np.float64)[:, rows], ensemble.labels[rows]
     if ensemble.kind is LabelKind.ONE_LABEL:
         top = logits.max(axis=2, keepdims=True)
         p = np.exp(logits - top)

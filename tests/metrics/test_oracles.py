@@ -30,7 +30,7 @@ def rounded_to_ties(predictions):
 def test_one_label_metrics_agree_with_plain_loops(predictions):
     labels = predictions.labels.tolist()
     probs = [oracles.softmax(row) for row in predictions.logits[0].tolist()]
-    top = predictions.logits[0].argmax(dim=1).tolist()
+    top = predictions.logits[0].argmax(axis=1).tolist()
     correct = [y == k for y, k in zip(labels, top, strict=True)]
     confidence = predictions.outcomes.confidence
     assert confidence == pytest.approx([max(p) for p in probs], rel=1e-12)
@@ -49,14 +49,14 @@ def test_one_label_metrics_agree_with_plain_loops(predictions):
 @pytest.mark.parametrize("predictions", [CASES[0], CASES[1], CASES[2], CASES[4]], ids=repr)
 def test_scikit_learn_agrees(predictions):
     """Where no p(true) is below 2e-16: there scikit-learn clips, and 'unclipped' would be another number."""
-    labels, classes = predictions.labels.numpy(), range(predictions.classes)
-    expected = log_loss(labels, predictions.probs().numpy(), labels=list(classes))
+    labels, classes = predictions.labels, range(predictions.classes)
+    expected = log_loss(labels, predictions.probs(), labels=list(classes))
     assert metrics.nll_unclipped(predictions) == pytest.approx(expected, rel=1e-9)
 
 
 def test_scikit_learn_agrees_on_binary_brier():
     predictions = draw_one_label(500, 2)
-    expected = brier_score_loss(predictions.labels.numpy(), predictions.probs()[:, 1].numpy())
+    expected = brier_score_loss(predictions.labels, predictions.probs()[:, 1])
     assert metrics.brier(predictions) == pytest.approx(expected**0.5, rel=1e-12)
 
 
@@ -77,7 +77,7 @@ def test_netcal_agrees_on_equal_mass_ece():
         from netcal.metrics import ECE
     for seed in range(5):
         predictions = draw_one_label(1000, 6, sharpness=2, seed=seed)
-        probs, labels = predictions.probs().numpy(), predictions.labels.numpy()
+        probs, labels = predictions.probs(), predictions.labels
         found = ECE(bins=10, equal_intervals=False).measure(probs, labels)
         # netcal's quantile edges may put a boundary row into the neighbouring bin
         assert metrics.ece(predictions) == pytest.approx(found, abs=2e-3)
@@ -132,7 +132,7 @@ def test_floor_is_what_calibrated_models_show():
 @pytest.mark.parametrize("members", [1, 3])
 def test_many_label_metrics_agree_with_plain_loops(members):
     predictions = draw_many_labels(120, 4, sharpness=2, members=members)
-    probs, labels = predictions.probs().numpy(), predictions.labels.numpy()
+    probs, labels = predictions.probs(), predictions.labels
     cells = [
         (p, y, k)
         for row, true in zip(probs, labels, strict=True)

@@ -187,7 +187,7 @@ def test_brier_definitions_agree_for_two_classes_only():
 
 def test_float32_logits_give_float64_scores():
     exact = draw_one_label(2000, 10, sharpness=3)
-    single = exact.with_logits(exact.logits.float())
+    single = exact.with_logits(exact.logits.astype(np.float32))
     for metric in METRICS:
         assert same(metric.function(exact), metric.function(single), 1e-5), metric.name
 

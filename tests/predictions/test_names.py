@@ -64,7 +64,7 @@ def test_names_are_refused_or_survive_every_file_type(data, tmp_path):
         again = read_predictions(path)
         assert again.class_names == tuple(class_names)
         assert again.labels.tolist() == labels.tolist()
-        assert np.array_equal(again.logits.double(), given.logits.double())
+        assert np.array_equal(again.logits.astype(np.float64), given.logits.astype(np.float64))
         assert again.groups.tolist() == given.groups.tolist()
         assert again.ids.tolist() == given.ids.tolist()
         assert again.attributes.column_names == [column]
@@ -77,7 +77,7 @@ def test_names_are_refused_or_survive_every_file_type(data, tmp_path):
             read_names, read_labels, read_logits = rows_in_batches(path)
             assert read_names == tuple(class_names)
             assert read_labels.tolist() == labels.tolist()
-            assert np.array_equal(read_logits.astype(float), given.logits.double())
+            assert np.array_equal(read_logits.astype(float), given.logits.astype(np.float64))
 
 
 def refuse_formulas(path):

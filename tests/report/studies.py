@@ -162,5 +162,5 @@ def with_runs(part, runs):
 
 def nll_by_hand(predictions):
     """Clipped NLL from the probabilities alone."""
-    p = predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()]
+    p = predictions.probs()[np.arange(predictions.n), predictions.labels]
     return float(-np.log(np.clip(p, 0.001, 0.999)).mean())

@@ -157,8 +157,8 @@ def test_no_figure_uses_global_state():
 def test_confidence_bins_against_a_count_by_hand(classes, n, seed):
     predictions = draw_one_label(n + 1, classes, sharpness=3, seed=seed)
     bins = numbers.confidence_bins([predictions])
-    p = softmax(predictions.logits[0].numpy(), axis=1)
-    wrong = p.argmax(axis=1) != predictions.labels.numpy()
+    p = softmax(predictions.logits[0], axis=1)
+    wrong = p.argmax(axis=1) != predictions.labels
     for i, (low, high) in enumerate(zip(bins.edges, bins.edges[1:], strict=False)):
         inside = (p.max(axis=1) > low) & (p.max(axis=1) <= high)
         assert (bins.errors[i].k, bins.errors[i].n) == ((inside & wrong).sum(), inside.sum())
@@ -239,9 +239,9 @@ def test_e99_bars_are_exact_and_drawn(methods):
     bars = numbers.e99_bars(methods)
     for each in methods:
         for side, predictions in each.runs[0].sides.items():
-            p = predictions.probs().numpy()
+            p = predictions.probs()
             sure = p.max(axis=1) > 0.99
-            k = int((sure & (p.argmax(axis=1) != predictions.labels.numpy())).sum())
+            k = int((sure & (p.argmax(axis=1) != predictions.labels)).sum())
             bar = bars[each.name][side]
             assert (bar.k, bar.n) == (k, sure.sum())
             if bar.n:
@@ -266,9 +266,9 @@ def test_nll_by_temperature_is_nll_at_each_temperature(draw):
 
 def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
     familiar = draw_one_label(members=3, sharpness=4)
-    p = softmax(familiar.logits.numpy(), axis=2).mean(axis=0)
+    p = softmax(familiar.logits, axis=2).mean(axis=0)
     at_two = np.sqrt(p) / np.sqrt(p).sum(axis=1, keepdims=True)
-    true = at_two[np.arange(familiar.n), familiar.labels.numpy()]
+    true = at_two[np.arange(familiar.n), familiar.labels]
     expected = [-np.log(np.clip(true, 0.001, 0.999)).mean()]
     assert numbers.nll_by_temperature(familiar, [2.0]) == pytest.approx(expected)
 

@@ -26,8 +26,8 @@ def decoded(uri):
 def test_one_label_mistakes_against_a_search_by_hand():
     before = draw_one_label(200, 4, sharpness=4, class_names=NAMES)
     after = before.with_logits(before.logits / 2)
-    p, p_before = after.probs().numpy(), before.probs().numpy()
-    predicted, true = p.argmax(axis=1), after.labels.numpy()
+    p, p_before = after.probs(), before.probs()
+    predicted, true = p.argmax(axis=1), after.labels
     wrong = sorted(np.flatnonzero(predicted != true), key=lambda row: -p[row, predicted[row]])
     mistakes = gallery.most_confident_mistakes(after, 12, uncalibrated=before)
     assert [each.row for each in mistakes] == wrong[:12]
@@ -41,7 +41,7 @@ def test_one_label_mistakes_against_a_search_by_hand():
 
 def test_many_label_mistakes_against_a_search_by_hand():
     predictions = draw_many_labels(seed=4)
-    p, labels = predictions.probs().numpy(), predictions.labels.numpy()
+    p, labels = predictions.probs(), predictions.labels
     answers = [
         (max(p[row, c], 1 - p[row, c]), row, c)
         for row, c in np.argwhere(labels >= 0)

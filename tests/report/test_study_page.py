@@ -136,13 +136,13 @@ def test_subgroups_have_the_intervals_of_scipy(study):
     predictions = study.parts[0].comparison.method("single").runs[0].after[UNFAMILIAR]
     row = next(scores[0] for side, scores in groups.rows if side == "unfamiliar")
     here = predictions.groups == row.group
-    p = predictions.probs().numpy()[np.arange(predictions.n), predictions.labels.numpy()][here]
+    p = predictions.probs()[np.arange(predictions.n), predictions.labels][here]
     losses = -np.log(np.clip(p, 0.001, 0.999))
     low, high = stats.t.interval(0.95, len(losses) - 1, losses.mean(), stats.sem(losses))
     score = row.metrics["nll"]
     assert (score.value, score.low, score.high) == pytest.approx((losses.mean(), max(0, low), high))
     error = row.metrics["label_error"]
-    wrong = int((predictions.probs().numpy().argmax(1) != predictions.labels.numpy())[here].sum())
+    wrong = int((predictions.probs().argmax(1) != predictions.labels)[here].sum())
     exact = stats.binomtest(wrong, int(here.sum())).proportion_ci(method="exact")
     assert (error.k, error.n, error.low, error.high) == (wrong, here.sum(), *map(pytest.approx, exact))
     assert subgroups(study.parts[0], None).titles == ("Single",)
@@ -204,7 +204,7 @@ def pictures(monkeypatch):
     predictions = part.comparison.methods[0].runs[0].after[UNFAMILIAR]
     inputs = np.random.default_rng(0).integers(0, 255, size=(predictions.n, 8, 8, 3), dtype=np.uint8)
     order = np.random.default_rng(1).permutation(predictions.n)
-    samples = Samples(predictions.ids.astype(str)[order], predictions.labels.numpy()[order], inputs[order])
+    samples = Samples(predictions.ids.astype(str)[order], predictions.labels[order], inputs[order])
     train = Samples(np.array(list("wxyz")), np.arange(4), inputs[:4])
     task = Task("pictures", LabelKind.ONE_LABEL, tuple("abcd"), {Split.TRAIN: train, UNFAMILIAR: samples})
     monkeypatch.setattr(study_gallery, "task_named", lambda *_, **__: task)
@@ -215,7 +215,7 @@ def test_the_gallery_shows_the_most_confident_mistakes_before_and_after(pictures
     part, inputs = pictures
     gallery = part_gallery(part, "ensemble")
     before, after = (method.runs[0].after[UNFAMILIAR] for method in part.comparison.methods)
-    p, q, labels = before.probs().numpy(), after.probs().numpy(), before.labels.numpy()
+    p, q, labels = before.probs(), after.probs(), before.labels
     wrong = np.flatnonzero(p.argmax(1) != labels)
     most_confident = wrong[np.argsort(-p[wrong].max(1), kind="stable")][:12]
     assert len(gallery.cards) == 12

@@ -77,7 +77,7 @@ def expected(bundle, data, folder):
     path = Path(folder) / "one.image"
     path.write_bytes(data)
     result = bundle.predict(bundle.preprocess(path)[None])
-    return result.probs()[0].numpy(), float(result.novelty[0])
+    return result.probs()[0], float(result.novelty[0])
 
 
 def counts(text):

@@ -28,7 +28,7 @@ def shape_of(predictions):
 
 
 def batch_of(predictions, rows=slice(None)):
-    return Batch(predictions.logits.numpy()[:, rows], predictions.labels.numpy()[rows])
+    return Batch(predictions.logits[:, rows], predictions.labels[rows])
 
 
 def accumulated(predictions, metrics=(), versions=(None,), parts=1):

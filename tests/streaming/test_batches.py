@@ -68,7 +68,7 @@ def test_what_others_write(name, tmp_path):
     logits, labels, shape = rows_of([tmp_path / "p.parquet"])
     whole = read_predictions(tmp_path / "p.parquet")
     assert np.array_equal(logits, whole.logits)
-    assert logits.dtype == whole.logits.numpy().dtype
+    assert logits.dtype == whole.logits.dtype
     assert np.array_equal(labels, whole.labels)
     assert shape.kind is whole.kind
 

@@ -118,11 +118,11 @@ SORTED = draw_one_label(4000, sharpness=3, seed=3)
 SORTED = SORTED.take(np.argsort(SORTED.outcomes.confidence))
 LARGE_LAST = draw_one_label(5000, seed=4)  # the first rows say nothing of how large the logits are
 LARGE_LAST = Predictions.from_logits(
-    LARGE_LAST.logits.numpy() * np.repeat([1e-3, 1e3], [4900, 100])[:, None], LARGE_LAST.labels
+    LARGE_LAST.logits * np.repeat([1e-3, 1e3], [4900, 100])[:, None], LARGE_LAST.labels
 )
 WRONG_LAST = draw_one_label(2000, seed=5)  # T of the first rows is about 1, and of all as large as can be
 WRONG_LAST = Predictions.from_logits(
-    WRONG_LAST.logits.numpy() * np.repeat([1, -1], [100, 1900])[:, None], WRONG_LAST.labels
+    WRONG_LAST.logits * np.repeat([1, -1], [100, 1900])[:, None], WRONG_LAST.labels
 )
 FITTED = {
     **DRAWN,
@@ -207,7 +207,7 @@ def test_what_python_refuses_of_files(tmp_path):
             r"familiar has type str; allowed: Predictions .* or ScannedPredictions \(scan_predictions\)",
         ),
         (lambda: evaluate(scanned, memory), "unfamiliar is in memory and familiar scanned; allowed: both"),
-        (lambda: fit_calibration("temperature", memory.logits), "val has type Tensor; allowed: Predictions"),
+        (lambda: fit_calibration("temperature", memory.logits), "val has type ndarray; allowed: Predictions"),
         (lambda: fit_calibration("temperature", scanned, weights="w"), "weights cannot be streamed"),
         (lambda: fit_calibration("platt", scanned), "method 'platt' cannot be streamed; have: temperature"),
         (lambda: scan_predictions([]), "the list of prediction files is empty"),
@@ -239,7 +239,7 @@ def test_defaults_are_those_in_memory(tmp_path):
 
 
 def test_one_hot_labels_are_recognised(tmp_path):
-    logits = draw_one_label(40).logits[0].numpy()
+    logits = draw_one_label(40).logits[0]
     one_hot = np.eye(4, dtype=int)[np.arange(40) % 4]
     two, none, unknown = one_hot.copy(), one_hot.copy(), one_hot.copy()
     two[39], none[39], unknown[39, 0] = [1, 1, 0, 0], 0, -100

@@ -136,7 +136,7 @@ def test_scaled_teachers_are_averaged_after_division_by_their_own_temperature(tm
     """Without random views, so that the teachers' logits are those of their predictions."""
     still = Students(tmp_path, recipe=replace(RECIPE, augmentation="none"))
     specs = [Spec(still.task.name, still.task.identity, still.recipe, seed) for seed in (0, 1)]
-    logits = [still.store.predictions(spec, Split.VAL).logits[0].numpy() for spec in specs]
+    logits = [still.store.predictions(spec, Split.VAL).logits[0] for spec in specs]
     fitted = [fit_temperature(still.store.predictions(spec, Split.VAL)).temperature for spec in specs]
     assert abs(fitted[0] - fitted[1]) > 0.01, "the case tells temperatures apart"
     context = still.context()

@@ -121,7 +121,7 @@ def results(wanted):
         for name, tensor in load_file(store.weights_file(spec)).items():
             found[spec.seed, name] = tensor.numpy().tobytes()
         for split in PREDICTED:
-            found[spec.seed, split] = store.predictions(spec, split).logits.numpy().tobytes()
+            found[spec.seed, split] = store.predictions(spec, split).logits.tobytes()
     return found
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+import numpy as np
+
 from surefoot.arguments import checked
 from surefoot.errors import InputError, require_number
 from surefoot.predictions.labels import LabelKind
@@ -130,7 +132,8 @@ class Calibration(Result, ABC):
         self.check(predictions)
         if self.lowest_probability is not None:
             predictions = predictions.with_zeros_as(self.lowest_probability)
-        return self.apply(predictions.average() if self.averages_members else predictions)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            return self.apply(predictions.average() if self.averages_members else predictions)
 
     def check(self, predictions: PredictionsLike) -> None:
         """Refuse predictions of other classes, or of another number of members, than it was fitted for."""

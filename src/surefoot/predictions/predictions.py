@@ -51,10 +51,6 @@ class Predictions:
     features: Floats | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        for name in ("logits", "labels", "novelty", "features"):
-            values = getattr(self, name)
-            if values is not None and not isinstance(values, np.ndarray):
-                object.__setattr__(self, name, as_array(name, values))
         check_predictions(self.logits, self.labels, self.kind, self.class_names)
         for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
@@ -243,7 +239,7 @@ class Predictions:
     @checked
     def with_logits(self, logits: Any) -> "Predictions":
         """The same samples with other logits."""
-        return replace(self, logits=logits)
+        return replace(self, logits=as_numpy(logits))
 
     def probs(self) -> Array:
         """Probabilities (n, classes) in float64: softmax, or sigmoid per class, averaged over members."""
@@ -431,11 +427,3 @@ def is_tensor(values: Any) -> bool:
     return any(
         (of.__module__.split(".")[0], of.__name__) == ("torch", "Tensor") for of in type(values).__mro__
     )
-
-
-def as_array(name: str, values: Any) -> NDArray[Any]:
-    """A tensor as an array; anything else is refused."""
-    if not is_tensor(values):
-        raise InputError(f"{name} are a {type(values).__name__}; allowed: an array")
-    array: NDArray[Any] = as_numpy(values)
-    return array

@@ -29,7 +29,8 @@ class Scaling:
         if lowest >= 1:
             return
         largest = max(-float(logits.min()), float(logits.max())) / lowest
-        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype).max))
+        kept = len(logits) == 1 or not self.averaged_first  # an average is float64
+        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype if kept else np.float64).max))
         if not largest <= most:
             raise InputError(f"calibrated logits are up to {largest:g} in size; allowed: up to {most:g}")
 
