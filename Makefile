@@ -64,19 +64,17 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
 		|| echo "no Chromium here and none could be installed: the browser tests will be skipped"
 
-KERNELS := hatch_build.py src/surefoot/kernels.cpp # compiled by an installation
-
-.venv/core: pyproject.toml constraints.txt $(KERNELS)
+.venv/core: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e .
 	@touch $@
 
-.venv/dev: pyproject.toml constraints.txt $(KERNELS)
+.venv/dev: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/core
 
-.venv/docs: pyproject.toml constraints.txt $(KERNELS)
+.venv/docs: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e '.[docs]'
 	@touch $@ .venv/core
@@ -86,13 +84,13 @@ KERNELS := hatch_build.py src/surefoot/kernels.cpp # compiled by an installation
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
-.venv-recipes/installed: pyproject.toml constraints.txt $(KERNELS)
+.venv-recipes/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-recipes
 	.venv-recipes/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,recipes]'
 	@touch $@
 
 # torchvision works only with the build of torch that is next to it on the index: === leaves out builds like 2.13.0+cpu
-.venv-timm/installed: pyproject.toml constraints.txt $(KERNELS)
+.venv-timm/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-timm
 	.venv-timm/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt \
 		"$$(sed -n 's/^torch==/torch===/p' constraints.txt)" -e '.[backbones]' pytest hypothesis

@@ -19,13 +19,10 @@ def pytest_configure(config):
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     import matplotlib
-    import torch
     from hypothesis import settings
 
     matplotlib.use("agg")
     subprocess.Popen = warm.Popen
-    if not torch.cuda.is_available():  # kernels of a GPU run on the CPU; read when triton is first imported
-        os.environ["TRITON_INTERPRET"] = "1"
     settings.register_profile("same", derandomize=True, deadline=None)  # so that a green commit stays green
     settings.register_profile("explore", deadline=None, print_blob=True)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

@@ -22,7 +22,6 @@ SMOKE = ROOT / "tests" / "smoke.py"
 EXTRAS = ("export", "serve", "sklearn", "ray", "backbones")
 NEEDED = (
     "surefoot/py.typed",
-    "surefoot/kernels.cpp",
     "surefoot/templates/study.html",
     "surefoot/tasks/pets_data/pets.parquet",
     "surefoot/tasks/pets_data/LICENSE.txt",
@@ -75,10 +74,7 @@ def build(folder: Path) -> tuple[Path, Path]:
     builder.install("hatchling>=1.26")
     run(builder.python, "-m", "hatchling", "build", "-d", str(ROOT / "dist"), cwd=ROOT)
     release = version()
-    wheel = max(
-        (ROOT / "dist").glob(f"surefoot-{release}-py3-none-*.whl"), key=lambda path: path.stat().st_mtime
-    )
-    assert (wheel.stem.endswith("-any")) == (not any(name.endswith(".native") for name in names(wheel)))
+    wheel = ROOT / "dist" / f"surefoot-{release}-py3-none-any.whl"
     sdist = ROOT / "dist" / f"surefoot-{release}.tar.gz"
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "sdist", filter="data")

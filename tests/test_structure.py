@@ -16,7 +16,7 @@ SOURCE = Path(surefoot.__file__).parent
 # A package may import from its own level's line only itself, and from the levels above it.
 LEVELS = (
     {"errors", "intervals", "runtime", "text"},
-    {"arguments", "io", "kernels", "pages", "plugins", "progress", "ray_cluster", "registry"},
+    {"arguments", "io", "pages", "plugins", "progress", "ray_cluster", "registry"},
     {"images", "networks", "predictions", "recipes", "results"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},

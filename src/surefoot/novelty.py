@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from surefoot.deploy.distances import NEIGHBOURS, QUERIES_AT_ONCE, REFERENCES_AT_ONCE, average_ranks
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.networks.network import Network
+from surefoot.predictions.distances import NEIGHBOURS, QUERIES_AT_ONCE, REFERENCES_AT_ONCE, average_ranks
 from surefoot.predictions.labels import LabelKind
 from surefoot.registry import Registry
 from surefoot.training.augment import channel_spread

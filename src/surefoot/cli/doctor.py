@@ -69,7 +69,6 @@ def findings(store: Path, cache: Path | None) -> Iterator[Finding]:
     yield _python()
     yield from (_library(name) for name in LIBRARIES)
     yield _processor()
-    yield _kernels()
     yield from (_extra(name) for name in EXTRAS)
     for what, folder in (("store", store), ("image cache", cache or default_cache())):
         yield from _folder(what, folder)
@@ -113,18 +112,6 @@ def _processor() -> Finding:
     )
     return Finding(
         "processor", MISSING, f"nvidia-smi is here, but torch finds no GPU; {why}; {cores}", remedy
-    )
-
-
-def _kernels() -> Finding:
-    """Whether metrics and fits run as compiled code."""
-    from surefoot import kernels
-
-    if kernels.is_available():
-        return Finding("compiled code", OK, "metrics and fits use it")
-    remedy = "with a C++ compiler (c++, g++ or clang++), install Surefoot again"
-    return Finding(
-        "compiled code", MISSING, "metrics and fits of large files are 1.5 to 8 times slower", remedy
     )
 
 

@@ -24,7 +24,6 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.distances import average_ranks, energy, neighbour_distances
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
 from surefoot.errors import InputError
@@ -36,6 +35,7 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
+from surefoot.predictions.distances import average_ranks, energy, neighbour_distances
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
