@@ -7,8 +7,8 @@ from pathlib import Path
 
 import detectors
 import numpy as np
-import torch
 from detectors import TASKS, Network, load, numbers, recipes, windows
+from scipy.special import softmax
 
 from surefoot import Predictions, fit_calibration, fit_temperature
 from surefoot.deploy.accuracy import (
@@ -71,7 +71,9 @@ def accuracy_networks(store: Path, task: str, half: str) -> list[tuple[str, Netw
     found += [("single", load(recipe[0], half)) for recipe in others] if half == "confirm" else []
     for family in families:
         sides = [
-            getattr(family[0], side).with_logits(torch.cat([getattr(each, side).logits for each in family]))
+            getattr(family[0], side).with_logits(
+                np.concatenate([getattr(each, side).logits for each in family])
+            )
             for side in ("familiar", "unfamiliar", "val")
         ]
         found.append(("ensemble", Network(task, *sides)))
@@ -111,18 +113,17 @@ def rows_of(sides: list[Predictions], scale: float) -> Rows:
         probs = np.concatenate([np.clip(side.probs().astype(np.float64), 1e-12, 1) for side in sides])
         entropy = (probs * np.log(probs)).sum(axis=1)
         if sides[0].members > 1:
-            logits = torch.cat([side.logits.astype(np.float64) for side in sides], dim=1)
-            sampled = _pairs((logits / scale).softmax(dim=2))
-            chosen = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).double()
-            agreeing = _pairs(chosen)
+            logits = np.concatenate([side.logits.astype(np.float64) for side in sides], axis=1)
+            sampled = _pairs(softmax(logits / scale, axis=2))
+            agreeing = _pairs(np.eye(logits.shape[2])[logits.argmax(axis=2)])
     return Rows(np.concatenate(confidence), np.concatenate(correct), entropy, sampled, agreeing)
 
 
-def _pairs(probs: torch.Tensor) -> Array:
+def _pairs(probs: Array) -> Array:
     """The mean product of two different members' probabilities, summed over classes."""
     members = len(probs)
-    pairs = (probs.sum(dim=0) ** 2).sum(dim=1) - (probs**2).sum(dim=(0, 2))
-    return (pairs / (members * (members - 1))).numpy()
+    pairs = (probs.sum(axis=0) ** 2).sum(axis=1) - (probs**2).sum(axis=(0, 2))
+    return pairs / (members * (members - 1))
 
 
 def estimates(kind: str, network: Network) -> Iterator[Estimate]:

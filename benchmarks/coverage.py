@@ -93,9 +93,10 @@ class Simulated:
     def difference(self, rng: np.random.Generator) -> Difference:
         """As `compare` makes it, of `runs` networks that both methods use."""
         all_gaps = self.gaps
-        draw = Draw.of_units(self.group_of, resamples=RESAMPLES, rng=rng)
-        sums = np.stack([np.bincount(self.group_of, gaps) for gaps in all_gaps])
-        drawn = sums @ draw.counts.T / (draw.counts @ np.bincount(self.group_of))
+        draw = Draw.of(len(self.group_of), self.group_of, resamples=RESAMPLES, rng=rng)
+        counts = np.concatenate(list(draw.counts()))
+        sums = np.stack([np.bincount(draw.block_of, gaps) for gaps in all_gaps])
+        drawn = sums @ counts.T / (counts @ np.bincount(draw.block_of))
         ours = summary([RunScore(run, float(gaps.mean())) for run, gaps in enumerate(all_gaps)])
         column = {"ours": ours, "theirs": summary([RunScore(run, 0.0) for run in range(len(all_gaps))])}
         replicates = {("ours", run): values for run, values in enumerate(drawn)}

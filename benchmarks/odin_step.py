@@ -73,10 +73,7 @@ def results(
         split: store.predictions(spec, split).take(rows[split].numpy()) for split in (Split.VAL, *tested)
     }
     for name in STEPS:
-        by_split = {
-            split: replace(each, novelty=torch.from_numpy(scaled[name][split]))
-            for split, each in predictions.items()
-        }
+        by_split = {split: replace(each, novelty=scaled[name][split]) for split, each in predictions.items()}
         fitted = fit_calibration("novelty", by_split[Split.VAL])
         values = [spearmanr(scores[name][Split.VAL], scores["none"][Split.VAL]).statistic]
         values += [fitted.parameters()["T0"][0], fitted.parameters()["T1"][0]]

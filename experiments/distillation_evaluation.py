@@ -214,14 +214,13 @@ def results(specs: Sequence[Spec], store: Store) -> Results:
 
 def references(spec: Spec, store: Store) -> "dict[str, dict[str, list[Predictions]]]":
     """The teachers: each with its T, their ensemble, and the ensemble of T-scaled teachers."""
-    import torch
 
     from surefoot.calibrators import CALIBRATORS
     from surefoot.evaluation.comparison import TEST_SPLITS
 
     def together(split: Split) -> "Predictions":
         parts = [store.predictions(teacher, split) for teacher in spec.needs()]
-        return parts[0].with_logits(torch.cat([part.logits for part in parts]))
+        return parts[0].with_logits(np.concatenate([part.logits for part in parts]))
 
     fitted = CALIBRATORS.named("member-temperatures").fit(together(Split.VAL))
     tests = {side: together(split) for side, split in TEST_SPLITS.items()}

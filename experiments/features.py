@@ -54,7 +54,9 @@ def write_features(spec: Spec, store: Store, context: TaskContext) -> float:
         features = predict([network], context.inputs[split], context.device, predictor=network_features)[0]
         with torch.inference_mode():
             logits = network.head(features.to(context.device)).float().cpu()
-        difference = float((logits - store.predictions(spec, split).logits[0].astype(np.float32)).abs().max())
+        difference = float(
+            (logits - torch.from_numpy(store.predictions(spec, split).logits[0]).float()).abs().max()
+        )
         if not difference <= LARGEST_DIFFERENCE:
             raise InputError(
                 f"{store.folder(spec)}: logits of {split} differ by {difference:g} from the stored ones; "

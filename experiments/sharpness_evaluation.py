@@ -34,6 +34,7 @@ from surefoot.text import (
 )
 
 if TYPE_CHECKING:
+    from surefoot.evaluation.bootstrap import Draw
     from surefoot.predictions.predictions import Predictions
     from surefoot.report.style import Picture
 
@@ -74,21 +75,19 @@ class Contender:
         return mean_defined(np.array([[m.function(run) for m in metrics] for run in self.runs]))
 
     def replicates(
-        self, metrics: Sequence[Any], counts: np.ndarray, unit_of: np.ndarray, picks: np.ndarray
+        self, metrics: Sequence[Any], draw: "Draw", counts: np.ndarray, picks: np.ndarray
     ) -> np.ndarray:
-        """(resamples, metrics) from how often each unit occurs, and the networks picked, both by resample."""
+        """(resamples, metrics) from how often each block occurs, and the networks picked, both by resample."""
         from surefoot.evaluation.bootstrap import Bootstrap
 
         if self.runs[0].members == 1:
-            every = np.stack([Bootstrap(run.outcomes, metrics, unit_of).values(counts) for run in self.runs])
+            every = np.stack([Bootstrap(run.outcomes, metrics, draw).values(counts) for run in self.runs])
             return np.stack([mean_defined(every[picked, :, b]) for b, picked in enumerate(picks)])
-        import torch
-
-        networks = torch.cat([run.logits for run in self.runs])
+        networks = np.concatenate([run.logits for run in self.runs])
         drawn = []
         for of_units, picked in zip(counts, picks.reshape(len(picks), len(self.runs), -1), strict=True):
-            ensembles = [self.runs[0].with_logits(networks[torch.from_numpy(members)]) for members in picked]
-            boots = [Bootstrap(ensemble.outcomes, metrics, unit_of) for ensemble in ensembles]
+            ensembles = [self.runs[0].with_logits(networks[members]) for members in picked]
+            boots = [Bootstrap(ensemble.outcomes, metrics, draw) for ensemble in ensembles]
             drawn.append(mean_defined(np.stack([boot.values(of_units[None])[:, 0] for boot in boots])))
         return np.stack(drawn)
 
@@ -176,13 +175,18 @@ def gaps(
         rng = np.random.default_rng([seed, index])
         draw = Draw.of(first.n, first.groups, resamples=resamples, rng=rng)
         factor = few_samples_factor(len(np.unique(draw.unit_of[first.outcomes.row])))
+        counts = np.concatenate(list(draw.counts()))
         picks = picked_networks([method.specs for method in methods.values()], resamples, rng)
         values = {name: method.values(metrics) for name, method in methods.items()}
 
         def replicates(
-            method: Contender, metrics: Any = metrics, draw: Draw = draw, picks: Any = picks
+            method: Contender,
+            metrics: Any = metrics,
+            draw: Draw = draw,
+            counts: Any = counts,
+            picks: Any = picks,
         ) -> np.ndarray:
-            return method.replicates(metrics, draw.counts, draw.unit_of, picks[method.specs])
+            return method.replicates(metrics, draw, counts, picks[method.specs])
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy releases the lock for most of it
             drawn = dict(zip(methods, pool.map(replicates, methods.values()), strict=True))

@@ -183,8 +183,6 @@ def test_started_workers_do_not_start_more(threads):
 @pytest.mark.parametrize("members", [1, 2])
 def test_results_do_not_depend_on_the_number_of_threads(make, members, threads, monkeypatch):
     monkeypatch.setattr("surefoot.predictions.logits.NUMBERS_AT_ONCE", 5_000)
-    monkeypatch.setattr("surefoot.kernels.NUMBERS_AT_ONCE", 768)
-    monkeypatch.setattr("surefoot.kernels.CONFIDENCES_AT_ONCE", 700)
     monkeypatch.setattr("surefoot.runtime.NUMBERS_TO_DIVIDE", 0)
     drawn = make(2_000, 12, members=members, sharpness=2)
 

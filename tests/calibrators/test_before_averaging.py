@@ -12,6 +12,7 @@ from surefoot import InputError, LabelKind, Predictions, metrics
 from surefoot.calibrators import calibration_document, calibration_from, fit_calibration
 from surefoot.calibrators.before_averaging import fit_temperature_before_averaging, read
 from surefoot.calibrators.temperature import fit_temperature
+from surefoot.deploy.modules import module_of
 
 NAME = "temperature-before-averaging"
 
@@ -188,7 +189,7 @@ def test_it_survives_its_document_and_its_module():
     document = json.loads(json.dumps(calibration_document(fitted)))
     assert calibration_from(document) == fitted
     given = torch.from_numpy(logits)
-    torch.testing.assert_close(fitted.module()(given), given / fitted.temperature)
+    torch.testing.assert_close(module_of(fitted)(given), given / fitted.temperature)
     for members in (0, 2.5, True, "7"):
         with pytest.raises(ValueError, match="members is"):
             calibration_from({**document, "members": members})

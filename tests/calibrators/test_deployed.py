@@ -21,12 +21,12 @@ from tests.deploy.made import ran
 def test_a_model_gives_what_the_calibration_gives(name):
     """Of three classes, of two in one logit, of many labels; in float32, in any shape."""
     val, many = skewed(200), draw_many_labels(sharpness=2)
-    two = Predictions.from_logits(val.logits[0, :, 0] - val.logits[0, :, 1], (val.labels == 0).long())
-    log_odds = (two.logits[0, :, 1] - two.logits[0, :, 0]).float()
+    two = Predictions.from_logits(val.logits[0, :, 0] - val.logits[0, :, 1], (val.labels == 0).astype(int))
+    log_odds = (two.logits[0, :, 1] - two.logits[0, :, 0]).astype(np.float32)
     cases = [
         (val, val.logits[0].astype(np.float32)),
         (two, log_odds),
-        (two, log_odds.unsqueeze(1)),
+        (two, log_odds[:, None]),
         (many, many.logits[0].astype(np.float32)),
     ]
     for predictions, logits in cases:
@@ -34,9 +34,9 @@ def test_a_model_gives_what_the_calibration_gives(name):
             continue
         calibrated = surefoot.calibrate(nn.Identity(), (logits, predictions.labels), method=name)
         assert isinstance(calibrated, CalibratedBy)
-        assert calibrated(logits).shape == logits.shape
+        assert calibrated(torch.from_numpy(logits)).shape == logits.shape
         expected = fit_calibration(name, predictions)(predictions).probs()
-        np.testing.assert_allclose(calibrated.probabilities(logits), expected, atol=2e-4)
+        np.testing.assert_allclose(calibrated.probabilities(torch.from_numpy(logits)), expected, atol=2e-4)
         assert calibrated.report.nll_after <= calibrated.report.nll_before
 
 

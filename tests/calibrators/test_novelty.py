@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
@@ -89,13 +88,13 @@ def test_novelty_that_points_the_wrong_way_gets_no_weight():
     fitted = fit_novelty_scaling(wrong)
     assert (fitted.t0, fitted.t1) == (fit_temperature(wrong).temperature, 0)
     assert fitted.remarks() == ["the validation data gave novelty no weight: this is plain T-scaling"]
-    assert torch.equal(fitted(wrong).logits, fit_temperature(wrong)(wrong).logits)
+    assert np.array_equal(fitted(wrong).logits, fit_temperature(wrong)(wrong).logits)
 
 
 def test_constant_novelty_is_plain_scaling_in_effect():
     val = draw(t1=0)
     for constant in (0.0, 1.0):
-        same = Predictions(val.logits, val.labels, val.kind, novelty=torch.full((val.n,), constant).double())
+        same = Predictions(val.logits, val.labels, val.kind, novelty=np.full(val.n, constant))
         fitted = fit_novelty_scaling(same)
         assert fitted.t0 + constant * fitted.t1 == pytest.approx(fit_temperature(val).temperature, rel=1e-5)
 
@@ -103,7 +102,7 @@ def test_constant_novelty_is_plain_scaling_in_effect():
 def test_a_weight_that_gains_nothing_is_not_kept(monkeypatch):
     """All novelty is 1, so only T0 + T1 counts, and a search from elsewhere ends with some T1."""
     val = draw(t1=0)
-    same = Predictions(val.logits, val.labels, val.kind, novelty=torch.ones(val.n).double())
+    same = Predictions(val.logits, val.labels, val.kind, novelty=np.ones(val.n))
     monkeypatch.setattr(novelty, "_best_of_grid", lambda *_: np.array([0.3, 0.3]))
     fitted = fit_novelty_scaling(same)
     assert (fitted.t0, fitted.t1) == (fit_temperature(val).temperature, 0)
@@ -120,7 +119,7 @@ def test_large_data_starts_on_some_rows_and_is_still_exact():
 
 def test_members_are_averaged_and_rows_without_labels_left_out():
     val = draw(600)
-    members = torch.cat([val.logits, val.logits + 1.5, val.logits * 0.5])
+    members = np.concatenate([val.logits, val.logits + 1.5, val.logits * 0.5])
     several = val.with_logits(members)
     assert fit_novelty_scaling(several) == fit_novelty_scaling(several.average())
     assert fit_novelty_scaling(several)(several).members == 1

@@ -52,7 +52,7 @@ class BiasCorrected(Calibration):
     classes: int
 
     def apply(self, predictions):
-        bias = torch.tensor(self.bias, dtype=predictions.logits.dtype)
+        bias = np.array(self.bias, dtype=predictions.logits.dtype)
         return predictions.with_logits(predictions.logits / self.temperature + bias)
 
     def parameters(self):
@@ -128,7 +128,7 @@ def command(capsys, monkeypatch):
 def biased(seed=0):
     """Logits that are too large, and too large for class 0."""
     drawn = draw_one_label(classes=3, sharpness=2, seed=seed)
-    return drawn.with_logits(drawn.logits + torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64))
+    return drawn.with_logits(drawn.logits + np.array([3.0, 0.0, 0.0]))
 
 
 def test_fitted_saved_and_loaded(tmp_path):
@@ -155,7 +155,7 @@ def test_from_the_command_line(command, tmp_path):
     fitted = load_calibration(file)
     assert fitted == fit_calibration(NAME, val)
     command("apply", file, tmp_path / "test.npz", "-o", tmp_path / "after.npz")
-    assert torch.equal(read_predictions(tmp_path / "after.npz").logits, fitted(test).logits)
+    assert np.array_equal(read_predictions(tmp_path / "after.npz").logits, fitted(test).logits)
     evaluated = ("evaluate", tmp_path / "test.npz", "--calibration", file, "--resamples", 0)
     document = json.loads(command(*evaluated, "--format", "json").out)
     nll = document["familiar"]["metrics"]["nll"]["value"]

@@ -21,7 +21,6 @@ from surefoot.calibrators.logistic import Problem
 from surefoot.calibrators.one_vs_rest import (
     fit_beta_calibration,
     fit_platt_scaling,
-    log_odds,
     log_odds_of,
 )
 from surefoot.calibrators.pieces import (
@@ -29,6 +28,7 @@ from surefoot.calibrators.pieces import (
     fit_isotonic_calibration,
 )
 from surefoot.calibrators.temperature import fit_temperature
+from surefoot.deploy.modules import log_odds, module_of
 from surefoot.metrics import nll_unclipped
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
@@ -46,8 +46,8 @@ ONE_VS_REST = {
 def skewed(n=300, classes=3, seed=0, **optional):
     """Logits that are wrong in a way that no temperature corrects."""
     drawn = draw_one_label(n, classes, sharpness=1, seed=seed, **optional)
-    factors = torch.linspace(0.7, 2.5, classes, dtype=torch.float64)
-    return drawn.with_logits(drawn.logits * factors + torch.linspace(0, 2, classes, dtype=torch.float64))
+    factors = np.linspace(0.7, 2.5, classes)
+    return drawn.with_logits(drawn.logits * factors + np.linspace(0, 2, classes))
 
 
 def numbers(val):
@@ -190,7 +190,7 @@ def test_many_values_find_their_piece_as_few_do():
     few = [fitted.shares(part.copy()) for part in np.array_split(values, 400, axis=1)]
     many = fitted.shares(values.copy())
     np.testing.assert_array_equal(many, np.concatenate(few, axis=1))
-    module = fitted.module(torch.float64).shares(torch.from_numpy(values))
+    module = module_of(fitted, torch.float64).shares(torch.from_numpy(values))
     np.testing.assert_allclose(many, module.numpy(), rtol=1e-12)
 
 
@@ -250,7 +250,7 @@ def test_classes_and_labels_are_fitted_one_by_one(name):
     fit = ONE_VS_REST[name]
     val = skewed(classes=3)
     p = val.probs()
-    alone = [Predictions.from_probs(p[:, k], (val.labels == k).numpy().astype(int)) for k in range(3)]
+    alone = [Predictions.from_probs(p[:, k], (val.labels == k).astype(int)) for k in range(3)]
     shares = np.stack([fit(each)(each).probs()[:, 1] for each in alone], axis=1)
     found = fit(val)(val).probs()
     np.testing.assert_allclose(found, shares / shares.sum(axis=1, keepdims=True), atol=1e-7)
@@ -268,7 +268,7 @@ def test_classes_and_labels_are_fitted_one_by_one(name):
 def test_probabilities_and_logits_give_the_same(name):
     """What a softmax ignores changes nothing: a level of each row, and so logits or their log softmax."""
     val = skewed(120)
-    shifted = val.with_logits(val.logits + torch.linspace(-30, 30, 120, dtype=torch.float64)[:, None])
+    shifted = val.with_logits(val.logits + np.linspace(-30, 30, 120)[:, None])
     ours, theirs = (fit_calibration(name, each)(each).probs() for each in (val, shifted))
     np.testing.assert_allclose(ours, theirs, atol=1e-8)
 
@@ -336,7 +336,7 @@ def test_whatever_the_rows_are_probabilities_stay_probabilities(name, case):
     val = Predictions.from_logits(z, labels)
     fitted = fit_calibration(name, val)
     after = fitted(val)
-    assert torch.isfinite(after.logits).all()
+    assert np.isfinite(after.logits).all()
     assert nll_unclipped(after) < 1e3
     assert fitted.lines()
 
@@ -409,7 +409,7 @@ OF_THREE_ROWS = [
 @pytest.mark.parametrize(("logits", "labels"), [(OF_THREE_MEMBERS, [0, 2]), (OF_THREE_ROWS, [0, 2, 0])])
 def test_a_fit_without_a_minimum_takes_no_step_that_overflows(logits, labels):
     """Rows that can be separated perfectly: the curvature falls to 0. Found by the fuzzer."""
-    given = Predictions.from_logits(torch.tensor(logits, dtype=torch.float64), labels)
+    given = Predictions.from_logits(logits, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = fit_calibration("vector", given)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from surefoot import InputError, fit_calibration, load_calibration, read_predictions, write_predictions
@@ -67,7 +66,7 @@ def two_models(tmp_path, monkeypatch):
     """Validation files of a good model and of a plain one, and other rows; in the current folder."""
     monkeypatch.chdir(tmp_path)
     good, plain = draw_one_label(sharpness=2), draw_one_label(sharpness=2)
-    noise = torch.from_numpy(np.random.default_rng(1).standard_normal(plain.logits.shape))
+    noise = np.random.default_rng(1).standard_normal(plain.logits.shape)
     write_predictions(good, "good.npz")
     write_predictions(plain.with_logits(plain.logits + 2 * noise), "plain.parquet")
     write_predictions(draw_one_label(seed=1), "other.npz")
@@ -159,7 +158,7 @@ def test_richer_calibrators(here, tmp_path):
         fitted = load_calibration(file)
         assert fitted == fit_calibration(name, drawn, **named)
     here("apply", file, val, "-o", tmp_path / "after.npz")
-    assert torch.equal(read_predictions(tmp_path / "after.npz").logits, fitted(drawn).logits)
+    assert np.array_equal(read_predictions(tmp_path / "after.npz").logits, fitted(drawn).logits)
     found = here("evaluate", val, "--calibration", file, "--format", "json", "--resamples", 0)
     nll = json.loads(found.stdout)["familiar"]["metrics"]["nll_unclipped"]["value"]
     assert nll == pytest.approx(fitted.evidence.nll_after)

@@ -87,7 +87,7 @@ def test_evaluate_prints_the_verdict_and_then_eight_metrics_in_80_columns(files,
     assert max(map(len, done.stdout.splitlines())) <= 80
     rows = rows_of(done.stdout)[:8]
     assert [row[0] for row in rows] == EIGHT
-    accuracy = [100 * float((p.probs().argmax(1) == p.labels).double().mean()) for p in sides]
+    accuracy = [100 * float((p.probs().argmax(1) == p.labels).mean()) for p in sides]
     assert [cell.split()[0] for cell in rows[0][1:3]] == [f"{value:.1f}" for value in accuracy]
     assert float(rows[0][3].strip("()")) == pytest.approx(accuracy[1] - accuracy[0], abs=0.051)
     assert [cell.split()[0] for cell in rows[2][1:3]] == [f"{nll(p):.3f}" for p in sides]

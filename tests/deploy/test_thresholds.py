@@ -356,7 +356,7 @@ def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     three = draw_one_label(3000, 3, sharpness=3, class_names=["a", "b", "c"])
     per_class = choose_thresholds(three, Guarantee(target_error=0.2), per="class")
     assert set(per_class.parts) == {"a", "b", "c"}
-    predicted = three.probs().argmax(dim=1)
+    predicted = three.probs().argmax(axis=1)
     limits = np.array([per_class.parts[name].accept for name in "abc"])[predicted]
     assert np.array_equal(per_class.accepted(three), confidences(three) >= limits)
     with pytest.raises(InputError, match="unknown column 'colour'"):

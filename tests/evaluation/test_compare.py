@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy import optimize, stats
 
 from surefoot import InputError, Predictions
@@ -523,7 +522,7 @@ def test_an_ensemble_varies_as_its_leave_one_out_ensembles_do():
     specs = networks_of("plain", range(5))
 
     def joined(of_members):
-        return of_members[0].with_logits(torch.cat([member.logits for member in of_members]))
+        return of_members[0].with_logits(np.concatenate([member.logits for member in of_members]))
 
     def run_of(of_members, **about):
         return MethodRun.of_sides(0, joined(of_members), joined(of_members), **about)

@@ -15,6 +15,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from surefoot.errors import InputError
+from surefoot.evaluation.bootstrap import Draw
 from surefoot.experiments.methods import Setup
 from surefoot.experiments.run import open_folder
 from surefoot.metrics import METRICS
@@ -379,13 +380,13 @@ def test_replicates_are_those_of_resampled_rows_and_networks(evaluation, finishe
         drawn = [rng.integers(len(names), size=len(names)) for _ in range(3)]
         counts = np.stack([np.bincount(units, minlength=len(names)) for units in drawn]).astype(float)
         picks = rng.integers(2, size=(3, 2))
-        got = contender.replicates(metrics, counts, unit_of, picks)
+        got = contender.replicates(metrics, Draw(unit_of, unit_of, len(names), 3, 0), counts, picks)
         members = [run.member(i) for run in contender.runs for i in range(run.members)]
         for resample in range(3):
             rows = np.concatenate([np.flatnonzero(unit_of == unit) for unit in drawn[resample]])
             picked = [members[pick] for pick in picks[resample]]
             if name == evaluation.PAPER_ENSEMBLE:
-                joined = picked[0].with_logits(torch.cat([each.logits for each in picked]))
+                joined = picked[0].with_logits(np.concatenate([each.logits for each in picked]))
                 expected = [naive(metric.name, joined, rows) for metric in metrics]
             else:
                 expected = [np.mean([naive(m.name, each, rows) for each in picked]) for m in metrics]

@@ -68,7 +68,7 @@ def test_the_paper_s_first_training_never_learns_from_val_and_its_second_does(ta
     assert same(weights(right, "weights_train"), weights(other, "weights_train"))
     assert not same(weights(right), weights(other))
     said = [store.predictions(spec, Split.VAL).logits for store, spec in (right, other)]
-    assert torch.equal(*said)
+    assert np.array_equal(*said)
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
@@ -86,7 +86,7 @@ def test_nothing_tested_on_reaches_a_weight(task, tmp_path, protocol):
         )
         return
     for split in TESTED:
-        assert not torch.equal(*(store.predictions(spec, split).logits for store, spec in (before, after)))
+        assert not np.array_equal(*(store.predictions(spec, split).logits for store, spec in (before, after)))
 
 
 def test_unfamiliar_logits_are_kept_with_ids_groups_and_labels(task, tmp_path):
@@ -97,7 +97,7 @@ def test_unfamiliar_logits_are_kept_with_ids_groups_and_labels(task, tmp_path):
         assert list(said.groups) == samples.groups.tolist()
         assert np.array_equal(np.asarray(said.labels), samples.labels)
         assert said.class_names == task.class_names
-        assert torch.isfinite(torch.as_tensor(said.logits)).all()
+        assert np.isfinite(said.logits).all()
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
@@ -181,7 +181,7 @@ def test_every_variant_is_trained_with_the_options_of_its_recipe(task, tmp_path,
     other = made("other", **STEPS)
     split = "held_out" if kind is HeldOut else Split.TEST_UNFAMILIAR
     assert other[1].recipe.sharpness == 0.1
-    assert not torch.equal(
+    assert not np.array_equal(
         store.predictions(spec, split).logits, other[0].predictions(other[1], split).logits
     )
-    assert torch.isfinite(other[0].predictions(other[1], split).logits).all()
+    assert np.isfinite(other[0].predictions(other[1], split).logits).all()

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
-import torch
 from torch.nn import functional as F
 
 from surefoot import load_bundle
@@ -96,9 +96,9 @@ def test_it_runs_like_the_package_s_own(registered, tmp_path):
     assert fitted.runs[1].calibration.temperature != 1
     variant = plain.runs[1].specs[0].recipe.variant
     assert variant == LabelSmoothing(smoothing=0.5)
-    confidence = [run.after[Split.TEST_FAMILIAR].probs().amax(dim=1).mean() for run in plain.runs]
+    confidence = [run.after[Split.TEST_FAMILIAR].probs().max(axis=1).mean() for run in plain.runs]
     assert confidence[1] < confidence[0] - 0.05, "it was trained with its own loss"
-    assert not torch.equal(*(each.runs[0].after[Split.TEST_FAMILIAR].logits for each in (single, plain)))
+    assert not np.array_equal(*(each.runs[0].after[Split.TEST_FAMILIAR].logits for each in (single, plain)))
 
 
 def test_it_is_bundled_like_the_package_s_own(registered, tmp_path):

@@ -236,9 +236,10 @@ class MemberTemperatures(Calibration):
         """Each member's logits divided by its T."""
         return predictions.with_logits(self.scale(predictions.logits))
 
-    def scale(self, logits: Floats) -> Floats:
-        """Bare logits (members, n, classes), each member divided by its T."""
-        return logits / np.array(self.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
+    def scale(self, logits: Any) -> Floats:
+        """Bare logits (members, n, classes) as an array, each member divided by its T."""
+        values: Floats = as_numpy(logits)
+        return values / np.array(self.temperatures, dtype=values.dtype).reshape(-1, 1, 1)
 
     def parameters(self) -> dict[str, list[float]]:
         """The T of each member."""
