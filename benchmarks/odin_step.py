@@ -21,7 +21,8 @@ from torch import Tensor
 
 from surefoot.calibrators import fit_calibration
 from surefoot.metrics import nll, nll_unclipped
-from surefoot.novelty import STEP, auroc, fit_scale, odin
+from surefoot.novelty import STEP, odin
+from surefoot.predictions.novelty import auroc, fit_scale
 from surefoot.recipes.recipe import Protocol, Recipe, Spec
 from surefoot.store.store import Store
 from surefoot.tasks import task_named

@@ -77,7 +77,7 @@ class Contender:
     def replicates(
         self, metrics: Sequence[Any], draw: "Draw", counts: np.ndarray, picks: np.ndarray
     ) -> np.ndarray:
-        """(resamples, metrics) from how often each block occurs, and the networks picked, both by resample."""
+        """(resamples, metrics) from how often each block occurs and the networks picked, by resample."""
         from surefoot.evaluation.bootstrap import Bootstrap
 
         if self.runs[0].members == 1:

@@ -1,4 +1,4 @@
-"""Novelty scores of samples (a higher score is more novel), their scale, and how well they detect shift."""
+"""Novelty scores of samples by their networks; a higher score is more novel."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.networks.network import Network
-from surefoot.predictions.distances import NEIGHBOURS, QUERIES_AT_ONCE, REFERENCES_AT_ONCE, average_ranks
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.novelty import NEIGHBOURS, QUERIES_AT_ONCE, REFERENCES_AT_ONCE
 from surefoot.registry import Registry
 from surefoot.training.augment import channel_spread
 from surefoot.training.data import Images, Inputs
@@ -26,7 +26,6 @@ Key = TypeVar("Key", bound=str)
 TEMPERATURE = 1000.0
 STEP = 0.0014  # of images: in units of the pixel values from 0 to 1; of points: in their own units
 ROWS_WITH_GRADIENTS = 64  # a backward pass needs every layer's output
-PERCENTILES = (5, 95)
 
 
 def energy(logits: Tensor, kind: LabelKind) -> Tensor:
@@ -145,53 +144,6 @@ def log_score(logits: Tensor, kind: LabelKind) -> Tensor:
     if kind is LabelKind.ONE_LABEL:
         return scaled.log_softmax(dim=1).amax(dim=1)
     return F.logsigmoid(scaled.abs()).mean(dim=1)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A line from `low` at 0 to `high` at 1, clipped to these; all 0 where the two are equal.
-
-    >>> Scale(2.0, 4.0)([1, 2, 3, 9])
-    array([0. , 0. , 0.5, 1. ])
-    """
-
-    low: float
-    high: float
-
-    def __call__(self, scores: ArrayLike) -> Array:
-        """The scores between 0 and 1."""
-        values = np.asarray(scores, dtype=np.float64)
-        if self.high == self.low:
-            return np.zeros_like(values)
-        return (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
-
-
-def fit_scale(reference_scores: ArrayLike) -> Scale:
-    """The 5th percentile of the training samples' novelty at 0, the 95th at 1 (Li & Hoiem, CVPR 2020)."""
-    scores = np.asarray(reference_scores, dtype=np.float64)
-    if scores.size == 0 or not np.isfinite(scores).all():
-        wrong = int((~np.isfinite(scores)).sum())
-        raise InputError(
-            f"{scores.size} reference scores, {wrong} not finite; allowed: one or more finite numbers"
-        )
-    low, high = np.percentile(scores, PERCENTILES)
-    return Scale(float(low), float(high))
-
-
-def auroc(familiar_scores: ArrayLike, unfamiliar_scores: ArrayLike) -> float:
-    """P(novelty of an unfamiliar sample > of a familiar one), ties count half; NaN where a side is empty.
-
-    (sum of the unfamiliar's ranks - m (m + 1) / 2) / (n m). Mann & Whitney 1947.
-
-    >>> auroc([0.1, 0.2], [0.2, 0.9])
-    0.875
-    """
-    familiar, unfamiliar = (np.asarray(s, dtype=np.float64) for s in (familiar_scores, unfamiliar_scores))
-    n, m = len(familiar), len(unfamiliar)
-    if not n or not m:
-        return float("nan")
-    ranks = average_ranks(np.concatenate([familiar, unfamiliar]))
-    return float((ranks[n:].sum() - m * (m + 1) / 2) / (n * m))
 
 
 @dataclass(frozen=True)

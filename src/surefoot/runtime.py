@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from threading import Barrier, local
 from typing import TYPE_CHECKING, TypeVar
@@ -50,12 +50,14 @@ def generator(*parts: object, device: "torch.device | str" = "cpu") -> "torch.Ge
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: sums are the same on every machine, and small operations do not wait.
+    """Run torch, if it is loaded, on one thread: sums are the same on every machine, and nothing small waits.
 
     Threads that wait for each other on a busy machine made a report five times slower.
     """
-    import torch
-
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -88,7 +90,7 @@ def as_worker() -> Iterator[None]:
     """Make this thread a worker: of several threads that share some work, one is the caller's."""
     _this_thread.is_worker = True
     try:
-        with one_thread() if "torch" in sys.modules else nullcontext():
+        with one_thread():
             yield
     finally:
         _this_thread.is_worker = False
@@ -108,7 +110,7 @@ def in_parallel(
     if workers == 1 or (numbers is not None and numbers < NUMBERS_TO_DIVIDE):
         return [work(part) for part in parts]
     if len(parts) == 1 or (numbers is not None and not _is_worth_sharing(numbers)):
-        with one_thread() if "torch" in sys.modules else nullcontext():
+        with one_thread():
             return [work(part) for part in parts]
     left = deque(enumerate(parts))
     results: dict[int, Result] = {}

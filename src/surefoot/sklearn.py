@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration
 from surefoot.calibrators.advice import data_remarks
-from surefoot.deploy.model import ScikitModel
+from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
@@ -258,7 +258,7 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
     if not (hasattr(model, "decision_function") or hasattr(model, "predict_proba")):
         name = type(model).__name__
         raise InputError(f"{name} has neither decision_function nor predict_proba; needed: one of them")
-    logits = ScikitModel(model, LabelKind.ONE_LABEL).logits_of_rows(X)
+    logits = logits_of_rows(model, X, LabelKind.ONE_LABEL)
     if logits.ndim == 1:
         logits = np.stack([np.zeros_like(logits), logits], axis=1)
     return logits

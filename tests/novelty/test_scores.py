@@ -16,16 +16,14 @@ from surefoot import novelty as knn
 from surefoot.networks.external import UserNetwork
 from surefoot.novelty import (
     NOVELTY_SCORES,
-    Scale,
-    auroc,
     distances_within,
     energy,
-    fit_scale,
     max_probability,
     neighbour_distances,
     novelty_scores,
     odin,
 )
+from surefoot.predictions.novelty import Scale, auroc, fit_scale
 from surefoot.training.predict import predict
 from tests.novelty.samples import perceptron, points, views_of
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Setup
 from surefoot.experiments.plan import plan_of
-from surefoot.experiments.results import Reader
+from surefoot.experiments.results import Reader, stored_scaled_samples
 from surefoot.experiments.run import undone
 from surefoot.networks.backbones import build_network
 from surefoot.predictions.labels import LabelKind
@@ -26,7 +26,7 @@ from surefoot.variants import Bayesian
 from surefoot.variants.build import TaskContext
 from surefoot.workers import produce as module
 from surefoot.workers.jobs import WorkOrder
-from surefoot.workers.produce import complete, produce, stored_scaled_samples
+from surefoot.workers.produce import complete, produce
 from tests.calibrators.test_before_averaging import brute_nll, probabilities
 
 METHOD = METHODS.named("bayesian-t")

@@ -40,9 +40,10 @@ from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
 from surefoot.io import read_bytes, read_json, sha256_of
 from surefoot.networks.backbones import build_network
 from surefoot.networks.external import Importing
-from surefoot.novelty import Scale, logits_score
+from surefoot.novelty import logits_score
 from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.novelty import Scale
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.features import Encoding, encoding_from

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
-from surefoot.predictions.distances import average_ranks
+from surefoot.predictions.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
 ANY_CHANGE = 1 / 16  # weight of any change of the outputs; the other detectors are for unfamiliar data

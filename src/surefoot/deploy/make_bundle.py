@@ -31,7 +31,7 @@ from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
 from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
 from surefoot.experiments.plan import MethodPlan, Plan, replanned
-from surefoot.experiments.results import Reader, check_classes
+from surefoot.experiments.results import Reader, check_classes, stored_novelty
 from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
@@ -41,7 +41,6 @@ from surefoot.store.store import Store
 from surefoot.tasks import TASKS, task_named
 from surefoot.tasks.task import Split, Task
 from surefoot.variants import variant_of
-from surefoot.workers.produce import stored_novelty
 
 FIRST_LAYERS = {
     "mlp": "hidden.0.linear.weight",

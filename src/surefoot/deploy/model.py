@@ -17,12 +17,13 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.deploy.modules import FittedModule, module_of
+from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError
 from surefoot.networks.average import average_sigmoid, average_softmax
-from surefoot.novelty import Scale, logits_score
+from surefoot.novelty import logits_score
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.novelty import Scale
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.zeros import as_zeros
 from surefoot.training.predict import evaluating
 
 NUMBERS = "biuf"  # kinds of arrays that torch knows
@@ -90,11 +91,7 @@ def model_outputs(model: nn.Module, inputs: Any) -> Any:
 
 
 class ScikitModel(nn.Module):
-    """Arrays or tensors to logits, on the CPU: `decision_function`, or the logs of `predict_proba`.
-
-    The latter if there is no `decision_function`, or if it scores pairs of classes (one against one): those
-    scores are not logits.
-    """
+    """Arrays or tensors to a classifier's logits, on the CPU."""
 
     def __new__(cls, *_: Any, **__: Any) -> "ScikitModel":
         """Here and not as a decorator, since it loads `torch._dynamo`, which takes a second."""
@@ -108,42 +105,10 @@ class ScikitModel(nn.Module):
 
     def forward(self, samples: ArrayLike | Tensor) -> Tensor:
         """Logits (n, classes), or (n,) of two classes."""
-        logits = self.logits_of_rows(
-            samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
-        )
+        rows = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        logits = logits_of_rows(self.classifier, rows, self.kind)
         device = samples.device if isinstance(samples, Tensor) else None
         return torch.as_tensor(logits, dtype=torch.float32, device=device)
-
-    def logits_of_rows(self, rows: Any) -> NDArray[np.float64]:
-        """The same of arrays or tables, in float64."""
-        logits = self._scores(rows)
-        if logits is None:
-            probabilities = self._probabilities(rows)
-            logits = np.log(as_zeros(probabilities))
-            if self.kind is LabelKind.MANY_LABELS:
-                logits = logits - np.log(as_zeros(1 - probabilities))
-        return np.asarray(logits, dtype=np.float64)
-
-    def _scores(self, rows: Any) -> NDArray[np.float64] | None:
-        if not hasattr(self.classifier, "decision_function"):
-            return None
-        scores = np.asarray(self.classifier.decision_function(rows))
-        if scores.ndim == 1:
-            return scores
-        # With three classes there are three pairs, so the setting decides: its own, or a pipeline step's.
-        settings = self.classifier.get_params() if hasattr(self.classifier, "get_params") else {}
-        of_pairs = "ovo" in [v for name, v in settings.items() if name.endswith("decision_function_shape")]
-        return None if of_pairs or scores.shape[1] != len(self.classifier.classes_) else scores
-
-    def _probabilities(self, rows: Any) -> NDArray[np.float64]:
-        if not hasattr(self.classifier, "predict_proba"):
-            name = type(self.classifier).__name__
-            raise InputError(f"{name} gives a score for each pair of classes; needed: one for each class")
-        probabilities = self.classifier.predict_proba(rows)
-        if isinstance(probabilities, list):  # a table for each label, with a column for each of its values
-            values = zip(probabilities, self.classifier.classes_, strict=True)
-            probabilities = np.stack([each[:, known == 1].sum(axis=1) for each, known in values], axis=1)
-        return np.asarray(probabilities, dtype=np.float64)
 
     def label_indices(self, labels: ArrayLike | Tensor) -> NDArray[Any]:
         """Labels in the classifier's names, as indices of its classes; labels in columns unchanged."""

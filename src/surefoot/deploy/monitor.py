@@ -35,8 +35,8 @@ from surefoot.intervals import (
     difference_of_proportions,
     few_samples_factor,
 )
-from surefoot.predictions.distances import average_ranks, energy, neighbour_distances
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.novelty import average_ranks, energy, neighbour_distances
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result

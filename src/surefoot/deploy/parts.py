@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.predictions.distances import average_ranks
+from surefoot.predictions.novelty import average_ranks
 from surefoot.predictions.outcomes import Array
 
 FEWEST = 5  # rows of a part on each side, to be compared

@@ -1,28 +1,31 @@
 """Each method's runs, read from the networks in the store; calibrations are fitted anew each time."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
 from surefoot.calibrators.temperature import MemberTemperatures
 from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.experiments.methods import KNN, ODIN, FitData, Method
 from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.experiments.run import REPEAT
-from surefoot.novelty import auroc
+from surefoot.predictions.novelty import Scale, auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
 from surefoot.runtime import NUMBERS_TO_DIVIDE, in_parallel, one_thread
+from surefoot.store.files import SCALED_SAMPLES
 from surefoot.store.store import Store
 from surefoot.tasks.task import Split
 from surefoot.variants import variant_of
 from surefoot.variants.held_out import HELD_OUT
-from surefoot.workers.produce import stored_novelty, stored_scaled_samples
 
 SCORED_APART = (ODIN, KNN)  # novelty scores that do not come from the prediction's own pass
 TESTED = tuple(TEST_SPLITS.values())
@@ -235,3 +238,27 @@ def described_spec(spec: Spec) -> str:
     is_sharpness_aware = spec.recipe.variant is None and spec.recipe.sharpness > 0
     label = "sharpness-aware" if is_sharpness_aware else variant_of(spec.recipe).label
     return f"{label} network of {spec.task}, seed {spec.seed}"
+
+
+def stored_scaled_samples(
+    spec: Spec, store: Store, split: Split
+) -> tuple[Predictions, TemperatureBeforeAveraging]:
+    """A Bayesian network's predictions with T inside its samples, and that T."""
+    arrays = store.scaled_samples(spec)
+    try:
+        predictions = store.predictions(spec, split).with_logits(arrays[split][None])
+        return predictions, TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+    except (KeyError, TypeError, ValueError) as error:
+        path = store.folder(spec) / SCALED_SAMPLES
+        raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
+
+
+def stored_novelty(
+    spec: Spec, store: Store, name: str, split: Split
+) -> tuple[NDArray[np.float64], Scale] | None:
+    """A score as computed, and the scale that makes it novelty from 0 to 1; None where it is missing."""
+    arrays = store.novelty(spec, name)
+    if arrays is None or split not in arrays:
+        return None
+    low, high = arrays[f"{split}_scale"]
+    return arrays[split], Scale(float(low), float(high))

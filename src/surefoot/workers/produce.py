@@ -19,11 +19,11 @@ from surefoot.calibrators.before_averaging import (
 )
 from surefoot.errors import InputError
 from surefoot.networks.network import Network
-from surefoot.novelty import Scale, fit_scale, novelty_scores
+from surefoot.novelty import novelty_scores
+from surefoot.predictions.novelty import fit_scale
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
-from surefoot.store.files import SCALED_SAMPLES
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split
@@ -120,19 +120,6 @@ def _fit_inside(drawn: Tensor, samples: Samples, every: int) -> TemperatureBefor
     return fit_temperature_before_averaging(predictions)
 
 
-def stored_scaled_samples(
-    spec: Spec, store: Store, split: Split
-) -> tuple[Predictions, TemperatureBeforeAveraging]:
-    """A Bayesian network's predictions with T inside its samples, and that T."""
-    arrays = store.scaled_samples(spec)
-    try:
-        predictions = store.predictions(spec, split).with_logits(torch.from_numpy(arrays[split]).unsqueeze(0))
-        return predictions, TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
-    except (KeyError, TypeError, ValueError) as error:
-        path = store.folder(spec) / SCALED_SAMPLES
-        raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
-
-
 def _restored(spec: Spec, phase: Phase, context: TaskContext, store: Store, what: str) -> Network:
     """A finished network of a phase; its weights may be missing where only results were copied."""
     folder = store.folder(spec)
@@ -142,17 +129,6 @@ def _restored(spec: Spec, phase: Phase, context: TaskContext, store: Store, what
             "folder to train this network again"
         )
     return context.restored(spec, store.weights(spec, phase.weights))
-
-
-def stored_novelty(
-    spec: Spec, store: Store, name: str, split: Split
-) -> tuple[NDArray[np.float64], Scale] | None:
-    """A score as computed, and the scale that makes it novelty from 0 to 1; None where it is missing."""
-    arrays = store.novelty(spec, name)
-    if arrays is None or split not in arrays:
-        return None
-    low, high = arrays[f"{split}_scale"]
-    return arrays[split], Scale(float(low), float(high))
 
 
 def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listener = Listener()) -> None:  # noqa: B008
