@@ -135,6 +135,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "novelty": {
         "novelty.py": _in("novelty", ("test_scores", "test_odin")),
+        "predictions/novelty.py": (*_in("novelty", ("test_scores",)), "deploy/test_monitor.py"),
     },
     "thresholds": {
         "deploy/decision.py": ("deploy/test_decision.py",),
@@ -213,8 +214,8 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "arrays of objects are refused before",
     ),
     (
-        "return np.asarray(_log_sum(logits) - np.log(len(logits)))",
-        "return np.asarray(_log_sum(logits) + np.log(len(logits)))",
+        "return np.asarray(_log_sum(every) - np.log(len(every)))",
+        "return np.asarray(_log_sum(every) + np.log(len(every)))",
         "logits of a softmax: a constant added to all classes changes nothing",
     ),
     (

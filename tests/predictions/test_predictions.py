@@ -8,7 +8,7 @@ from scipy.special import expit, softmax
 
 from surefoot import IGNORE, InputError, LabelKind, Predictions
 from surefoot.metrics import nll
-from surefoot.networks.average import average_members
+from surefoot.training.average import average_members
 from surefoot.predictions.logits import average
 from tests.conftest import draw_many_labels, draw_one_label
 

@@ -44,5 +44,5 @@ def test_a_calibration_that_overflows_is_refused_by_every_route(case, members, t
         result = CliRunner().invoke(app, [*arguments, stream, "--resamples", "0"])
         told.add((result.exit_code, type(result.exception).__name__))
         assert "nan" not in result.output.lower()
-    assert len(told) == 1
-    assert told != {(0, "NoneType")}
+    averaged = members == 2 and "float32" in case  # an average is float64, where these are not too large
+    assert told == ({(0, "NoneType")} if averaged else {(2, "InputError")})

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
-from surefoot.networks.average import average_members
+from surefoot.training.average import average_members
 from surefoot.predictions.labels import LabelKind
 from surefoot.runtime import generator
 from surefoot.training.data import Inputs, fetched
