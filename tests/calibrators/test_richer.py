@@ -374,7 +374,7 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         fit_calibration("temperature", Predictions.from_logits(p[:, 0], labels == 0)).evidence.remarks
     )
     many = draw_many_labels()
-    given = many.with_logits(many.logits.sigmoid())
+    given = many.with_logits(expit(many.logits))
     assert "look like probabilities" in fit_calibration("temperature", given).evidence.remarks[0]
     for fine in (
         skewed(),
@@ -422,7 +422,9 @@ def test_the_hessian_of_few_parameters_is_the_derivative_of_the_gradient(name):
     val = draw_many_labels(400, 4, sharpness=1, seed=0) if many else skewed(n=400)
     kind = affine.MatrixScaling if name == "matrix" else affine.VectorScaling
     rows = np.random.default_rng(0).random(val.n)
-    data = affine._problem(affine._design(kind, affine._features(kind, val)), val.labels, rows)
+    data = affine._problem(
+        affine._design(kind, affine._features(kind, val.logits[0], val.kind)), val.labels, rows
+    )
     at = affine._start(data.design) + 0.1
     penalty = affine._penalty(kind, val, 0.3)
     found = data.hessian(at) + penalty.hessian()

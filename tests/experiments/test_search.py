@@ -298,7 +298,7 @@ def test_jobs_of_one_order_are_trained_with_their_own_augmentation(tmp_path):
         spec = Spec(context.task.name, context.task.identity, random, 0)
         produce(spec, context, store)
         logits.append(store.predictions(spec, Split.VAL).logits)
-    assert logits[0].equal(logits[1])
+    assert np.array_equal(logits[0], logits[1])
 
 
 def test_a_single_candidate_is_trained_to_the_end_at_once(toy, tmp_path):

@@ -8,8 +8,8 @@ from scipy.special import expit, softmax
 
 from surefoot import IGNORE, InputError, LabelKind, Predictions
 from surefoot.metrics import nll
-from surefoot.training.average import average_members
 from surefoot.predictions.logits import average
+from surefoot.training.average import average_members
 from tests.conftest import draw_many_labels, draw_one_label
 
 LOGITS = [[1.0, 2.0, 3.0], [0.5, 0.0, -0.5]]

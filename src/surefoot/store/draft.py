@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
 from surefoot.io import replacing, sync
@@ -88,6 +87,8 @@ class Draft:
         path = self.folder / f"checkpoint-{phase}.safetensors"
         if not path.is_file():
             return None
+        from safetensors import SafetensorError, safe_open
+
         try:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata()
@@ -137,6 +138,7 @@ class Draft:
 
 def save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]) -> None:
     """Write tensors and texts by name atomically."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:

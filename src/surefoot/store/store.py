@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from surefoot.errors import InputError
 from surefoot.io import MOST_TEXT, digest_of, is_locked, locked, make_folder, read_regular, replacing
@@ -149,6 +148,7 @@ class Store:
 
     def weights(self, spec: Spec, name: str = "weights") -> "dict[str, Tensor]":
         """A finished network's weights, by their names in its state_dict."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         path = self._finished(spec) / f"{name}.safetensors"
@@ -175,6 +175,8 @@ class Store:
         path = self.weights_file(spec)
         if not path.is_file():
             return None
+        from safetensors import SafetensorError, safe_open
+
         try:
             with safe_open(path, framework="pt") as file:
                 shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

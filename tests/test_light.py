@@ -1,0 +1,129 @@
+"""Everything about predictions works without torch: in a new process, in which it cannot be imported."""
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+REFUSED = ("torch", "safetensors", "h5py", "fsspec")  # what the package needs for networks alone
+PACKAGES = ("predictions", "metrics", "calibrators", "evaluation", "streaming", "plots", "report", "cli")
+MODULES = (
+    *("errors", "extend", "intervals", "io", "results", "runtime", "sklearn", "text"),
+    *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),
+    *("deploy.history", "deploy.accuracy", "deploy.learn_then_test", "deploy.decision", "deploy.workflow"),
+    *("deploy.parts", "deploy.scikit"),
+)
+
+
+def test_predictions_need_no_torch(tmp_path):
+    code = "from tests.test_light import refuse, run_all; refuse(); run_all()"
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    root = Path(__file__).parents[1]
+    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["modules", "python", "commands"]
+
+
+class Refuse:
+    """Nothing of these packages can be imported."""
+
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in REFUSED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def refuse():
+    sys.meta_path.insert(0, Refuse())
+
+
+def run_all():
+    """In the current folder: each part, and its name once it is done."""
+    for part in (modules, python, commands):
+        part()
+        sys.stdout.write(f"{part.__name__}\n")
+
+
+def modules():
+    for name in PACKAGES:
+        package = importlib.import_module(f"surefoot.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for name in MODULES:
+        importlib.import_module(f"surefoot.{name}")
+
+
+def python():
+    import matplotlib as mpl
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
+    import surefoot
+    from surefoot import plots
+    from surefoot.calibrators import CALIBRATORS
+    from tests.conftest import draw_many_labels, draw_one_label
+
+    mpl.use("agg")
+    features = {
+        "novelty": np.linspace(0, 1, 400),
+        "class_names": ["a", "b", "c"],
+        "groups": np.arange(400) % 40,
+    }
+    val = draw_one_label(400, 3, sharpness=3, **features)
+    other = draw_one_label(400, 3, sharpness=8, seed=1, **features)
+    for name in ("val.csv", "val.npz", "val.parquet"):
+        surefoot.write_predictions(val, name)
+        assert np.allclose(surefoot.read_predictions(name).logits, val.logits)
+    surefoot.write_predictions(other, "other.npz")
+    surefoot.write_predictions(draw_many_labels(sharpness=3), "many.npz")
+    for name in [each.name for each in CALIBRATORS]:
+        fitted = surefoot.fit_calibration(name, val)
+        surefoot.save_calibration(fitted, "c.json")
+        assert np.allclose(surefoot.load_calibration("c.json")(other).probs().sum(axis=1), 1)
+    for unfamiliar in (other, None):
+        evaluation = surefoot.evaluate(val, unfamiliar, calibration=fitted, resamples=10)
+        assert "NLL" in repr(evaluation)
+        evaluation.save_report(f"report-{unfamiliar is None}")
+    scanned = surefoot.scan_predictions("val.parquet")
+    surefoot.evaluate(scanned, resamples=10)
+    surefoot.fit_calibration("temperature", scanned)
+    thresholds = surefoot.choose_thresholds(val, target_error=0.4, unfamiliar=other)
+    sets = surefoot.choose_sets(val)
+    check = surefoot.monitor(val, other, thresholds=thresholds)
+    for result in (thresholds, sets, check):
+        assert repr(result)
+        assert result._repr_html_()
+    for draw in (plots.reliability, plots.confidence_histogram, plots.risk_coverage, plots.temperature_curve):
+        draw({"familiar": val, "unfamiliar": other})
+    plots.nll_familiar_vs_unfamiliar(val, other)
+    plots.compare_methods({"before": val, "after": fitted(val)}, resamples=10)
+    plots.calibration_map(fitted)
+    rows = np.random.default_rng(0).standard_normal((60, 2))
+    model = surefoot.sklearn.TemperatureScaledClassifier(LogisticRegression(), cv=2)
+    assert model.fit(rows, rows[:, 0] + rows[:, 1] > 0).predict_proba(rows).shape == (60, 2)
+
+
+COMMANDS = (
+    "calibrate val.npz -o t.json",
+    "calibrate many.npz -o many.json --method vector",
+    "apply t.json other.npz -o applied.csv",
+    "evaluate val.npz other.npz --calibration t.json --resamples 10 --report evaluated",
+    "evaluate val.csv --resamples 10 --group-by groups",
+    "evaluate val.parquet --stream --resamples 10",
+    "evaluate many.npz --resamples 10 --report evaluated-many",
+    "thresholds val.npz --unfamiliar other.npz --target-error 0.4 -o thresholds.json --html thresholds.html",
+    "sets val.npz --unfamiliar other.npz -o sets.json",
+    "monitor val.npz val.npz --history history.jsonl -o monitor.html --calibration t.json",
+    "ls metrics",
+    "ls calibrators",
+)
+
+
+def commands():
+    from tests.cli.command import surefoot
+
+    for words in COMMANDS:
+        surefoot(*words.split())
