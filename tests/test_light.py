@@ -1,5 +1,6 @@
 """Everything about predictions works without torch: in a new process, in which it cannot be imported."""
 
+import ast
 import importlib
 import os
 import pkgutil
@@ -8,9 +9,9 @@ import sys
 from pathlib import Path
 
 REFUSED = ("torch", "safetensors", "h5py", "fsspec")  # what the package needs for networks alone
-PACKAGES = ("predictions", "metrics", "calibrators", "evaluation", "streaming", "plots", "report", "cli")
+CORE = ("predictions", "metrics", "calibrators", "evaluation", "streaming", "plots")
 MODULES = (
-    *("errors", "extend", "intervals", "io", "results", "runtime", "sklearn", "text"),
+    *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
     *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),
     *("deploy.history", "deploy.accuracy", "deploy.learn_then_test", "deploy.decision", "deploy.workflow"),
     *("deploy.parts", "deploy.scikit"),
@@ -26,6 +27,26 @@ def test_predictions_need_no_torch(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["modules", "python", "commands"]
+
+
+def test_no_module_of_the_core_imports_torch_not_even_lazily():
+    from tests.test_structure import SOURCE, imported, module_name, nodes
+
+    files = {module_name(path): path for path in SOURCE.rglob("*.py")}
+    left = [name for name in files if name.removeprefix("surefoot.").partition(".")[0] in CORE]
+    left += [f"surefoot.{name}" for name in MODULES]
+    reached = set(left)
+    while left:
+        found = {name for name in imported(files[left.pop()]) if name in files} - reached
+        reached |= found
+        left += found
+    wrong = []
+    for name in reached:
+        for node in nodes(files[name]):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            wrong += [f"{name} imports {each}" for each in modules if each.partition(".")[0] in REFUSED]
+    assert not wrong
 
 
 class Refuse:
@@ -48,7 +69,7 @@ def run_all():
 
 
 def modules():
-    for name in PACKAGES:
+    for name in (*CORE, "report", "cli"):
         package = importlib.import_module(f"surefoot.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    import torch
-
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -39,13 +37,6 @@ def derive_seed(*parts: object) -> int:
     """
     text = "\0".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def generator(*parts: object, device: "torch.device | str" = "cpu") -> "torch.Generator":
-    """A new generator, seeded from names and numbers."""
-    import torch
-
-    return torch.Generator(device=device).manual_seed(derive_seed(*parts))
 
 
 @contextmanager

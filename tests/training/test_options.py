@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe
-from surefoot.runtime import derive_seed, generator
-from surefoot.training.data import Points
+from surefoot.runtime import derive_seed
+from surefoot.training.data import Points, generator
 from surefoot.training.loop import AVERAGE_WARM_UP, Hooks, StoppedError, epoch_batches, train
 from surefoot.training.losses import Classification, classification_loss, sampled_loss
 

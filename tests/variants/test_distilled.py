@@ -15,9 +15,8 @@ from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.runtime import generator
 from surefoot.tasks.task import Split
-from surefoot.training.data import Points
+from surefoot.training.data import Points, generator
 from surefoot.training.loop import StoppedError, Unlabelled, batch_sizes, epoch_batches, train
 from surefoot.training.losses import Distillation
 from surefoot.training.teachers import teacher_targets

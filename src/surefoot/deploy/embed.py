@@ -31,9 +31,9 @@ from surefoot.networks.external import INSTALL
 from surefoot.networks.weights import load_weights
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.tables import CSV_PARSING, decoding, read_parquet, validated
-from surefoot.runtime import generator
 from surefoot.tasks.task import ImageFiles, image_paths_below
 from surefoot.training.augment import MEAN, SPREAD
+from surefoot.training.data import generator
 from surefoot.training.initial import weights_digest
 
 EMBEDDING, ID, PATH = "embedding", "id", "path"  # columns

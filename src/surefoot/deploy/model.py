@@ -19,11 +19,11 @@ from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.deploy.modules import FittedModule, module_of
 from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError
-from surefoot.training.average import average_sigmoid, average_softmax
 from surefoot.novelty import logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.novelty import Scale
 from surefoot.predictions.outcomes import Array
+from surefoot.training.average import average_sigmoid, average_softmax
 from surefoot.training.predict import evaluating
 
 NUMBERS = "biuf"  # kinds of arrays that torch knows

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from surefoot.errors import InputError
 from surefoot.io import replacing, sync
 from surefoot.store.files import DIGESTS, DONE, LOG, SPEC, draft_path, read_log, weights_digests

@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from surefoot.images.cache import Decoded
 from surefoot.images.decode import Size
 from surefoot.recipes.recipe import Recipe
+from surefoot.runtime import derive_seed
 from surefoot.tasks.features import Encoding
 from surefoot.tasks.task import ImageFiles, Split, Task, decode_task, refuse_shared_rows
 from surefoot.training.augment import (
@@ -35,6 +36,11 @@ from surefoot.training.augment import (
 LARGEST_FIXED_VIEWS = 2**27  # float32 numbers of views that are computed once: 512 MiB
 DRAWS_PER_VIEW = {"none": 0, "inception": DRAWS, "strong": DRAWS + STRONG_DRAWS}
 SHARE_OF_MEMORY = 0.4  # of a device's free memory for a split's pixels; larger ones are streamed
+
+
+def generator(*parts: object, device: torch.device | str = "cpu") -> Generator:
+    """A new generator, seeded from names and numbers."""
+    return Generator(device=device).manual_seed(derive_seed(*parts))
 
 
 @dataclass(frozen=True, eq=False)

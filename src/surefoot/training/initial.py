@@ -17,9 +17,8 @@ from surefoot.networks.external import UserNetwork
 from surefoot.networks.network import Network
 from surefoot.networks.weights import WeightsReport, load_weights
 from surefoot.recipes.recipe import Recipe
-from surefoot.runtime import generator
 from surefoot.tasks.task import Split, Task
-from surefoot.training.data import Inputs, Points, fetched
+from surefoot.training.data import Inputs, Points, fetched, generator
 from surefoot.training.predict import ROWS_AT_ONCE, evaluating
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from surefoot.errors import InputError
 from surefoot.recipes.recipe import Recipe
-from surefoot.runtime import derive_seed, generator, one_thread
+from surefoot.runtime import derive_seed, one_thread
 from surefoot.store.draft import Checkpoint
-from surefoot.training.data import Inputs, fetched
+from surefoot.training.data import Inputs, fetched, generator
 from surefoot.training.losses import Objective
 
 MOST_COMPILATIONS = 512  # of one function, in one process

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from surefoot.training.average import average_members
 from surefoot.networks.heads import GaussianHead, dropout_masks, masked_linear, positive
 from surefoot.networks.network import Network, sampling_dropout
 from surefoot.predictions.labels import LabelKind
+from surefoot.training.average import average_members
 from surefoot.training.data import Inputs, fetched
 
 ROWS_AT_ONCE = 256

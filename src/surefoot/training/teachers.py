@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from surefoot.errors import InputError
 from surefoot.io import make_folder, replacing
-from surefoot.training.average import average_members
 from surefoot.predictions.labels import LabelKind
-from surefoot.runtime import generator
-from surefoot.training.data import Inputs, fetched
+from surefoot.training.average import average_members
+from surefoot.training.data import Inputs, fetched, generator
 from surefoot.training.predict import predict
 
 ROWS_AT_ONCE = 512

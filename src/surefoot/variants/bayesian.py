@@ -62,7 +62,7 @@ class Bayesian(Variant):
 
     def sampler(self, spec: "Spec", context: "TaskContext", purpose: str) -> "Sampled":
         """Draws the samples of a network for a purpose, a split's name: the same ones each time."""
-        from surefoot.runtime import generator
+        from surefoot.training.data import generator
         from surefoot.training.predict import Sampled
 
         identity = (context.task.training_identity, spec.recipe.digest, spec.seed)
@@ -86,7 +86,7 @@ class Bayesian(Variant):
 
     def deployed(self, network: "Network", kind: LabelKind, key: str) -> "nn.Module":
         """With its samples fixed."""
-        from surefoot.runtime import generator
+        from surefoot.training.data import generator
         from surefoot.training.predict import FixedSamples
 
         return FixedSamples(network, self.samples, kind, generator(key, "deployed samples"))

@@ -189,7 +189,7 @@ def _k_means(features: "Tensor", clusters: int, *purpose: object) -> "Tensor":
     """Lloyd's iterations in float64 from k-means++ seeds (Arthur & Vassilvitskii, SODA 2007)."""
     import torch
 
-    from surefoot.runtime import generator
+    from surefoot.training.data import generator
 
     points, random = features.double(), generator("clusters", *purpose)
     chosen = [int(torch.randint(len(points), (), generator=random))]
