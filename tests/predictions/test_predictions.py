@@ -202,3 +202,12 @@ def test_rows_may_differ_from_a_sum_of_one_by_a_thousandth():
     for row in ([0.5, 0.5011], [0.5, 0.4989]):
         with pytest.raises(InputError, match=r"row 0 sum to .*; allowed: 1 within 0\.001"):
             Predictions.from_probs([row], [0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_on_a_gpu_are_copied_to_arrays():
+    logits, labels = torch.tensor(LOGITS, device="cuda"), torch.tensor([2, 0], device="cuda")
+    given = Predictions.from_logits(logits, labels, novelty=logits[:, 0])
+    assert given.logits[0].tolist() == logits.tolist()
+    assert given.labels.tolist() == [2, 0]
+    assert given.novelty.tolist() == logits[:, 0].tolist()

@@ -38,7 +38,7 @@ def familiar(bundle, seed, rows):
     """Rows of the reference itself: nothing is more familiar."""
     reference = bundle.reference
     chosen = reference.take(np.random.default_rng(seed).permutation(reference.n)[:rows])
-    return replace(chosen, labels=chosen.labels.new_full(chosen.labels.shape, surefoot.IGNORE))
+    return replace(chosen, labels=np.full_like(chosen.labels, surefoot.IGNORE))
 
 
 def test_each_check_is_monitor_s_own_of_the_latest_rows(bundle, tmp_path):
