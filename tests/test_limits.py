@@ -7,10 +7,11 @@ import pytest
 from surefoot import InputError, Predictions, calibrators, intervals, novelty
 from surefoot.calibrators import budget, temperature
 from surefoot.deploy import decision, monitor, thresholds
-from surefoot.evaluation import RESAMPLES, compare, comparison, evaluate
+from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
 from surefoot.experiments import changes
 from surefoot.metrics import calibration
 from surefoot.predictions import labels, outcomes, parts, validate
+from surefoot.predictions import novelty as scale
 from surefoot.predictions.paths import is_large
 from surefoot.streaming import cells
 from surefoot.streaming import evaluate as streaming
@@ -18,14 +19,13 @@ from surefoot.streaming import evaluate as streaming
 VALUES = {
     "bins of the ECE": (calibration.BINS, 10),
     "resamples of its noise floor": (calibration.FLOOR_RESAMPLES, 200),
-    "parts that they are drawn from": (calibration.FLOOR_PARTS, 4000),
+    "parts that they are drawn from": (calibration.FLOOR_PARTS, 500),
     "the grid of the smooth ECE": (calibration.SMOOTH_GRID, 2048),
     "bounds on p in the NLL": (parts.CLIP, (0.001, 0.999)),
     "decimals of a confidence": (outcomes.DECIMALS, 12),
     "an unknown label": (labels.IGNORE, -100),
     "resamples": (RESAMPLES, 500),
-    "slow metrics' work": (compare.SLOW_WORK, 5e7),
-    "slow metrics' resamples": ((compare.ENOUGH_RESAMPLES, compare.FEWEST_RESAMPLES), (200, 100)),
+    "blocks that are drawn, cells of confidence": ((bootstrap.BLOCKS, bootstrap.CELLS), (1000, 512)),
     "significance": (comparison.SIGNIFICANCE, 0.05),
     "the level of intervals": (intervals.LEVEL, 0.95),
     "its normal quantile": (intervals.NORMAL, pytest.approx(1.95996398454)),
@@ -42,10 +42,9 @@ VALUES = {
     "few rows to monitor": (monitor.FEW_ROWS, 50),
     "neighbours": (novelty.NEIGHBOURS, 50),
     "ODIN's temperature": (novelty.TEMPERATURE, 1000),
-    "percentiles of the novelty": (novelty.PERCENTILES, (5, 95)),
+    "percentiles of the novelty": (scale.PERCENTILES, (5, 95)),
     "how far streamed values may be off": (streaming.TOLERANCE, 1e-4),
     "readings for that": (streaming.PASSES, 4),
-    "parts that streamed resamples are drawn from": (streaming.PARTS, 2000),
     "a cell that may be divided": (cells.HEAVY, 1e-5),
     "bits of cells": ((cells.BITS, cells.EVEN, cells.FINEST_BITS, cells.OCTAVES), (12, 35, 12, 27)),
     "most cells": ((cells.CELLS, cells.ZOOMED_CELLS, cells.PRECISION_CELLS), (2**21, 2**19, 2**20)),

@@ -58,7 +58,7 @@ def test_each_draws_on_the_given_axes_or_on_a_new_figure(sides):
         assert axes.get_xlabel()
         for line in axes.lines:
             assert_visible(axes, line)
-    worse = replace(both[0], labels=both[0].labels.roll(1))
+    worse = replace(both[0], labels=np.roll(both[0].labels, 1))
     axes = plots.risk_coverage({"good": both[0], "worse": worse}, new_axes())
     assert_visible(axes, drawn(axes, "worse"))
     fresh = plots.risk_coverage(both[0])

@@ -118,7 +118,7 @@ def test_arguments_of_another_type_are_refused_by_name():
     for call, says in (
         (lambda: surefoot.fit_temperature([[1.0, 0.0]]), "val has type list; allowed: Predictions"),
         (lambda: surefoot.fit_member_temperatures(None), "val is None; allowed: Predictions"),
-        (lambda: calibration(val.logits), "predictions has type Tensor; allowed: Predictions"),
+        (lambda: calibration(val.logits), "predictions has type ndarray; allowed: Predictions"),
         (lambda: choose_thresholds("val.npz"), "val has type str; allowed: Predictions"),
         (lambda: choose_thresholds(val, unfamiliar=3), "unfamiliar has type int; allowed: Predictions"),
         (lambda: surefoot.choose_sets("val.npz"), "val has type str; allowed: Predictions"),

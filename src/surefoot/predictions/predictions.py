@@ -56,6 +56,8 @@ class Predictions:
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
             raise InputError(f"novelty has shape {self.novelty.shape}; allowed: (n,)")
+        if self.novelty is not None and self.novelty.dtype.kind != "f":
+            raise InputError(f"novelty has type {self.novelty.dtype}; allowed: float")
         if self.novelty is not None and not np.isfinite(self.novelty).all():
             raise InputError(f"novelty holds {first_not_finite(self.novelty)}; allowed: finite numbers")
         if self.features is not None:

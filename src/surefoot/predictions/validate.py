@@ -182,10 +182,9 @@ def _looks(name: str) -> str:
 def check_logits(logits: Floats) -> None:
     """Raise unless logits are finite, at most LARGEST_LOGIT in size, and (members, n, classes)."""
     shape = logits.shape
-    if len(shape) != 3 or logits.dtype.kind != "f":
-        raise InputError(
-            f"logits have type {logits.dtype}, shape {shape}; allowed: float (members, n, classes)"
-        )
+    if len(shape) != 3 or logits.dtype not in (np.float32, np.float64):
+        allowed = "float32 or float64 (members, n, classes)"
+        raise InputError(f"logits have type {logits.dtype}, shape {shape}; allowed: {allowed}")
     members, n, classes = shape
     if not members or not n:
         raise InputError(f"no rows: logits have shape {shape}; allowed: at least one row")
@@ -211,6 +210,8 @@ def check_features(features: Floats) -> None:
     """Raise unless features are finite and (n, 1 to MOST_FEATURES)."""
     if features.ndim != 2 or not 1 <= features.shape[1] <= MOST_FEATURES:
         raise InputError(f"features have shape {features.shape}; allowed: (n, 1 to {MOST_FEATURES})")
+    if features.dtype.kind != "f":
+        raise InputError(f"features have type {features.dtype}; allowed: float")
     if not np.isfinite(features).all():
         raise InputError(f"features hold {first_not_finite(features)}; allowed: finite numbers")
     largest = float(np.abs(features).max(initial=0))
@@ -220,6 +221,8 @@ def check_features(features: Floats) -> None:
 
 def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
     """Raise unless labels are class indices (n,), or 0 and 1 of shape (n, classes); or IGNORE."""
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"labels have type {labels.dtype}; allowed: whole numbers")
     if kind is LabelKind.ONE_LABEL:
         if labels.ndim != 1:
             raise InputError(f"labels have shape {labels.shape}; allowed: (n,) or (n, classes)")
