@@ -102,7 +102,7 @@ def paired_differences(
 
     Both are scored on the same resamples, so what they share cancels. Groups are the first set's.
 
-    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 200, labels=[0, 1, 0, 0] * 100)
     >>> softer = val.with_logits(val.logits / 2)
     >>> change = paired_differences(softer, val, metrics=["nll"])["nll"]
     >>> change.high < 0
