@@ -1,6 +1,6 @@
 """Calibrators: each is fitted on validation data and gives a Calibration, a function on Predictions.
 
-Importing this package does not import torch: the fit functions are imported when they are called.
+Importing this package does not import scipy: the fit functions are imported when they are called.
 """
 
 import json
@@ -77,7 +77,7 @@ class Calibrator:
 
 
 def _later(path: str) -> Callable[..., Any]:
-    """A function of a module of this package that imports torch; imported when it is called."""
+    """A function of a module of this package, which is imported when it is called."""
     module, _, name = path.partition(":")
     return lambda given, **options: attrgetter(name)(import_module(f"surefoot.calibrators.{module}"))(
         given, **options

@@ -150,7 +150,7 @@ def evaluation_verdict(evaluation: Evaluation) -> list[str]:
     as_given = evaluation.uncalibrated or evaluation.sides
     sentences += [_zeros_sentence(side, scores) for side, scores in as_given.items() if scores.zeros]
     for side, predictions in evaluation.predictions.items():
-        from surefoot.calibrators.advice import probabilities_remark  # with torch, which a stream needs not
+        from surefoot.calibrators.advice import probabilities_remark
 
         remark = probabilities_remark(predictions)
         sentences.append("" if remark is None else f"On {side} data {remark}.")
