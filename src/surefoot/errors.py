@@ -1,6 +1,8 @@
 """The error for a user's mistake, and the small checks that raise it."""
 
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
@@ -13,6 +15,18 @@ class InputError(ValueError):
 
     The command line prints it as one sentence and exits with 2.
     """
+
+
+class Remark(UserWarning):
+    """What a user should know about a result; the command line prints it as a note."""
+
+
+def remark(sentence: str) -> None:
+    """Warn where a user's code called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "surefoot":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, Remark, stacklevel=level)
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:

@@ -16,6 +16,7 @@ from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import check_class_names
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
@@ -117,7 +118,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             logits, known = self._out_of_fold(estimator, X, y, labels, of_estimator, of_splitter)
             labels = np.where(known, labels, IGNORE)
             self.estimator_ = clone(estimator).fit(X, y, **of_estimator)
-        self.calibration_ = _fitted(self.method, logits, labels, weights, groups)
+        self.calibration_ = _fitted(self.method, logits, labels, weights, groups, self.classes_)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -224,7 +225,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         check_is_fitted(self)
         logits = _logits(self.estimator_, X)
         calibration: Calibration = self.calibration_
-        return calibration(Predictions.from_logits(logits, None, kind=LabelKind.ONE_LABEL))
+        names = calibration.class_names
+        return calibration(Predictions.from_logits(logits, None, kind=LabelKind.ONE_LABEL, class_names=names))
 
 
 def _routing_enabled() -> bool:
@@ -266,11 +268,16 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
 
 
 def _fitted(
-    method: str, logits: Array, labels: Index, weights: Array | None, groups: ArrayLike | None
+    method: str,
+    logits: Array,
+    labels: Index,
+    weights: Array | None,
+    groups: ArrayLike | None,
+    classes: NDArray[Any],
 ) -> Calibration:
     """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    val = Predictions.from_logits(logits, labels, groups=keys)
+    val = Predictions.from_logits(logits, labels, groups=keys, class_names=_names_of(classes))
     fitted = CALIBRATORS.named(method).fitted(val, weights=weights).cautious()
     declined = getattr(fitted, "declined", None)
     if declined is not None and method == "temperature":
@@ -278,6 +285,16 @@ def _fitted(
     for remark in data_remarks(val):
         _warn(remark)
     return fitted
+
+
+def _names_of(classes: NDArray[Any]) -> list[str] | None:
+    """The classes as text; None where a file of predictions could not hold such names."""
+    names = [str(each) for each in classes.tolist()]
+    try:
+        check_class_names(names)
+    except InputError:
+        return None
+    return names
 
 
 def _warn(sentence: str) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import Calibration, Evidence, fit_without_zeros, positive
+from surefoot.calibrators.calibration import SHARED, Calibration, Evidence, fit_without_zeros, positive
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
+from surefoot.predictions.classes import class_names_from, with_classes
 from surefoot.registry import Registry
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ DEFINITIONS = {
     "held_out": "each row calibrated by a fit without its fold, five folds; groups are not divided",
     "lowest_probability": "what a probability of exactly 0 is read as before anything else: half the smallest "
     "positive one of the data that was fitted on; only where that data has zeros",
+    "class_names": "the classes in the order of the numbers; only where the data that was fitted on names them",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
     "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
@@ -72,8 +74,12 @@ class Calibrator:
     one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
 
     def fitted(self, val: "Predictions", **options: Any) -> Calibration:
-        """`fit`, where probabilities may be exactly 0."""
-        return fit_without_zeros(self.fit, val, **options)
+        """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
+        names, reference = val.class_names, options.get("reference")
+        if reference is not None:
+            options["reference"] = with_classes(reference, names, "the predictions to fit")
+        unnamed = replace(val, class_names=None)  # as a fit may apply calibrations, which have no names yet
+        return replace(fit_without_zeros(self.fit, unnamed, **options), class_names=names)
 
 
 def _later(path: str) -> Callable[..., Any]:
@@ -246,8 +252,8 @@ def load_calibration(path: str | Path) -> Calibration:
 def calibration_document(calibration: Calibration | None) -> dict[str, Any]:
     """The calibration as plain values; without one, a document of kind 'none'."""
     values: dict[str, Any] = {"kind": "none"} if calibration is None else calibration.to_dict()
-    if calibration is not None and calibration.lowest_probability is not None:
-        values["lowest_probability"] = calibration.lowest_probability
+    shared = {name: getattr(calibration, name, None) for name in SHARED}
+    values |= {name: value for name, value in shared.items() if value is not None}
     return {"surefoot": __version__, "format": FORMAT, **values, "definitions": DEFINITIONS}
 
 
@@ -260,6 +266,10 @@ def calibration_from(document: dict[str, Any]) -> Calibration:
     if kind not in readers:
         raise ValueError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
     read = readers[kind](document)
+    names = class_names_from(document)
+    if names is not None and len(names) != read.classes:
+        raise ValueError(f"{len(names)} class names for {read.classes} classes; the numbers must be equal")
+    read = replace(read, class_names=names)
     if document.get("lowest_probability") is None:
         return read
     lowest = positive(document, "lowest_probability")

@@ -107,6 +107,7 @@ def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAvera
         n=labelled.n,
         label_kind=labelled.kind,
         classes=labelled.classes,
+        class_names=labelled.class_names,
         at_bound=at_bound,
         separable=at_bound and all(is_separable(one) for one in each),
         members=members,

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+import numpy as np
+
 from surefoot.arguments import checked
 from surefoot.errors import InputError, require_number
+from surefoot.predictions.classes import Order, class_order, reordered
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
 
 
+SHARED = ("lowest_probability", "class_names")  # in the document of every calibration that has them
 BUDGET = 0.02  # of a risk-budget temperature: the share by which the NLL may rise
 SURPLUS = "surplus"  # or what a network gained on a plain one
 
@@ -39,6 +43,9 @@ class PredictionsLike(Protocol):
 
     @property
     def members(self) -> int: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None: ...
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Calibration(Result, ABC):
 
     evidence: Evidence | None = None
     lowest_probability: float | None = None  # what a 0 is read as; None where the data had none
+    class_names: tuple[str, ...] | None = None  # of the data, in the order of its numbers
 
     if TYPE_CHECKING:  # only declared: dataclasses would take inherited properties for defaults of fields
 
@@ -119,7 +127,7 @@ class Calibration(Result, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the kind, the fields, the evidence and the remarks."""
-        left_out = ("evidence", "lowest_probability")  # the latter is in the document, for every class
+        left_out = ("evidence", *SHARED)
         values = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out
         }
@@ -128,14 +136,22 @@ class Calibration(Result, ABC):
 
     @checked
     def __call__(self, predictions: "Predictions") -> "Predictions":
-        """The same samples with calibrated logits."""
-        self.check(predictions)
-        if self.lowest_probability is not None:
-            predictions = predictions.with_zeros_as(self.lowest_probability)
-        return self.apply(predictions.average() if self.averages_members else predictions)
+        """The same samples with calibrated logits; the order of the classes may be another one."""
+        return self.calibrated(predictions, self.check(predictions))
 
-    def check(self, predictions: PredictionsLike) -> None:
-        """Refuse predictions of other classes, or of another number of members, than it was fitted for."""
+    def calibrated(self, predictions: "Predictions", order: Order) -> "Predictions":
+        """The same of predictions that were checked; `order` is what `check` returned."""
+        arranged = reordered(predictions, order)
+        if self.lowest_probability is not None:
+            arranged = arranged.with_zeros_as(self.lowest_probability)
+        result = self.apply(arranged.average() if self.averages_members else arranged)
+        return reordered(result, None if order is None else tuple(np.argsort(order).tolist()))
+
+    def check(self, predictions: PredictionsLike) -> Order:
+        """Refuse predictions of other classes, or of another number of members, than it was fitted for.
+
+        Returns where each of its classes is among those of the predictions.
+        """
         if (predictions.kind, predictions.classes) != (self.label_kind, self.classes):
             raise InputError(
                 f"the calibration was fitted for {self.label_kind} with {self.classes} classes, "
@@ -146,6 +162,7 @@ class Calibration(Result, ABC):
                 f"the calibration was fitted for {self.needs_members} members, "
                 f"but the predictions have {predictions.members}"
             )
+        return class_order(self.class_names, predictions, "the calibration")
 
     @property
     def needs_members(self) -> int | None:

@@ -337,7 +337,12 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
         assert isinstance(fitted, Temperature)
         return fitted
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
-    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
+    facts: dict[str, Any] = {
+        "n": labelled.n,
+        "label_kind": labelled.kind,
+        "classes": labelled.classes,
+        "class_names": labelled.class_names,
+    }
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     found = _least_nll(labelled, rows)
@@ -403,7 +408,9 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
         fitted = fit_without_zeros(fit_member_temperatures, val)
         assert isinstance(fitted, MemberTemperatures)
         return fitted
-    return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
+    unnamed = replace(val, class_names=None)  # the names are those of all members
+    members = tuple(fit_temperature(unnamed.member(i)) for i in range(val.members))
+    return MemberTemperatures(members, class_names=val.class_names)
 
 
 def only_labelled(val: Predictions) -> Predictions:

@@ -37,6 +37,7 @@ from surefoot.intervals import (
     few_samples_factor,
 )
 from surefoot.novelty import average_ranks, energy, neighbour_distances
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import map_chunks
 from surefoot.predictions.outcomes import Array
@@ -189,7 +190,7 @@ def scores_of(
         features=None if features is None else features.double().numpy(),
         ids=predictions.ids,
         groups=predictions.groups,
-        class_names=predictions.class_names or tuple(str(index) for index in range(predictions.classes)),
+        class_names=class_names_of(predictions),
     )
 
 

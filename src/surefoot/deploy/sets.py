@@ -16,7 +16,8 @@ from surefoot.calibrators import Calibration, calibration_document
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
-from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.classes import class_order, in_one_order
+from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
@@ -53,10 +54,12 @@ class Sets(Result):
     classes: int
     calibration: Calibration | None = None
     measured: Mapping[str, Measured] = field(default_factory=dict)  # on val and on further data
+    class_names: tuple[str, ...] | None = None
 
     @checked
     def of(self, predictions: Predictions) -> NDArray[np.bool_]:
-        """Which classes are in each row's set, (n, classes); needs no labels."""
+        """Which classes are in each row's set, (n, classes), in the predictions' order; needs no labels."""
+        class_order(self.class_names, predictions, "the sets")
         calibrated = predictions if self.calibration is None else self.calibration(predictions)
         if calibrated.kind is LabelKind.MANY_LABELS or calibrated.classes != self.classes:
             raise InputError(
@@ -90,8 +93,7 @@ def choose_sets(
     """
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
-    given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    refuse_other_classifier(given)
+    given = in_one_order({name: each for name, each in others.items() if each is not None})
     calibrated = val if calibration is None else calibration(val)
     if calibrated.kind is LabelKind.MANY_LABELS:
         raise InputError("prediction sets are for one label per row; got many labels")
@@ -100,7 +102,8 @@ def choose_sets(
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
     rank = math.ceil((len(true) + 1) * coverage - 1e-9)
     limit = float(np.sort(true)[::-1][rank - 1]) if rank <= len(true) else 0.0
-    sets = Sets(coverage, limit, len(true), calibrated.classes, calibration)
+    names = val.class_names or (None if calibration is None else calibration.class_names)
+    sets = Sets(coverage, limit, len(true), calibrated.classes, calibration, class_names=names)
     return replace(sets, measured={name: measure_sets(sets, each) for name, each in given.items()})
 
 
@@ -128,6 +131,7 @@ def sets_document(sets: Sets) -> dict[str, Any]:
         "least_probability": sets.least_probability,
         "n": sets.n,
         "classes": sets.classes,
+        "class_names": sets.class_names,
         "calibration": None if sets.calibration is None else calibration_document(sets.calibration),
         "measured": {name: asdict(each) for name, each in sets.measured.items() if each.coverage.n},
         "definitions": DEFINITIONS,

@@ -27,7 +27,8 @@ from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
 from surefoot.novelty import max_probability
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.classes import class_names_from, class_names_of, with_classes
+from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.logits import average_sigmoid, average_softmax, map_chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
@@ -122,6 +123,7 @@ class Thresholds(Result):
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    class_names: tuple[str, ...] | None = None  # of the predictions that they are for, before `for_class`
     measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
     per: str | None = None  # PREDICTED_CLASS, or the column of the groups
     parts: Mapping[str, Part] = field(default_factory=dict)
@@ -129,6 +131,7 @@ class Thresholds(Result):
     @checked
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
+        predictions = with_classes(predictions, self.class_names, "the thresholds")
         if self.calibration is not None:
             predictions = self.calibration(predictions)
         if self.for_class is not None:
@@ -138,7 +141,7 @@ class Thresholds(Result):
                 f"the thresholds are for one label of {self.classes} classes, "
                 f"but the predictions are {predictions.kind} with {predictions.classes} classes"
             )
-        return predictions
+        return self._named_as_parts(predictions)
 
     @checked
     def accepted(self, predictions: Predictions) -> Bools:
@@ -151,6 +154,20 @@ class Thresholds(Result):
         """The zones of labelled predictions."""
         prepared = self.prepare(predictions)
         return zones(prepared, *self._limits(prepared))
+
+    def _named_as_parts(self, prepared: Predictions) -> Predictions:
+        """Refuse predictions whose classes have other names than the parts: older files name only these."""
+        if self.per != PREDICTED_CLASS or self.class_names is not None:
+            return prepared
+        have, numbers = class_names_of(prepared), {str(index) for index in range(self.classes)}
+        if self.parts.keys() <= set(have):
+            return prepared
+        if self.parts.keys() <= numbers:
+            return replace(prepared, class_names=None)
+        raise InputError(
+            f"the thresholds are for the classes {short(tuple(self.parts))}, and the predictions have "
+            f"{short(have)}; needed: the same names"
+        )
 
     def _limits(self, prepared: Predictions) -> tuple[Array, Array]:
         """`accept` and `reject` for each row."""
@@ -209,6 +226,8 @@ def choose_thresholds(
     the rows of its own part, and holds at the stated level on its own.
     """
     calibrated = val if calibration is None else calibration(val)
+    if calibration is not None and val.class_names is None:
+        calibrated = replace(calibrated, class_names=calibration.class_names)
     prepared = calibrated if for_class is None else calibrated.of_class(for_class)
     if per is None:
         chosen = _choose(prepared, guarantee, seed)
@@ -216,7 +235,8 @@ def choose_thresholds(
         chosen = _choose_per(prepared, per, guarantee, seed)
     if isinstance(chosen, Unreachable):
         return chosen
-    return replace(chosen, for_class=for_class, calibration=calibration)
+    names = calibrated.class_names
+    return replace(chosen, for_class=for_class, calibration=calibration, class_names=names)
 
 
 def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
@@ -269,14 +289,14 @@ def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int
         per=per,
         parts=parts,
     )
-    return replace(empty, zones=empty.zones_of(prepared))
+    return replace(empty, zones=zones(prepared, *empty._limits(prepared)))
 
 
 def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
     """The predicted class, or the group, of each row as text."""
     if per == PREDICTED_CLASS:
-        names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        names = np.array(class_names_of(prepared))
+        predicted: NDArray[np.str_] = names[prepared.probs().argmax(dim=1).numpy()]
         return predicted
     groups = prepared.grouped_by(per).groups
     assert groups is not None
@@ -405,6 +425,7 @@ def thresholds_document(
         "error_at_most": thresholds.bound,
         "n": thresholds.n,
         "classes": thresholds.classes,
+        "class_names": thresholds.class_names,
         "for_class": thresholds.for_class,
         "calibration": None if calibration is None else calibration_document(calibration),
         "measured": documents,
@@ -449,6 +470,7 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
         candidates=tuple(Candidate(**each) for each in document["candidates"]),
         for_class=None if for_class is None else str(for_class),
         calibration=None if calibration is None else calibration_from(calibration),
+        class_names=class_names_from(document),
         per=None if per is None else str(per),
         parts={
             str(name): Part(*_pair(each, may_be_null=True), int(each["n"])) for name, each in parts.items()

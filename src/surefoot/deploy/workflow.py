@@ -22,7 +22,8 @@ from surefoot.deploy.thresholds import (
 )
 from surefoot.errors import InputError, require, require_whole
 from surefoot.io import all_or_none
-from surefoot.predictions.labels import IGNORE, refuse_other_classifier
+from surefoot.predictions.classes import in_one_order
+from surefoot.predictions.labels import IGNORE
 from surefoot.predictions.predictions import Predictions
 
 
@@ -62,9 +63,9 @@ def choose_thresholds(
         raise InputError("both calibration and split; allowed: one of the two")
     require_whole("seed", seed, 0)
     require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
-    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
-    given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    refuse_other_classifier({"val": val, **given})
+    others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
+    given = in_one_order({name: each for name, each in others.items() if each is not None})
+    del given["val"]
     if split is not None:
         first, val = split_rows(val, split, seed)
         calibration = fit_calibration("temperature", first)
@@ -115,9 +116,9 @@ def monitor(
             raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
         calibration = thresholds.calibration
     unlabelled = replace(current, labels=current.labels.new_full(current.labels.shape, IGNORE))
-    refuse_other_classifier({"reference": reference, "current": unlabelled})
+    sides = in_one_order({"reference": reference, "current": unlabelled})
     before, after = (
-        scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
+        scores_of(each, calibration=calibration, thresholds=thresholds) for each in sides.values()
     )
     with recorded_check(
         before, after, alpha=alpha, bound=bound, history=history, source=source, first_share=first_share

@@ -15,6 +15,7 @@ from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import (
     METADATA,
     is_label,
@@ -166,7 +167,7 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
 
     In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
     """
-    names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
+    names = class_names_of(predictions)
     logits, labels = predictions.logits.cpu().double().numpy(), predictions.labels.cpu().numpy()
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:

@@ -15,6 +15,7 @@ from torch.utils.dlpack import from_dlpack
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -373,7 +374,7 @@ class Predictions:
     @checked
     def of_class(self, name: str) -> "Predictions":
         """One class of many labels as binary predictions: present or not."""
-        names = self.class_names or tuple(str(index) for index in range(self.classes))
+        names = class_names_of(self)
         if self.kind is LabelKind.ONE_LABEL:
             raise InputError(f"class {name!r} alone needs many labels; got one label per row")
         refuse_unknown("class", [name], names)

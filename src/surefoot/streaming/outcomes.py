@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from surefoot import kernels
 from surefoot.errors import InputError
+from surefoot.predictions.classes import Order
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools
 from surefoot.predictions.validate import LARGEST_LOGIT
@@ -40,12 +41,14 @@ class Applied:
     """Any other calibration that needs nothing but a row's logits."""
 
     calibration: "Calibration"
+    order: Order = None  # of the classes, as the calibration's `check` returned it
 
     def __call__(self, logits: NDArray[np.floating], kind: LabelKind) -> NDArray[np.floating]:
         """Calibrated logits (members, rows, classes)."""
         from surefoot.predictions.predictions import Predictions
 
-        calibrated = self.calibration(Predictions.from_logits(logits, None, kind=kind))
+        given = Predictions.from_logits(logits, None, kind=kind)
+        calibrated = self.calibration.calibrated(given, self.order)
         result: NDArray[np.floating] = calibrated.logits.numpy()
         return result
 
